@@ -73,7 +73,7 @@ def texts_of(encoder: SentenceEncoder, tokens: int, count: int) -> list[str]:
 
 
 def compare(name: str, layers: int, lengths: list[int], rounds: int) -> None:
-    """Print a row for each precision and length."""
+    """Print a row for each dtype and length."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = model(name, layers, max(lengths), Path(temporary) / "model")
         encoder = SentenceEncoder.load(folder)
@@ -82,7 +82,7 @@ def compare(name: str, layers: int, lengths: list[int], rounds: int) -> None:
             texts = texts_of(encoder, tokens, TOKENS.get(tokens, 4))
             for kind, most in AGREE.items():
                 sides: dict[str, Encode] = {
-                    "minisbert": lambda texts, size, kind=kind: encoder.encode(texts, precision=kind, normalize=True),
+                    "minisbert": lambda texts, size, kind=kind: encoder.encode(texts, dtype=kind, normalize=True),
                     "sentence-transformers": peers[kind],
                 }
                 size = 32 if tokens <= 100 else 2
@@ -115,7 +115,7 @@ def main(arguments: list[str] | None = None) -> None:
     if unknown := [name for name in options.names if name not in SIZES or name not in FAMILIES]:
         parser.error(f"no architecture {unknown[0]}: {', '.join(SIZES)}")
     print(
-        "| architecture | tokens | precision | minisbert | sentence-transformers | ratio |\n|---|---|---|---|---|---|"
+        "| architecture | tokens | dtype | minisbert | sentence-transformers | ratio |\n|---|---|---|---|---|---|"
     )
     for name in options.names:
         compare(name, options.layers, options.lengths, options.rounds)

@@ -1,7 +1,7 @@
 """The memory of one training step by its batch size: in one graph, and with gradient caching.
 
     python -m benchmarks.batch_memory                                  all-MiniLM-L6-v2, batches of 64 to 1,024
-    python -m benchmarks.batch_memory --batches 64 256 --micro-tokens 1536 --precision bfloat16
+    python -m benchmarks.batch_memory --batches 64 256 --micro-tokens 1536 --dtype bfloat16
 
 Each batch takes a process of its own, which makes two steps of ``mnr`` on sentences of STS-B train: anchor, positive,
 negative. Growth is the peak memory of the process minus its memory after loading model, libraries and texts. Seconds
@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 from minisbert.data.sources import load_scored_pairs
-from minisbert.system.devices import choose_precision, save_training_memory
+from minisbert.system.devices import choose_dtype, save_training_memory
 from minisbert.training.command_line import parse
 from minisbert.training.distributed import ProcessGroup
 from minisbert.training.micro_batches import divide
@@ -45,7 +45,7 @@ def write_triplets(path: Path, count: int) -> None:
     path.write_text("".join("\t".join(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def measure(model: str, batch: int, tokens: int, precision: str) -> dict[str, float]:
+def measure(model: str, batch: int, tokens: int, dtype: str) -> dict[str, float]:
     """Two steps in this process."""
     save_training_memory()
     torch.set_num_threads(1)
@@ -54,7 +54,7 @@ def measure(model: str, batch: int, tokens: int, precision: str) -> dict[str, fl
         data = Path(folder) / "triplets.tsv"
         write_triplets(data, batch)
         options = parse(["--objective", "mnr", "--model", model, "--data", str(data), "--micro-tokens", str(tokens)])
-        objective = make_objective(options, load_encoder(options, cpu), choose_precision(precision, cpu)[0])
+        objective = make_objective(options, load_encoder(options, cpu), choose_dtype(dtype, cpu)[0])
     for parameter in objective.unused_parameters():
         parameter.requires_grad_(False)
     _, network = divide(objective, options, ProcessGroup(0, 1, cpu))
@@ -78,11 +78,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--batches", type=int, nargs="+", default=[64, 128, 256, 512, 1024], help="rows of a batch")
     parser.add_argument("--micro-tokens", type=int, default=768, help="tokens of a part (default: %(default)s)")
     parser.add_argument("--most", type=int, default=256, help="largest batch in one graph (default: %(default)s)")
-    parser.add_argument("--precision", default="float32", help="float32, bfloat16 or auto (default: %(default)s)")
+    parser.add_argument("--dtype", default="float32", help="float32, bfloat16 or auto (default: %(default)s)")
     parser.add_argument("--one", type=int, nargs=2, help=argparse.SUPPRESS)  # rows, tokens: the child's work
     options = parser.parse_args(arguments)
     if options.one:
-        print(json.dumps(measure(options.model, *options.one, options.precision)))
+        print(json.dumps(measure(options.model, *options.one, options.dtype)))
         return
     growths = []
     print(f"{'rows':>6} {'tokens':>8}  {'':14} {'growth MiB':>10} {'peak MiB':>9} {'s per step':>11}")
@@ -91,7 +91,7 @@ def main(arguments: list[str] | None = None) -> None:
             if name == "one graph" and batch > options.most:
                 continue
             command = [sys.executable, "-m", "benchmarks.batch_memory", "--one", str(batch), str(tokens)]
-            command += ["--model", options.model, "--precision", options.precision]
+            command += ["--model", options.model, "--dtype", options.dtype]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             found = json.loads(done.stdout.splitlines()[-1])
             if name == "caching":

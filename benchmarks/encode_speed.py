@@ -7,7 +7,7 @@
 
 rates    texts per second, the median of rounds in which all sides take turns; the share of the machine's GEMM rate: the
          operations of the encoder (``machine.encoder_flop``) per second, divided by the best rate that the machine
-         reaches at this precision; and the largest difference from sentence-transformers in float32. ``stsb``: the
+         reaches at this dtype; and the largest difference from sentence-transformers in float32. ``stsb``: the
          distinct sentences of STS-B test, with the Spearman of all its pairs; ``mixed``: 10 to 250 tokens; ``long``:
          all 256 tokens that the model accepts
 latency  milliseconds per call with 1 to 32 sentences of STS-B test, other ones in every call
@@ -83,13 +83,13 @@ def stsb_spearman(texts: list[str], vectors: np.ndarray) -> float:
 
 
 def minisbert_sides(encoder: SentenceEncoder, folder: Path) -> dict[str, Encode]:
-    """minisbert, eager and compiled, at every precision that the CPU has. Compiles packages that are missing."""
+    """minisbert, eager and compiled, at every dtype that the CPU has. Compiles packages that are missing."""
     sides: dict[str, Encode] = {}
-    for precision in machine.precisions():
-        sides[f"minisbert {precision}"] = partial(encoder.encode, precision=precision)
-    for precision in machine.precisions():
-        compiled = CompiledEncoder.load(folder, precision=precision)
-        sides[f"minisbert compiled {precision}"] = compiled.encode
+    for dtype in machine.precisions():
+        sides[f"minisbert {dtype}"] = partial(encoder.encode, dtype=dtype)
+    for dtype in machine.precisions():
+        compiled = CompiledEncoder.load(folder, dtype=dtype)
+        sides[f"minisbert compiled {dtype}"] = compiled.encode
     return sides
 
 

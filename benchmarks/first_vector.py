@@ -27,7 +27,7 @@ vector = CompiledEncoder.load("{files}/model").encode([{sentence!r}])
 """,
     "minisbert compiled bfloat16": """
 from minisbert.compiled.runtime import CompiledEncoder
-vector = CompiledEncoder.load("{files}/model", precision="bfloat16").encode([{sentence!r}])
+vector = CompiledEncoder.load("{files}/model", dtype="bfloat16").encode([{sentence!r}])
 """,
     "sentence-transformers": """
 import os; os.environ["HF_HUB_OFFLINE"] = "1"

@@ -72,7 +72,7 @@ def main() -> None:
         folder = Path(name)
         command = [sys.executable, "-m", "minisbert.train", "--model", options.model, *write_pairs(folder, 88)]
         command += ["--batch-size", "8", "--epochs", "3", "--max-steps", str(STEPS), "--eval-every", "7"]
-        command += ["--save-every", "4", "--log-every", "1", "--precision", "float32", "--device", "cpu"]
+        command += ["--save-every", "4", "--log-every", "1", "--dtype", "float32", "--device", "cpu"]
         whole = folder / "whole"
         subprocess.run([*command, "--out", str(whole)], check=True, capture_output=True)
         same = 0

@@ -74,14 +74,14 @@ class Step:
     name: str
     unscaled: Callable[[SentenceEncoder | CompiledEncoder, Ids], Tensor]
     fused: bool = True
-    precision: str = "float32"
+    dtype: str = "float32"
     compiled: bool = False
 
     def vectors(self, encoder: SentenceEncoder | CompiledEncoder, ids: Ids) -> Tensor:
         """(N, D) of length 1."""
         before, bert.FUSED = bert.FUSED, self.fused
         try:
-            with encoder.computing(self.precision):
+            with encoder.computing(self.dtype):
                 return normalize(self.unscaled(encoder, ids))
         finally:
             bert.FUSED = before
@@ -92,16 +92,16 @@ STEPS = [
     Step("sorted by length", by_length, fused=False),
     Step("several texts in one row", packed, fused=False),
     Step("fused operations", packed),
-    Step("bfloat16", packed, precision="bfloat16"),
+    Step("bfloat16", packed, dtype="bfloat16"),
     Step("compiled, float32 again", packed, compiled=True),
-    Step("compiled, bfloat16", packed, precision="bfloat16", compiled=True),
+    Step("compiled, bfloat16", packed, dtype="bfloat16", compiled=True),
 ]
 
 
 def measure(model: str, ids: Ids, steps: Iterable[Step], rounds: int) -> list[dict]:
     """One row per step: sentences per second, ratio to the first step, largest difference from its vectors."""
     eager = SentenceEncoder.load(model)
-    sides = {step: CompiledEncoder.load(model, precision=step.precision) if step.compiled else eager for step in steps}
+    sides = {step: CompiledEncoder.load(model, dtype=step.dtype) if step.compiled else eager for step in steps}
     for step, encoder in sides.items():
         step.vectors(encoder, ids[:BATCH])  # warm-up
     seconds: dict[Step, list[float]] = {step: [] for step in sides}
@@ -114,7 +114,7 @@ def measure(model: str, ids: Ids, steps: Iterable[Step], rounds: int) -> list[di
     first, rows = next(iter(sides)), []
     for step, times in seconds.items():
         rate, difference = len(ids) / statistics.median(times), (vectors[step] - vectors[first]).abs().max().item()
-        require(difference <= SAME[step.precision], f"the vectors of {step.name} differ by {difference:.0e}")
+        require(difference <= SAME[step.dtype], f"the vectors of {step.name} differ by {difference:.0e}")
         row = {"step": step.name, "sentences_per_second": rate, "difference": difference, "seconds": times}
         rows.append(row | {"ratio": rate / (rows[0]["sentences_per_second"] if rows else rate)})
     return rows
@@ -137,7 +137,7 @@ def main(arguments: list[str] | None = None) -> None:
     texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
     ids = SentenceEncoder.load(options.model).tokenizer.encode(texts[: options.limit]).ids
     measured = machine.measure()
-    rows = measure(options.model, ids, [s for s in STEPS if s.precision in machine.precisions()], options.rounds)
+    rows = measure(options.model, ids, [s for s in STEPS if s.dtype in machine.precisions()], options.rounds)
     if options.json:
         print(json.dumps({"sentences": len(ids), "machine": measured, "steps": rows}))
         return

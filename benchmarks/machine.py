@@ -124,10 +124,10 @@ def measure(rounds: int = ROUNDS) -> dict:
     return {**cpu(), **torch_, "gflop_per_second": gemm_rates(rounds)}
 
 
-def best_rate(machine: dict, precision: str) -> float:
+def best_rate(machine: dict, dtype: str) -> float:
     """The highest rate in GFLOP/s for ``float32``, ``bfloat16`` or ``int8``; NaN if none was measured."""
     rates = machine["gflop_per_second"].items()
-    return max((rate for name, rate in rates if name.endswith(precision)), default=float("nan"))
+    return max((rate for name, rate in rates if name.endswith(dtype)), default=float("nan"))
 
 
 def identity(machine: dict) -> str:

@@ -4,7 +4,7 @@
     python -m benchmarks.neighbour --rounds 7 --spins 500 --spins 1000
 
 Each measurement is a process of its own; policies alternate, alone and beside the busy process. It trains with the
-cosine objective on STS-B, batches of 16, in the precision that ``auto`` chooses, and then encodes one sentence again
+cosine objective on STS-B, batches of 16, in the dtype that ``auto`` chooses, and then encodes one sentence again
 and again in float32. Prints medians: tokens a second, milliseconds a sentence, and both relative to OpenMP's default
 alone.
 """
@@ -21,7 +21,7 @@ import torch
 
 from minisbert import WAITING
 from minisbert.core.loop import adamw, fit
-from minisbert.system.devices import choose_precision, save_training_memory
+from minisbert.system.devices import choose_dtype, save_training_memory
 from minisbert.training.command_line import parse
 from minisbert.training.train import prepare
 
@@ -34,7 +34,7 @@ def measure(seconds: float) -> dict[str, float]:
     save_training_memory()
     torch.manual_seed(0)
     cpu, options = torch.device("cpu"), parse(["--limit", "1600", "--batch-size", "16"])
-    objective, _ = prepare(options, cpu, choose_precision("auto", cpu)[0])
+    objective, _ = prepare(options, cpu, choose_dtype("auto", cpu)[0])
     batches = objective.batches(16, torch.Generator().manual_seed(0))
     optimizer = adamw(objective.parameter_groups(options.lr, options.head_lr), options.lr)
     tokens, started = 0, 0.0

@@ -43,16 +43,16 @@ NEEDS = {  # what each library needs to be installed
 
 @dataclass(frozen=True)
 class Peer:
-    """One library at one precision. ``make(files, streams)`` loads it; ``streams`` batches are computed at a time."""
+    """One library at one dtype. ``make(files, streams)`` loads it; ``streams`` batches are computed at a time."""
 
     library: str
-    precision: str
+    dtype: str
     make: Callable[[Path, int], Encode]
     streams: tuple[int, ...] = (1,)  # the numbers to choose from
 
     @property
     def name(self) -> str:
-        return f"{self.library} {self.precision}"
+        return f"{self.library} {self.dtype}"
 
 
 def require(true: bool, words: str) -> None:
@@ -87,7 +87,7 @@ def installed(wanted: Sequence[str] | None) -> list[str]:
 
 
 def peers(libraries: Sequence[str], bfloat16: bool) -> list[Peer]:
-    """Every library at every precision that it has; without ``bfloat16`` where the CPU does not multiply it."""
+    """Every library at every dtype that it has; without ``bfloat16`` where the CPU does not multiply it."""
     both = (1, torch.get_num_threads()) if torch.get_num_threads() > 1 else (1,)
     found = [
         Peer("sentence-transformers", "float32", partial(sentence_transformers, torch.float32)),
@@ -99,7 +99,7 @@ def peers(libraries: Sequence[str], bfloat16: bool) -> list[Peer]:
         Peer("ctranslate2", "float32", partial(ctranslate2, "float32"), both),
         Peer("ctranslate2", "int8", partial(ctranslate2, "int8"), both),
     ]
-    return [peer for peer in found if peer.library in libraries and (bfloat16 or peer.precision != "bfloat16")]
+    return [peer for peer in found if peer.library in libraries and (bfloat16 or peer.dtype != "bfloat16")]
 
 
 # ------------------------------------------------------------------------------------- the libraries

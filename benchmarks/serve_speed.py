@@ -53,14 +53,14 @@ LARGEST_DIFFERENCE = {"float32": 1e-5, "bfloat16": 0.03, "int8": 0.3}  # from th
 OURS = """
 from functools import partial
 import minisbert
-encoder = minisbert.load({model!r}, compiled={compiled!r}, precision={precision!r} if {compiled!r} else None)
-encode = partial(encoder.encode, precision={precision!r})
+encoder = minisbert.load({model!r}, compiled={compiled!r}, dtype={dtype!r} if {compiled!r} else None)
+encode = partial(encoder.encode, dtype={dtype!r})
 """
 ONNXRUNTIME = """
 import onnxruntime
 options = onnxruntime.SessionOptions()
 options.intra_op_num_threads = {threads}
-session = onnxruntime.InferenceSession("{files}/{precision}.onnx", options, providers=["CPUExecutionProvider"])
+session = onnxruntime.InferenceSession("{files}/{dtype}.onnx", options, providers=["CPUExecutionProvider"])
 run = lambda ids, mask, types: session.run(None, dict(input_ids=ids, attention_mask=mask, token_type_ids=types))[0]
 """
 OPENVINO = """
@@ -101,22 +101,22 @@ server.serve_forever()
 
 
 def servers(model: str, files: Path, libraries: Sequence[str], precisions: Sequence[str]) -> dict[str, str]:
-    """The program of each server, by library and precision."""
+    """The program of each server, by library and dtype."""
     threads = torch.get_num_threads()
     found = {}
     for name, compiled in (("minisbert compiled", True), ("minisbert", False)):
-        for precision in precisions:
-            code = OURS.format(model=model, compiled=compiled, precision=precision)
-            found[f"{name} {precision}"] = code + SERVE
+        for dtype in precisions:
+            code = OURS.format(model=model, compiled=compiled, dtype=dtype)
+            found[f"{name} {dtype}"] = code + SERVE
     if "onnxruntime" in libraries:
-        for precision in ("float32", "int8"):
-            code = ONNXRUNTIME.format(files=files, precision=precision, threads=threads)
-            found[f"onnxruntime {precision}"] = code + TOKENIZE_AND_POOL.format(files=files) + SERVE
+        for dtype in ("float32", "int8"):
+            code = ONNXRUNTIME.format(files=files, dtype=dtype, threads=threads)
+            found[f"onnxruntime {dtype}"] = code + TOKENIZE_AND_POOL.format(files=files) + SERVE
     if "openvino" in libraries:
-        for precision in precisions:
-            hint = {"float32": "f32", "bfloat16": "bf16"}[precision]
+        for dtype in precisions:
+            hint = {"float32": "f32", "bfloat16": "bf16"}[dtype]
             code = OPENVINO.format(files=files, hint=hint, threads=threads)
-            found[f"openvino {precision}"] = code + TOKENIZE_AND_POOL.format(files=files) + SERVE
+            found[f"openvino {dtype}"] = code + TOKENIZE_AND_POOL.format(files=files) + SERVE
     return found
 
 
@@ -227,8 +227,8 @@ def main(arguments: list[str] | None = None) -> None:
     texts = texts_of("stsb", encoder)
     counts = [len(ids) for ids in encoder.tokenizer.encode(texts).ids]
     singles = [text for text, count in zip(texts, counts, strict=True) if count == TOKENS]
-    for precision in machine.precisions():  # made now, if they are missing
-        CompiledEncoder.load(folder, precision=precision)
+    for dtype in machine.precisions():  # made now, if they are missing
+        CompiledEncoder.load(folder, dtype=dtype)
     with tempfile.TemporaryDirectory() as converted:
         files = Path(converted)
         convert(folder, files, chosen)

@@ -44,16 +44,16 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
     parser.add_argument("--texts", type=int, default=1_000_000, help="number of texts (default: a million)")
-    parser.add_argument("--precision", default="float32", help="float32 or bfloat16 (default: %(default)s)")
+    parser.add_argument("--dtype", default="float32", help="float32 or bfloat16 (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
 
     keep_freed_memory()
     encoder = SentenceEncoder.load(options.model)
-    encoder.encode(["One text, so everything is loaded."], precision=options.precision)
+    encoder.encode(["One text, so everything is loaded."], dtype=options.dtype)
     loaded, started, done = peak(), time.perf_counter(), 0
     stream = encoder.encode_stream(
-        short_texts(options.texts), progress=True, total=options.texts, precision=options.precision
+        short_texts(options.texts), progress=True, total=options.texts, dtype=options.dtype
     )
     for vectors in stream:
         done += len(vectors)

@@ -87,9 +87,9 @@ def run(side: str, folder: Path, steps: int) -> tuple[float, float]:
         return json.loads(printed.splitlines()[-1])["seconds"], memory
     if side == TWO:
         torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-        _, memory = measured([*torchrun, *train, "--precision", "float32"])
+        _, memory = measured([*torchrun, *train, "--dtype", "float32"])
     else:
-        _, memory = measured([*train, "--precision", side.removeprefix("minisbert ")])
+        _, memory = measured([*train, "--dtype", side.removeprefix("minisbert ")])
     return json.loads((folder / "results.json").read_text())["training_seconds"], memory
 
 

@@ -66,7 +66,7 @@ print(f"header of {n:,} bytes: {len(header) - 1} tensors, and metadata {header.p
 for name in list(header)[:5]:
     print(f"{name:55} {header[name]}")
 for name in header:
-    assert header[name]["dtype"] in ("F32", "I64"), "single precision, or whole numbers"
+    assert header[name]["dtype"] in ("F32", "I64"), "single dtype, or whole numbers"
 
 # %% [markdown]
 # ## The real function

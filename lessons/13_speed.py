@@ -34,7 +34,7 @@ from minisbert.folder.find import find_model
 from minisbert.models import batching
 from minisbert.models.batching import budgeted_batches, packed_batches, same_text, tokenize, unpack
 from minisbert.models.guards import evaluating
-from minisbert.system.devices import choose_precision
+from minisbert.system.devices import choose_dtype
 
 encoder = SentenceEncoder.load(find_model("all-MiniLM-L6-v2"))  # the book's: easy to follow, and what is to be beaten
 fast_encoder = minisbert.SentenceEncoder.load("all-MiniLM-L6-v2")
@@ -268,8 +268,8 @@ folder.cleanup()  # what was loaded stays loaded
 
 # %%
 tokens = {}
-precision, reason = choose_precision("auto", torch.device("cpu"))
-print(f"bfloat16 here: {'yes' if precision == torch.bfloat16 else 'no'}, {reason}")
+dtype, reason = choose_dtype("auto", torch.device("cpu"))
+print(f"bfloat16 here: {'yes' if dtype == torch.bfloat16 else 'no'}, {reason}")
 
 
 # %%
@@ -284,10 +284,10 @@ def padded(name, batches):
     return vectors
 
 
-def packed(name, model=fast_encoder, precision="float32", batch_tokens=2048):
+def packed(name, model=fast_encoder, dtype="float32", batch_tokens=2048):
     """The same with several texts in one row: ``model.vectors`` is the forward and the pooling from above."""
     vectors, tokens[name] = torch.empty(N, D), 0
-    with model.computing(precision):
+    with model.computing(dtype):
         for batch in packed_batches(keys, batch_tokens):
             vectors[batch.texts] = normalize(model.vectors(batch))
             tokens[name] += batch.ids.numel()
@@ -306,12 +306,12 @@ ladder = {
     "packed": packed,
     "fused": lambda name: fused(True, packed, name),
 }
-if precision == torch.bfloat16:
-    ladder["bfloat16"] = lambda name: fused(True, packed, name, precision="bfloat16")
+if dtype == torch.bfloat16:
+    ladder["bfloat16"] = lambda name: fused(True, packed, name, dtype="bfloat16")
 forms = {"compiled, float32": "float32", "compiled, bfloat16": "bfloat16"}
 for name in list(forms)[: 1 + ("bfloat16" in ladder)]:
     try:
-        model = minisbert.load("all-MiniLM-L6-v2", compiled="auto", precision=forms[name])
+        model = minisbert.load("all-MiniLM-L6-v2", compiled="auto", dtype=forms[name])
         ladder[name] = lambda name, model=model: packed(name, model, forms[name])
     except InputError as error:
         print(f"{name}: {error}")
@@ -344,7 +344,7 @@ for name in ("sorted by length", "packed", "fused"):
 assert largest_difference(fast_encoder.encode(texts), vectors["packed"]) < 2e-6, "and what encode gives is the top"
 
 # %% [markdown]
-# **bfloat16** keeps 8 bits of each number's precision, float32 keeps 24. That is a rounding in the third digit in every
+# **bfloat16** keeps 8 bits of each number's dtype, float32 keeps 24. That is a rounding in the third digit in every
 # product. Is the vector still good for anything?
 
 # %%
@@ -548,6 +548,6 @@ assert epochs["last batch dropped"][1] == 2000 // 32 * 32, "sixteen pairs are ne
 #
 # - Vaswani et al. 2017, *Attention is all you need*, table 1: what a layer costs.
 # - Reimers and Gurevych 2019, *Sentence-BERT*, section 7: batches of like length, and what they gain.
-# - Micikevicius et al. 2018, *Mixed precision training*, section 3. Kalamkar et al. 2019, *A study of BFLOAT16 for
+# - Micikevicius et al. 2018, *Mixed dtype training*, section 3. Kalamkar et al. 2019, *A study of BFLOAT16 for
 #   deep learning training*.
 # - Dao et al. 2022, *FlashAttention*: attention in tiles, for long texts.

@@ -33,23 +33,23 @@ def load(
     limit: int | None = None,
     *,
     compiled: bool | str | Path = False,
-    precision: str | None = None,
+    dtype: str | None = None,
 ) -> Encoder | PairModel | CompiledPairModel:
     """A model in eval mode, of the class that fits its folder: an encoder, or a ``PairModel`` if it holds a head.
 
-    ``model``, ``pooling``, ``device`` and ``limit`` as for ``SentenceEncoder.load``. ``compiled`` and ``precision`` as
+    ``model``, ``pooling``, ``device`` and ``limit`` as for ``SentenceEncoder.load``. ``compiled`` and ``dtype`` as
     for ``CompiledEncoder.load``: True for the package in the cache folder, or the path of one.
     Raises ``InputError`` for anything missing, damaged or not supported.
     """
     folder = ModelFolder(find_model(model))
     if not folder.holds_pair_model:
-        return load_encoder(folder.path, pooling, device, limit, compiled=compiled, precision=precision)
+        return load_encoder(folder.path, pooling, device, limit, compiled=compiled, dtype=dtype)
     if pooling is not None:
         raise InputError(f"pooling {pooling}: {folder.path} holds a head for pairs, which chooses what it reads")
     if not compiled:
         return PairModel.load(folder.path, device, limit)
     check_cpu(device)
-    return CompiledPairModel.load(folder.path, compiled, limit, precision)
+    return CompiledPairModel.load(folder.path, compiled, limit, dtype)
 
 
 def load_encoder(
@@ -59,15 +59,15 @@ def load_encoder(
     limit: int | None = None,
     *,
     compiled: bool | str | Path = False,
-    precision: str | None = None,
+    dtype: str | None = None,
 ) -> Encoder:
     """``load``, but of a ``PairModel`` only its encoder."""
     path = find_model(model)
     if compiled:
         check_cpu(device)
-        return CompiledEncoder.load(path, compiled, pooling, limit, precision)
-    if precision is not None:
-        raise InputError(f"precision {precision} is what a package is compiled for: give it to encode instead")
+        return CompiledEncoder.load(path, compiled, pooling, limit, dtype)
+    if dtype is not None:
+        raise InputError(f"dtype {dtype} is what a package is compiled for: give it to encode instead")
     return open_kind(path).load(path, pooling, device, limit)
 
 

@@ -142,7 +142,7 @@ def test_the_book_alone_encodes_and_trains_as_the_package_does(tiny, tmp_path, m
     )
     torch.set_num_threads(1)
     files = ["--data", str(data), "--dev", str(data), "--test", str(data), "--model", str(tiny)]
-    exact = ["--precision", "float32", "--micro-tokens", "100000", "--batch-size", "4", "--log-every", "1"]
+    exact = ["--dtype", "float32", "--micro-tokens", "100000", "--batch-size", "4", "--log-every", "1"]
     main([*files, *exact, "--device", "cpu", "--out", str(tmp_path / "run")])
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     losses = [line["loss"] for line in lines if "loss" in line]

@@ -74,7 +74,7 @@ def texts(tmp_path):
     return tmp_path / "texts.txt"
 
 
-EAGER = [step for step in ladder.STEPS if not step.compiled and step.precision == "float32"]
+EAGER = [step for step in ladder.STEPS if not step.compiled and step.dtype == "float32"]
 
 
 def test_the_steps_of_the_ladder_give_the_same_vectors(quick, texts, tiny):

@@ -43,7 +43,7 @@ def test_measures_by_hand(languages):
 
 
 def test_both_runs_on_the_tiny_model(languages, tiny, tmp_path, capsys):
-    found = languages.main(tmp_path / "toy", str(tiny), "--max-steps", "2", "--lr", "1e-2", "--precision", "float32")
+    found = languages.main(tmp_path / "toy", str(tiny), "--max-steps", "2", "--lr", "1e-2", "--dtype", "float32")
     assert found.keys() == {"held out", "of other patterns"}
     for scores in found.values():
         assert list(scores) == ["before", "teacher", "labels"]

@@ -54,7 +54,7 @@ def test_a_folder_is_opened_by_its_class(folders):
     ("options", "message"),
     [
         ({"model": "siamese", "pooling": "cls"}, "pooling cls: .*siamese holds a head for pairs"),
-        ({"model": TINY, "precision": "float32"}, "precision float32 is what a package is compiled for"),
+        ({"model": TINY, "dtype": "float32"}, "dtype float32 is what a package is compiled for"),
         ({"model": TINY, "compiled": True, "device": "cuda"}, "runs only on the CPU, not on cuda"),
         ({"model": "static", "compiled": True}, "holds a StaticEncoder: only a SentenceEncoder is compiled"),
     ],
@@ -72,7 +72,7 @@ RIGHT = {
     "batch_tokens": [3],
     "normalize": [None, True],
     "truncate_dim": [None, 3],
-    "precision": [None],
+    "dtype": [None],
     "prompt": [None],
     "prompt_name": [None],
 }

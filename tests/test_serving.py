@@ -70,10 +70,10 @@ def environment() -> dict[str, str]:
 
 
 def test_the_server_refuses_a_package_in_one_line(tiny_package, tiny):
-    command = [sys.executable, EXAMPLES / "serve.py", tiny, tiny_package, "--precision", "bfloat16"]
+    command = [sys.executable, EXAMPLES / "serve.py", tiny, tiny_package, "--dtype", "bfloat16"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment())
     assert done.returncode == 2
-    assert re.fullmatch(r"error: .*with precision float32, not bfloat16.*\n", done.stderr)
+    assert re.fullmatch(r"error: .*with dtype float32, not bfloat16.*\n", done.stderr)
 
 
 def request(port: int, body: str | bytes, method: str = "POST", **headers: str) -> tuple[int, dict | list]:

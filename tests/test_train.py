@@ -39,8 +39,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def flags(tiny: Path, files: dict[str, str]) -> list[str]:
-    """A run of the tiny model on toy pairs, in the precision whose bits are promised."""
-    return ["--model", str(tiny), *toys.flags(files, "cosine"), "--batch-size", "8", "--precision", "float32"]
+    """A run of the tiny model on toy pairs, in the dtype whose bits are promised."""
+    return ["--model", str(tiny), *toys.flags(files, "cosine"), "--batch-size", "8", "--dtype", "float32"]
 
 
 @pytest.fixture
@@ -434,7 +434,7 @@ def test_a_resumed_run_keeps_its_number_of_threads_unless_another_is_given(run, 
     ],
 )
 def test_heads_projections_and_early_stops_resume_too(tiny, files, tmp_path, objective, more):
-    options = ["--model", str(tiny), "--batch-size", "6", "--precision", "float32", "--epochs", "2", "--lr", "1e-3"]
+    options = ["--model", str(tiny), "--batch-size", "6", "--dtype", "float32", "--epochs", "2", "--lr", "1e-3"]
     options += toys.flags(files, objective, *more, "--log-every", "1")
     main([*options, "--out", str(tmp_path / "whole")])
     target = (PairNetwork if objective in ("cross-encoder", "softmax") else VectorNetwork, "forward")
@@ -463,7 +463,7 @@ def test_only_how_often_to_log_and_save_may_change(run, tmp_path):
         ("--lr", "0.0001", "0.005"),
         ("--epochs", "9", "3"),
         ("--objective", "cosent", "cosine"),
-        ("--precision", "bfloat16", "float32"),
+        ("--dtype", "bfloat16", "float32"),
     ):
         with pytest.raises(InputError, match=rf"{option} {value}: .*run was started with {before} and continues"):
             resume(tmp_path / "run", option, value)
@@ -508,7 +508,7 @@ def test_patience_ends_a_run_that_no_longer_gets_better(run, monkeypatch):
     assert results(folder)["steps"] == 25
 
 
-# --------------------------------------------------------------------------------- precision, safety
+# --------------------------------------------------------------------------------- dtype, safety
 
 
 def test_bfloat16_reaches_the_encoder_and_nothing_else(run, monkeypatch, capsys):
@@ -529,7 +529,7 @@ def test_bfloat16_reaches_the_encoder_and_nothing_else(run, monkeypatch, capsys)
 
     monkeypatch.setattr(torch.nn.functional, "linear", spy_linear)
     monkeypatch.setattr(*LOSS, spy_loss)
-    folder = run("run", "--precision", "auto", "--max-steps", "2", "--log-every", "1")
+    folder = run("run", "--dtype", "auto", "--max-steps", "2", "--log-every", "1")
     assert seen == {"linear": {torch.bfloat16}, "loss": {(torch.float32, False)}}
     assert "bfloat16 (the CPU has it)" in capsys.readouterr().err
     assert {parameter.dtype for parameter in SentenceEncoder.load(folder / "model").parameters()} == {torch.float32}

@@ -62,10 +62,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Vectors over HTTP from a compiled package.")
     parser.add_argument("model", help="name or folder, for its tokenizer and settings")
     parser.add_argument("package", help="the file that was compiled from it")
-    parser.add_argument("--precision", default="float32", help="of the package (default: %(default)s)")
+    parser.add_argument("--dtype", default="float32", help="of the package (default: %(default)s)")
     parser.add_argument("--port", type=int, default=8000, help="0 for a free one (default: %(default)s)")
     options = parser.parse_args()
-    encoder = minisbert.load(options.model, compiled=options.package, precision=options.precision)
+    encoder = minisbert.load(options.model, compiled=options.package, dtype=options.dtype)
     encoder.encode(["the first call is slower"])
     with Server(options.port, encoder.encode) as server:
         print(f"http://127.0.0.1:{server.server_port}", flush=True)

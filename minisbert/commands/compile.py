@@ -1,7 +1,7 @@
 """Compile a model ahead of time to one file of native code, which encodes a sentence in a third of the time.
 
 minisbert compile all-MiniLM-L6-v2
-minisbert compile runs/cosine-all-MiniLM-L6-v2/model --precision bfloat16 --out model.pt2
+minisbert compile runs/cosine-all-MiniLM-L6-v2/model --dtype bfloat16 --out model.pt2
 minisbert encode "A cat." "A dog." --compiled
 
 The result is for this CPU and this version of torch. It needs a C++ compiler and 20 to 60 seconds; loading it needs
@@ -21,28 +21,28 @@ from minisbert.compiled.runtime import compile_to_cache
 from minisbert.folder.find import find_model
 from minisbert.folder.model_folder import ModelFolder
 from minisbert.system.console import run_command, say
-from minisbert.system.devices import choose_precision, use_threads
+from minisbert.system.devices import choose_dtype, use_threads
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = command_parser("compile", __doc__)
     parser.add_argument("model", metavar="MODEL", help="name, folder, or owner/name on the Hub")
     parser.add_argument("--out", type=Path, metavar="F", help="write to F.pt2 (default: to the cache, for --compiled)")
-    parser.add_argument("--precision", default="float32", help="float32, bfloat16 or auto (default: %(default)s)")
+    parser.add_argument("--dtype", default="float32", help="float32, bfloat16 or auto (default: %(default)s)")
     parser.add_argument("--pooling", help="override the model's pooling: mean, cls, max, ...")
     add_threads_option(parser)
     options = parser.parse_args(arguments)
     check_written("--out", options.out, [".pt2"], options.model)
     use_threads(options.threads)
     folder = find_model(options.model)
-    precision = str(choose_precision(options.precision, torch.device("cpu"))[0]).removeprefix("torch.")
+    dtype = str(choose_dtype(options.dtype, torch.device("cpu"))[0]).removeprefix("torch.")
     started = time.monotonic()
     path = options.out
     if path:
-        say(f"compiling {folder.name} in {precision}, 20 to 60 seconds")
-        compile_model(folder, precision, options.pooling, path)
+        say(f"compiling {folder.name} in {dtype}, 20 to 60 seconds")
+        compile_model(folder, dtype, options.pooling, path)
     else:
-        path = compile_to_cache(folder, identity(ModelFolder(folder), precision, options.pooling))
+        path = compile_to_cache(folder, identity(ModelFolder(folder), dtype, options.pooling))
     say(f"{path}: {path.stat().st_size / 1e6:.0f} MB, {time.monotonic() - started:.0f} s")
 
 

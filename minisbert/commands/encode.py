@@ -2,7 +2,7 @@
 
 minisbert encode "A cat sits." "A kitten is sitting." "The stock market fell."
 minisbert encode --file sentences.txt --out vectors.npy
-minisbert encode --file millions.txt --out vectors.npy --precision bfloat16
+minisbert encode --file millions.txt --out vectors.npy --dtype bfloat16
 sort -u sentences.txt | minisbert encode - --out vectors.safetensors
 minisbert encode --file corpus.txt --quantize int8 --out codes.safetensors
 minisbert encode --file nine.txt --heatmap nine.png
@@ -55,7 +55,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--heatmap", metavar="F", type=Path, help="draw the similarities to F.png (the plots extra)")
     group = parser.add_argument_group("the model")
     add_model_options(group)
-    group.add_argument("--precision", default="float32", help="float32, bfloat16 or auto (default: %(default)s)")
+    group.add_argument("--dtype", default="float32", help="float32, bfloat16 or auto (default: %(default)s)")
     group.add_argument("--batch-tokens", type=int, default=BATCH_TOKENS, help="tokens per batch (default: %(default)s)")
     add_prompt_option(group)
     group = parser.add_argument_group("the vectors")
@@ -201,7 +201,7 @@ def main(arguments: list[str] | None = None) -> None:
         merge(arguments[1:])
         return
     options = parse(arguments)
-    names = ("normalize", "output", "precision", "batch_tokens", "prompt", "prompt_name")
+    names = ("normalize", "output", "dtype", "batch_tokens", "prompt", "prompt_name")
     chosen = {name: getattr(options, name) for name in names}
     if options.shard_rows:
         encoder = load_encoder(options)

@@ -16,7 +16,7 @@ from minisbert.loading import load_encoder as load
 from minisbert.models.prompts import PROMPT_NAMES, choose_prompt, role_prompt_name
 from minisbert.system.assets import local_path
 from minisbert.system.console import bounded, say
-from minisbert.system.devices import choose_device, choose_precision, keep_freed_memory, use_threads
+from minisbert.system.devices import choose_device, choose_dtype, keep_freed_memory, use_threads
 from minisbert.system.files import check_ending, check_output
 
 ROLES = {"query": "query", "corpus": "document"}  # in the names of options -> of texts
@@ -55,13 +55,13 @@ def load_encoder(options: argparse.Namespace) -> Encoder:
     """The model; sets the process's threads, and has it keep the memory that it frees."""
     keep_freed_memory()
     use_threads(options.threads)
-    precision = getattr(options, "precision", None)
-    if precision == "auto" and options.compiled:
-        precision = str(choose_precision("auto", torch.device("cpu"))[0]).removeprefix("torch.")
+    dtype = getattr(options, "dtype", None)
+    if dtype == "auto" and options.compiled:
+        dtype = str(choose_dtype("auto", torch.device("cpu"))[0]).removeprefix("torch.")
     model, limit = find_model(options.model), options.max_length
 
     def compiled(package: str | bool) -> Encoder:
-        return load(model, options.pooling, "cpu", limit, compiled=package, precision=precision)
+        return load(model, options.pooling, "cpu", limit, compiled=package, dtype=dtype)
 
     encoder = if_compiled(options, compiled) or load(model, options.pooling, choose_device(options.device), limit)
     if options.truncate_dim is not None:

@@ -17,7 +17,7 @@ from minisbert.models.guards import evaluating
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import run_command
-from minisbert.system.devices import choose_precision
+from minisbert.system.devices import choose_dtype
 
 EXAMPLE = (3, 5, 4, 6, 7)  # lengths of texts in the example batch: its sizes differ from each other, 0 and 1
 
@@ -25,9 +25,9 @@ EXAMPLE = (3, 5, 4, 6, 7)  # lengths of texts in the example batch: its sizes di
 class VectorGraph(nn.Module):
     """An encoder's graph: a packed batch to vectors (N, W), before any scaling."""
 
-    def __init__(self, encoder: SentenceEncoder, precision: str):
+    def __init__(self, encoder: SentenceEncoder, dtype: str):
         super().__init__()
-        self.encoder, self.low = encoder, precision == "bfloat16"
+        self.encoder, self.low = encoder, dtype == "bfloat16"
 
     def forward(self, ids: Tensor, positions: Tensor, text_index: Tensor, places: Tensor) -> Tensor:
         """``Batch.inputs``: (R, T) three times and (N, S)."""
@@ -39,9 +39,9 @@ class VectorGraph(nn.Module):
 class ScoreGraph(nn.Module):
     """A cross-encoder's graph: joined pairs to its outputs, (B,) or (B, C)."""
 
-    def __init__(self, model: PairModel, precision: str):
+    def __init__(self, model: PairModel, dtype: str):
         super().__init__()
-        self.model, self.low = model, precision == "bfloat16"
+        self.model, self.low = model, dtype == "bfloat16"
 
     def forward(self, ids: Tensor, mask: Tensor, token_types: Tensor) -> Tensor:
         """ids, mask (1 for real tokens) and token types, (B, T) each."""
@@ -51,43 +51,43 @@ class ScoreGraph(nn.Module):
         return self.model.squeezed(self.model.head(hidden))
 
 
-def compile_model(folder: Path, precision: str, pooling: str | None, path: Path) -> None:
+def compile_model(folder: Path, dtype: str, pooling: str | None, path: Path) -> None:
     """Compile the encoder or the cross-encoder in a folder to the package ``path``."""
-    choose_precision(precision, torch.device("cpu"))  # bfloat16 only on a CPU that has it
+    choose_dtype(dtype, torch.device("cpu"))  # bfloat16 only on a CPU that has it
     if ModelFolder(folder).holds_pair_model:
-        compile_pair_model(PairModel.load(folder), folder, precision, path)
+        compile_pair_model(PairModel.load(folder), folder, dtype, path)
     else:
-        compile_encoder(SentenceEncoder.load(folder, pooling), folder, precision, path)
+        compile_encoder(SentenceEncoder.load(folder, pooling), folder, dtype, path)
 
 
-def compile_encoder(encoder: SentenceEncoder, folder: Path, precision: str, path: Path) -> None:
+def compile_encoder(encoder: SentenceEncoder, folder: Path, dtype: str, path: Path) -> None:
     """Compile an encoder that was loaded from ``folder``."""
     if "pooler" in encoder.pooling.names and not encoder.settings.include_prompt:
         raise InputError("pooler pooling with include_prompt false cannot be compiled")
-    about = identity(ModelFolder(folder), precision, encoder.pooling.mode)
+    about = identity(ModelFolder(folder), dtype, encoder.pooling.mode)
     about |= {"model": folder.name, "width": encoder.width, "hidden_size": encoder.hidden_size}
     batch = next(packed_batches([bytes(ID_BYTES * length) for length in EXAMPLE], sum(EXAMPLE)))
     rows = [x.repeat(2, 1) for x in (batch.ids, batch.positions, batch.text_index)]  # (2, T) each
-    graph = VectorGraph(encoder, precision)
+    graph = VectorGraph(encoder, dtype)
     with evaluating(graph):
         compile_package(graph, [*rows, batch.places], path, about)
 
 
-def compile_pair_model(model: PairModel, folder: Path, precision: str, path: Path) -> None:
+def compile_pair_model(model: PairModel, folder: Path, dtype: str, path: Path) -> None:
     """Compile a cross-encoder that was loaded from ``folder``."""
     if not model.joint:
         raise InputError("only cross-encoders (joint heads) compile; for another head compile its encoder")
-    about = identity(ModelFolder(folder), precision)
+    about = identity(ModelFolder(folder), dtype)
     about |= {"model": folder.name, "task": model.task, "labels": model.labels, "types": model.types}
     ids = torch.ones(3, 5, dtype=torch.long)
-    graph = ScoreGraph(model, precision)
+    graph = ScoreGraph(model, dtype)
     with evaluating(graph):
         compile_package(graph, [ids, ids.clone(), 0 * ids], path, about)
 
 
 def main() -> None:
-    folder, precision, pooling, path = sys.argv[1:]
-    compile_model(Path(folder), precision, pooling or None, Path(path))
+    folder, dtype, pooling, path = sys.argv[1:]
+    compile_model(Path(folder), dtype, pooling or None, Path(path))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 PyTorch's compiler fuses the operations between two matrix products, and lays the weights out for the CPU once. The file
 holds native code, weights included, and loading it runs that code: load only files that you, or somebody you trust,
-compiled. A package belongs to one model, precision, version of torch and kind of CPU; ``About`` says which.
+compiled. A package belongs to one model, dtype, version of torch and kind of CPU; ``About`` says which.
 """
 
 import hashlib
@@ -51,7 +51,7 @@ class About:
     """What a package says about itself: first what ``identity`` gives of its model."""
 
     kind: str = ""  # SentenceEncoder or PairModel
-    precision: str = ""
+    dtype: str = ""
     weights: str = ""
     minisbert: str = ""
     pooling: str = ""
@@ -65,7 +65,7 @@ class About:
     types: bool = False
 
 
-def identity(folder: ModelFolder, precision: str, pooling: str | None = None) -> dict[str, str]:
+def identity(folder: ModelFolder, dtype: str, pooling: str | None = None) -> dict[str, str]:
     """What tells the package of this model from all others: hashes of the files and the code that its graph is made of.
 
     ``kind`` is PairModel for a folder with a head for pairs, which has no ``pooling``.
@@ -78,7 +78,7 @@ def identity(folder: ModelFolder, precision: str, pooling: str | None = None) ->
         with open(path, "rb") as file:
             content = hashlib.file_digest(file, "sha256").hexdigest()
         digest.update(f"{path.relative_to(folder.path)} {content}\n".encode())
-    about = {"precision": precision, "weights": digest.hexdigest(), "minisbert": code_hash()}
+    about = {"dtype": dtype, "weights": digest.hexdigest(), "minisbert": code_hash()}
     if not folder.holds_pair_model:
         return about | {"kind": "SentenceEncoder", "pooling": choose_pooling(folder, pooling)}
     if pooling:

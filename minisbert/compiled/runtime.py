@@ -33,7 +33,7 @@ class CompiledEncoder(TextEncoder):
     dtype, device = torch.float32, torch.device("cpu")
 
     def __init__(self, folder: ModelFolder, run: Callable, about: About, limit: int | None = None):
-        self.folder, self.run, self.precision = folder.path, run, about.precision
+        self.folder, self.run, self.compiled_dtype = folder.path, run, about.dtype
         self.pooling_mode, self.width, self.hidden_size = about.pooling, about.width, about.hidden_size
         self.tokenizer, self.settings = Tokenizer.load(folder.encoder, limit), folder.settings
         self.normalize = folder.normalize
@@ -45,25 +45,25 @@ class CompiledEncoder(TextEncoder):
         package: str | Path | bool = True,
         pooling: str | None = None,
         limit: int | None = None,
-        precision: str | None = None,
+        dtype: str | None = None,
     ) -> Self:
         """The model ``model``, a name or a folder, as a package that was compiled from it.
 
         ``package`` is its path; True for the one in the cache folder, which is compiled first if it is missing; "auto"
-        for that one only if it is there. ``pooling`` and ``precision`` are those that it was compiled for; one at a
-        path may have any precision, unless ``precision`` says which. ``limit`` is in tokens. A package is a program:
+        for that one only if it is there. ``pooling`` and ``dtype`` are those that it was compiled for; one at a
+        path may have any dtype, unless ``dtype`` says which. ``limit`` is in tokens. A package is a program:
         load only those that you trust. Raises ``InputError`` for anything missing, damaged or made from another model.
         """
         folder = ModelFolder(find_model(model))
         if folder.model_class != "SentenceEncoder" or folder.holds_pair_model:
             kind = "PairModel" if folder.holds_pair_model else folder.model_class
             raise InputError(f"{folder.path} holds a {kind}: only a SentenceEncoder is compiled for encoding")
-        return cls(folder, *open_package(package, folder, precision, pooling), limit)
+        return cls(folder, *open_package(package, folder, dtype, pooling), limit)
 
     @contextmanager
-    def computing(self, precision: str | None) -> Iterator[None]:
-        if precision not in (None, "auto", self.precision):
-            raise InputError(f"this encoder was compiled for precision {self.precision}, not {precision}")
+    def computing(self, dtype: str | None) -> Iterator[None]:
+        if dtype not in (None, "auto", self.compiled_dtype):
+            raise InputError(f"this encoder was compiled for dtype {self.compiled_dtype}, not {dtype}")
         with torch.inference_mode():
             yield
 
@@ -78,7 +78,7 @@ class CompiledPairModel(PairScorer):
     device, dtype, joint = torch.device("cpu"), torch.float32, True
 
     def __init__(self, folder: ModelFolder, run: Callable, about: About, limit: int | None = None):
-        self.run, self.precision, self.types = run, about.precision, about.types
+        self.run, self.compiled_dtype, self.types = run, about.dtype, about.types
         self.tokenizer, self.task, self.labels = Tokenizer.load(folder, limit), about.task, tuple(about.labels)
 
     @classmethod
@@ -87,13 +87,13 @@ class CompiledPairModel(PairScorer):
         model: str | Path,
         package: str | Path | bool = True,
         limit: int | None = None,
-        precision: str | None = None,
+        dtype: str | None = None,
     ) -> Self:
         """As ``CompiledEncoder.load``, of a ``PairModel`` with a joint head or a CrossEncoder."""
         folder = ModelFolder(find_model(model))
         if not folder.holds_pair_model:
             raise InputError(f"{folder.path} holds an encoder, but no head that was trained on pairs")
-        return cls(folder, *open_package(package, folder, precision), limit)
+        return cls(folder, *open_package(package, folder, dtype), limit)
 
     def __call__(self, ids: Tensor, mask: Tensor | None, types: Tensor | None) -> Tensor:
         mask = torch.ones_like(ids) if mask is None else mask.long()
@@ -102,13 +102,13 @@ class CompiledPairModel(PairScorer):
 
 
 def open_package(
-    package: str | Path | bool, folder: ModelFolder, precision: str | None, pooling: str | None = None
+    package: str | Path | bool, folder: ModelFolder, dtype: str | None, pooling: str | None = None
 ) -> tuple[Callable, About]:
     """Load the package at a path; for True the one in the cache folder, compiled first if it is missing."""
-    expected = identity(folder, precision or "float32", pooling)
+    expected = identity(folder, dtype or "float32", pooling)
     if not isinstance(package, bool) and package != "auto":
-        if precision is None:
-            del expected["precision"]
+        if dtype is None:
+            del expected["dtype"]
         return load_package(Path(package), expected)
     with suppress(InputError):
         return load_package(cache_path(expected), expected)
@@ -125,13 +125,13 @@ def compile_to_cache(folder: Path, expected: dict[str, str]) -> Path:
     path = cache_path(expected)
     with reading(f"{path.parent} (set MINISBERT_HOME, or compile with --out FILE.pt2)"):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    arguments = [str(folder.resolve()), expected["precision"], expected.get("pooling", ""), str(path)]
+    arguments = [str(folder.resolve()), expected["dtype"], expected.get("pooling", ""), str(path)]
     paths = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")]))
     with FileLock(f"{path}.lock"):
         with suppress(InputError):
             read_about(path)
             return path  # of the process that held the lock
-        say(f"compiling {folder.name} in {expected['precision']} for this CPU, once, 20 to 60 seconds")
+        say(f"compiling {folder.name} in {expected['dtype']} for this CPU, once, 20 to 60 seconds")
         command = [sys.executable, "-m", "minisbert.compiled.graphs", *arguments]
         done = subprocess.run(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": paths})
     if done.returncode:

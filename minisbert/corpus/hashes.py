@@ -43,7 +43,7 @@ def differences(made: Mapping[str, str], wanted: Mapping[str, str]) -> str:
 
 def model_hash(encoder: Encoder) -> str:
     """sha256 of everything that decides vectors but a prompt: configuration, tokenizer, names and bytes of weights."""
-    compiled_for = getattr(encoder, "precision", "float32")
+    compiled_for = getattr(encoder, "compiled_dtype", "float32")
     encoder = uncompiled(encoder)
     settings = dataclasses.asdict(encoder.settings)  # with a late-interaction model's lengths and skipped words
     bert = getattr(encoder, "bert", None)  # a table of static vectors has none
@@ -57,7 +57,7 @@ def model_hash(encoder: Encoder) -> str:
         "cut_start": encoder.tokenizer.cut_start,
         "settings": {name: value for name, value in settings.items() if name not in PROMPTS},
         "tokenizer": encoder.tokenizer.backend.to_str(),
-        "precision": compiled_for,
+        "dtype": compiled_for,
     }
     digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
     for name, parameter in encoder.named_parameters():

@@ -32,7 +32,7 @@ class Manifest:
     """What a folder of shards is made from, and which shards are complete."""
 
     folder: Path
-    made: dict[str, str]  # as ``made_from``, and the hash of the texts, rows of a shard, precision and dtype
+    made: dict[str, str]  # as ``made_from``, and the hash of the texts, rows of a shard, dtype and dtype
     rows: int
     shards: list[dict[str, str]]  # the hashes of each shard's "texts" and "file"; "" for a file that is not there yet
 

@@ -21,7 +21,7 @@ from minisbert.loading import Encoder
 from minisbert.models.prompts import choose_prompt
 from minisbert.search.vector_files import write_npy
 from minisbert.system.console import Bar, say
-from minisbert.system.devices import choose_precision
+from minisbert.system.devices import choose_dtype
 from minisbert.system.files import LITTER, atomic_file, listed, lock, recover
 
 
@@ -60,11 +60,11 @@ def encode_shards(
 def plan(encoder: Encoder, file: str, folder: Path, shard_rows: int, options: dict[str, Any]) -> Manifest:
     """The manifest of shards that are still to be encoded. Reads the whole file, and so checks every line."""
     example = encoder.encode(["a"], **options)  # (1, D); an option that is out of range is found here
-    precision = str(choose_precision(options.get("precision") or "float32", encoder.device)[0]).removeprefix("torch.")
+    dtype = str(choose_dtype(options.get("dtype") or "float32", encoder.device)[0]).removeprefix("torch.")
     prompt = choose_prompt(encoder.settings, options.get("prompt"), options.get("prompt_name"))
     made = made_from(encoder, prompt) | {
         "normalize": str(options.get("normalize")),
-        "precision": precision,
+        "dtype": dtype,
         "shard_rows": str(shard_rows),
         "dtype": str(example.dtype),
     }

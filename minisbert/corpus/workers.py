@@ -51,7 +51,7 @@ class EncodeBatch:
         pooling: str | None = None,
         device: str = "cpu",
         max_length: int | None = None,
-        precision: str = "float32",
+        dtype: str = "float32",
         normalize: bool | None = None,
         truncate_dim: int | None = None,
         prompt: str | None = None,
@@ -66,7 +66,7 @@ class EncodeBatch:
         # and for the cache of ``datasets``, which knows a function by its pickled bytes
         self.loading = (folder_version(Path(self.model)) if folder else (), workers, pooling, device, max_length)
         self.encoding = {
-            "precision": precision,
+            "dtype": dtype,
             "normalize": normalize,
             "truncate_dim": truncate_dim,
             "prompt": prompt,

@@ -136,7 +136,7 @@ class MultiVectorEncoder(SentenceEncoder):
         progress: bool | Progress = False,
         *,
         query: bool | None = None,
-        precision: str | None = None,
+        dtype: str | None = None,
         prompt: str | None = None,
         prompt_name: str | None = None,
         convert: str = "matrices",
@@ -164,7 +164,7 @@ class MultiVectorEncoder(SentenceEncoder):
             rows, own, self.truncated = self.query_rows(texts)
         else:
             rows, own, self.truncated = self.document_rows(texts)
-        with self.computing(precision), as_progress(progress, len(texts)) as line:
+        with self.computing(dtype), as_progress(progress, len(texts)) as line:
             matrices = self._matrices(rows, own, query, batch_tokens, line)
         if not np.isfinite(matrices.rows).all():
             raise InputError("a token's vector holds NaN or infinity: the model's weights are too large")

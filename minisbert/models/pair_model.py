@@ -66,21 +66,21 @@ class PairModel(PairScorer, nn.Module):
         ids: Tensor,
         mask: Tensor | None = None,
         token_types: Tensor | None = None,
-        precision: torch.dtype = torch.float32,
+        dtype: torch.dtype = torch.float32,
     ) -> Tensor:
         """A batch, (R, T) each -> what the losses take: (B,), or logits (B, C) for classes.
 
-        ``precision`` is that of the encoder's matrix products, as in ``SentenceEncoder.hidden``.
+        ``dtype`` is that of the encoder's matrix products, as in ``SentenceEncoder.hidden``.
         """
         if self.joint:
-            outputs = self.head(self.encoder.hidden(ids, mask, token_types, precision))
+            outputs = self.head(self.encoder.hidden(ids, mask, token_types, dtype))
         elif len(ids) % 2:
             raise ValueError(f"{len(ids)} rows cannot be split into first and second sentences")
         elif isinstance(self.head, ConcatHead):
-            outputs = self.head(*self.encoder.unscaled(ids, mask, precision).chunk(2))  # u and v, (B, D) each
+            outputs = self.head(*self.encoder.unscaled(ids, mask, dtype).chunk(2))  # u and v, (B, D) each
         else:
             masks = (None, None) if mask is None else mask.chunk(2)
-            outputs = self.head(*self.encoder.hidden(ids, mask, None, precision).chunk(2), *masks)
+            outputs = self.head(*self.encoder.hidden(ids, mask, None, dtype).chunk(2), *masks)
         return self.squeezed(outputs)
 
     def squeezed(self, outputs: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from minisbert.models.guards import check_ids, check_inputs, evaluating
 from minisbert.models.pooling import Dense, Pooling, load_dense, load_pooling, sentence_width
 from minisbert.models.text_encoder import TextEncoder
 from minisbert.models.tokenizer import Tokenizer
-from minisbert.system.devices import choose_device, choose_precision
+from minisbert.system.devices import choose_device, choose_dtype
 
 
 class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
@@ -76,15 +76,15 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
         tokenizer = Tokenizer.load(folder.encoder, limit)
         return cls(tokenizer, bert, module, folder.normalize, dense, folder.settings).eval()
 
-    def forward(self, ids: Tensor, mask: Tensor | None = None, precision: torch.dtype = torch.float32) -> Tensor:
-        """ids (B, T), mask (B, T) True for real tokens -> vectors (B, D). ``precision`` as in ``hidden``."""
-        vectors = self.unscaled(ids, mask, precision)
+    def forward(self, ids: Tensor, mask: Tensor | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
+        """ids (B, T), mask (B, T) True for real tokens -> vectors (B, D). ``dtype`` as in ``hidden``."""
+        vectors = self.unscaled(ids, mask, dtype)
         return unit(vectors) if self.normalize else vectors
 
-    def unscaled(self, ids: Tensor, mask: Tensor | None = None, precision: torch.dtype = torch.float32) -> Tensor:
+    def unscaled(self, ids: Tensor, mask: Tensor | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
         """The vectors (B, D) before they are scaled to length 1, as the heads read them."""
         trace = self._trace()
-        hidden = self.hidden(ids, mask, None, precision, trace)  # (B, T, D)
+        hidden = self.hidden(ids, mask, None, dtype, trace)  # (B, T, D)
         first = None if trace is None else trace["layers.0"]  # (B, T, D)
         return self.dense(self.pool(hidden, mask, first))
 
@@ -93,16 +93,16 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
         ids: Tensor,
         mask: Tensor | None = None,
         token_types: Tensor | None = None,
-        precision: torch.dtype = torch.float32,
+        dtype: torch.dtype = torch.float32,
         trace: dict[str, Tensor] | None = None,
     ) -> Tensor:
-        """Hidden states (B, T, D) as ``Bert.forward`` gives them, its matrix products in ``precision``.
+        """Hidden states (B, T, D) as ``Bert.forward`` gives them, its matrix products in ``dtype``.
 
         In bfloat16 only the encoder computes in it: pooling, heads and losses keep their precision, since sums over
         many numbers belong in float32 (Micikevicius et al. 2018, section 3).
         """
         check_inputs(self.bert.config, ids, mask, token_types)
-        with torch.autocast(ids.device.type, torch.bfloat16, enabled=precision == torch.bfloat16):
+        with torch.autocast(ids.device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
             return self.bert(ids, mask, token_types, trace).to(self.dtype)
 
     def pool(self, hidden: Tensor, mask: Tensor | None = None, first: Tensor | None = None, skip: int = 0) -> Tensor:
@@ -129,9 +129,9 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
         return self.pooling.mode
 
     @contextmanager
-    def computing(self, precision: str | None) -> Iterator[None]:
-        """Eval mode without gradients, and matrix products in ``precision``."""
-        dtype, _ = choose_precision(precision or "float32", self.device)
+    def computing(self, dtype: str | None) -> Iterator[None]:
+        """Eval mode without gradients, and matrix products in ``dtype``."""
+        dtype, _ = choose_dtype(dtype or "float32", self.device)
         with evaluating(self), torch.autocast(self.device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
             yield
 

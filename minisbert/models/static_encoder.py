@@ -158,9 +158,9 @@ class StaticEncoder(TextEncoder, nn.Module):
         return bag_mean(self.embedding.weight, ids, starts)
 
     @contextmanager
-    def computing(self, precision: str | None) -> Iterator[None]:
-        if precision not in (None, "float32", "auto"):
-            raise InputError(f"precision must be float32 or auto for a table of vectors, not {one_line(precision)}")
+    def computing(self, dtype: str | None) -> Iterator[None]:
+        if dtype not in (None, "float32", "auto"):
+            raise InputError(f"dtype must be float32 or auto for a table of vectors, not {one_line(dtype)}")
         with torch.inference_mode():
             yield
 

@@ -49,8 +49,8 @@ class TextEncoder:
     to_tensors = staticmethod(lambda vectors: {"vectors": torch.from_numpy(vectors)})
     from_tensors = staticmethod(lambda tensors: tensors["vectors"].numpy())
 
-    def computing(self, precision: str | None) -> AbstractContextManager:
-        """The context in which ``encode`` computes. Raises ``InputError`` for a precision that is not supported."""
+    def computing(self, dtype: str | None) -> AbstractContextManager:
+        """The context in which ``encode`` computes. Raises ``InputError`` for a dtype that is not supported."""
         raise NotImplementedError
 
     def vectors(self, batch: Batch, skip: int) -> Tensor:
@@ -70,7 +70,7 @@ class TextEncoder:
         normalize: bool | None = None,
         truncate_dim: int | None = None,
         output: str = "sentence",
-        precision: str | None = None,
+        dtype: str | None = None,
         convert: str = "array",
         prompt: str | None = None,
         prompt_name: str | None = None,
@@ -87,7 +87,7 @@ class TextEncoder:
                       the model's own scaling comes before the cut, so vectors are shorter than 1; ``normalize=True``
                       scales after it
         output        "sentence", or "token" for a list with the hidden states (T, D) of every text's real tokens
-        precision     "float32", "bfloat16" if the hardware has it, or "auto"; None for float32, or what a compiled
+        dtype     "float32", "bfloat16" if the hardware has it, or "auto"; None for float32, or what a compiled
                       encoder was compiled for
         convert       "array" for numpy, "tensor" for torch, both on the CPU
         prompt        put before each text, "" for nothing; prompt_name for one of the model's ``settings.prompts``.
@@ -100,7 +100,7 @@ class TextEncoder:
         check_choice("normalize", normalize, (None, True, False))
         check_choice("output", output, ("sentence", "token"))
         check_choice("convert", convert, ("array", "tensor"))
-        check_choice("precision", precision, (None, "auto", "float32", "bfloat16"))
+        check_choice("dtype", dtype, (None, "auto", "float32", "bfloat16"))
         if output == "token" and (normalize is not None or truncate_dim is not None):
             raise InputError("normalize and truncate_dim are for sentence vectors, not for output='token'")
         columns = self._columns(truncate_dim)
@@ -110,9 +110,9 @@ class TextEncoder:
             line.expect(len(texts), sum(map(len, distinct)) // ID_BYTES)
             batches = self._finite(distinct, batch_tokens, skip, output, line)
             if output == "token":
-                states = self._gather_states(batches, keys, precision)
+                states = self._gather_states(batches, keys, dtype)
                 return [as_array(matrix) for matrix in states] if convert == "array" else states
-            vectors = self._gather(batches, keys, columns, normalize, precision)
+            vectors = self._gather(batches, keys, columns, normalize, dtype)
         return as_array(vectors) if convert == "array" else vectors
 
     def encode_tokens(self, rows: Sequence[Sequence[int]], skip: int = 0) -> np.ndarray:
@@ -132,13 +132,13 @@ class TextEncoder:
         keys: list[bytes],
         columns: int,
         normalize: bool | None = None,
-        precision: str | None = None,
+        dtype: str | None = None,
     ) -> Tensor:
         """The vectors (N, ``columns``) of N texts, given by their tokens, from batches of the distinct ones."""
         rows = {key: row for row, key in enumerate(dict.fromkeys(keys))}
         # created here, not in inference mode: a caller may compute gradients with it
         vectors = torch.empty(len(rows), columns, dtype=self.dtype)
-        with self.computing(precision):
+        with self.computing(dtype):
             for batch, result in batches:
                 vectors[batch.texts] = self._scaled(result, normalize, columns).cpu()
         if len(rows) < len(keys):
@@ -146,12 +146,12 @@ class TextEncoder:
         return vectors
 
     def _gather_states(
-        self, batches: Iterator[tuple[Batch, list[Tensor]]], keys: list[bytes], precision: str | None
+        self, batches: Iterator[tuple[Batch, list[Tensor]]], keys: list[bytes], dtype: str | None
     ) -> list[Tensor]:
         """The hidden states (T, D) of each of N texts."""
         distinct = list(dict.fromkeys(keys))
         states: dict[bytes, Tensor] = {}
-        with self.computing(precision):
+        with self.computing(dtype):
             for batch, result in batches:
                 for text, matrix in zip(batch.texts, result, strict=True):
                     states[distinct[text]] = matrix.cpu()

@@ -1,4 +1,4 @@
-"""Devices, precision and memory: where tensors live and whether the hardware multiplies bfloat16.
+"""Devices, dtype and memory: where tensors live and whether the hardware multiplies bfloat16.
 
 bfloat16 keeps float32's range in half the bits, with 8 bits of precision (two to three digits). Hardware that
 multiplies it natively is about twice as fast or more; hardware that emulates it is many times slower.
@@ -71,7 +71,7 @@ def bfloat16_hardware(device: torch.device) -> tuple[bool, str]:
     return False, f"the CPU has none of {', '.join(BFLOAT16_FLAGS)}"
 
 
-def choose_precision(name: str, device: torch.device) -> tuple[torch.dtype, str]:
+def choose_dtype(name: str, device: torch.device) -> tuple[torch.dtype, str]:
     """The dtype of matrix products for ``auto``, ``float32`` or ``bfloat16``, and the reason in a few words.
 
     Raises ``InputError`` for bfloat16 on hardware without it, where it would be many times slower.
@@ -79,7 +79,7 @@ def choose_precision(name: str, device: torch.device) -> tuple[torch.dtype, str]
     if name == "float32":
         return torch.float32, "as requested"
     if name not in ("auto", "bfloat16"):
-        raise InputError(f"precision {name!r} is not one of auto, float32, bfloat16")
+        raise InputError(f"dtype {name!r} is not one of auto, float32, bfloat16")
     able, reason = bfloat16_hardware(device)
     if able:
         return torch.bfloat16, reason

@@ -63,7 +63,7 @@ prefix_widths.__name__ = "descending widths"
 COUNT, LAYERS = bounded(int, 1), bounded(int, 0)
 RATE, POSITIVE, FRACTION = bounded(float, 0), bounded(float, 1e-4), bounded(float, 0, 1)
 THREADS = bounded(int, 1, 1025)
-PRECISIONS = ("auto", "float32", "bfloat16")
+DTYPES = ("auto", "float32", "bfloat16")
 
 # ------------------------------------------------------------------------------------------- the settings
 
@@ -131,7 +131,7 @@ class RunSettings:
     seed: int = option("for dropout and batch order (default: 42)", 42, bounded(int, 0, 2**64))
     device: str = option("auto, cpu, cuda or mps (default: auto)", "auto")
     threads: int | None = option("CPU threads (default: OMP_NUM_THREADS, or one a core)", None, THREADS, "N")
-    precision: str = option("of matrix products; auto: bfloat16 on hardware for it", "auto", choices=PRECISIONS)
+    dtype: str = option("of matrix products; auto: bfloat16 on hardware for it", "auto", choices=DTYPES)
 
     pooler_head: bool = option("BERT's pooler and a linear layer, as CrossEncoder has it", False, only=JOINT)
     margin: float | None = option("of triplet (default: 1) and contrastive (default: 0.5)", None, POSITIVE, only=PAIRS)

@@ -9,7 +9,7 @@ from minisbert.core import InputError
 from minisbert.core.loop import adamw, fit
 from minisbert.data.splits import shared_rows
 from minisbert.system.console import say
-from minisbert.system.devices import choose_precision, save_training_memory, use_threads
+from minisbert.system.devices import choose_dtype, save_training_memory, use_threads
 from minisbert.training.command_line import list_recipes, parse
 from minisbert.training.distributed import ProcessGroup, lost_contact, process_group, say_once
 from minisbert.training.micro_batches import divide
@@ -36,15 +36,15 @@ def main(arguments: list[str] | None = None) -> None:
 def train(options: RunSettings, group: ProcessGroup) -> None:
     """Train what the options say; ``group`` is the processes of the run, usually one."""
     torch.manual_seed(options.seed)
-    precision, reason = choose_precision(options.precision, group.device)
-    objective, counts = prepare(options, group.device, precision)
+    dtype, reason = choose_dtype(options.dtype, group.device)
+    objective, counts = prepare(options, group.device, dtype)
     optimizer = adamw(objective.parameter_groups(options.lr, options.head_lr), options.lr, options.weight_decay)
     with Run(options, objective, optimizer, group) as run:
         if options.threads not in (None, torch.get_num_threads()):  # a resumed run has its own number by now
             say_once(f"threads: {options.threads}, before {torch.get_num_threads()}: the last bits may differ")
             torch.set_num_threads(options.threads)
         if group.rank == 0:
-            describe(run, counts, f"{str(precision).removeprefix('torch.')} ({reason})")
+            describe(run, counts, f"{str(dtype).removeprefix('torch.')} ({reason})")
         try:
             step_through(run, options)
             run.save()  # so that a run interrupted in its last evaluation can be resumed
@@ -58,13 +58,13 @@ def train(options: RunSettings, group: ProcessGroup) -> None:
         run.finish()
 
 
-def prepare(options: RunSettings, device: torch.device, precision: torch.dtype) -> tuple[Objective, tuple[int, int]]:
+def prepare(options: RunSettings, device: torch.device, dtype: torch.dtype) -> tuple[Objective, tuple[int, int]]:
     """The objective, ready to train, and the model's number of parameters, all and trainable."""
     encoder = load_encoder(options, device)
     if options.freeze_layers > len(encoder.bert.layers):
         raise InputError(f"--freeze-layers {options.freeze_layers}: the encoder has {len(encoder.bert.layers)} layers")
     freeze(encoder.bert, options.freeze_layers, options.freeze_embeddings)
-    objective = make_objective(options, encoder, precision)
+    objective = make_objective(options, encoder, dtype)
     counts = count_parameters(objective.model)
     for parameter in objective.unused_parameters():
         parameter.requires_grad_(False)
@@ -76,7 +76,7 @@ def prepare(options: RunSettings, device: torch.device, precision: torch.dtype) 
     return objective, counts
 
 
-def describe(run: Run, counts: tuple[int, int], precision: str) -> None:
+def describe(run: Run, counts: tuple[int, int], dtype: str) -> None:
     """A few lines about the run that begins. ``counts``: all parameters, and those that are not frozen."""
     options, objective, encoder = run.options, run.objective, run.objective.encoder
     parameters, trainable = counts
@@ -95,7 +95,7 @@ def describe(run: Run, counts: tuple[int, int], precision: str) -> None:
     rows = f"{options.batch_size} rows"
     if objective.keys is not None and run.rows_per_step < 0.9 * min(options.batch_size, len(objective.keys)):
         rows = f"{run.rows_per_step:.1f} rows on average, not {options.batch_size}: rows that share a text never meet"
-    say(f"plan   {run.total} steps of {rows}, AdamW {options.lr:g}, {precision}, seed {options.seed}")
+    say(f"plan   {run.total} steps of {rows}, AdamW {options.lr:g}, {dtype}, seed {options.seed}")
     truncated = sum(encoded.truncated for encoded in objective.encoded)
     if truncated:
         say(encoder.tokenizer.cut_message(truncated, sum(map(len, objective.encoded))))

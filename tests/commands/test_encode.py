@@ -148,7 +148,7 @@ def test_flags_are_the_options_of_encode(tiny, lines, tmp_path, flags, options):
 
 def test_bfloat16_by_flag(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(devices, "CPU_INFO", tmp_path / "cpuinfo")
-    command = ["--model", str(tiny), "--device", "cpu", "--precision", "bfloat16", "--out", str(tmp_path / "v.npy")]
+    command = ["--model", str(tiny), "--device", "cpu", "--dtype", "bfloat16", "--out", str(tmp_path / "v.npy")]
     (tmp_path / "cpuinfo").write_text("flags : avx2")
     with pytest.raises(InputError, match="bfloat16 cannot be used: the CPU has none of"):
         main([*command, *TEXTS])

@@ -71,7 +71,7 @@ def test_vectors_are_those_of_the_eager_encoder(folder, tiny_package):
     assert abs(np.concatenate(list(ours.encode_stream(iter(TEXTS)))) - vectors).max() <= MINILM_VECTOR
     for options, message in (
         ({"output": "token"}, "hidden states"),
-        ({"precision": "bfloat16"}, "compiled for precision float32, not bfloat16"),
+        ({"dtype": "bfloat16"}, "compiled for dtype float32, not bfloat16"),
     ):
         with pytest.raises(InputError, match=message):
             ours.encode(TEXTS, **options)
@@ -116,7 +116,7 @@ def test_another_model_torch_cpu_or_precision_is_refused_by_name(folder, tiny_pa
         other.bert.embeddings.word.weight[7, 3] += 0.5
     other.save(tmp_path / "other")
     refused("compiled from tiny with other weights: compile the model again", tmp_path / "other")
-    refused("with precision float32, not bfloat16", precision="bfloat16")
+    refused("with dtype float32, not bfloat16", dtype="bfloat16")
     refused("with pooling mean, not cls", pooling="cls")
     refused("runs only on the CPU, not on cuda", device="cuda")
     with monkeypatch.context() as patch:

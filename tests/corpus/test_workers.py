@@ -65,7 +65,7 @@ def test_every_option_reaches_the_encoder(tiny):
     assert found["text"] == [1, 2, 3, 4, 5]
     for name, other in {"normalize": False, "truncate_dim": None, "prompt": None}.items():
         assert not np.array_equal(encoder.encode(TEXTS, **options | {name: other}), expected)
-    for wrong in ({"truncate_dim": 25}, {"precision": "half"}, {"prompt_name": "song"}):
+    for wrong in ({"truncate_dim": 25}, {"dtype": "half"}, {"prompt_name": "song"}):
         with pytest.raises(InputError, match=str(*wrong.values())):
             EncodeBatch(tiny, **wrong)({"text": TEXTS})
 

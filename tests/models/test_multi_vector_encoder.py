@@ -149,7 +149,7 @@ def test_a_text_has_the_same_vectors_in_any_batch(folder):
 
 def test_in_bfloat16_the_vectors_are_nearly_the_same_and_in_float32(folder):
     encoder = MultiVectorEncoder.load(folder)
-    with torch.autocast("cpu", torch.bfloat16):  # as ``precision="bfloat16"`` has it, on any CPU
+    with torch.autocast("cpu", torch.bfloat16):  # as ``dtype="bfloat16"`` has it, on any CPU
         low, _ = encoder([[2, 40, 3]], [3], query=False)
     high, _ = encoder([[2, 40, 3]], [3], query=False)
     assert low.dtype == torch.float32

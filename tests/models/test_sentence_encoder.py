@@ -253,7 +253,7 @@ def test_a_tensor_can_be_trained_on(model):
         ({"texts": ["a cat", "a dog", "a \ud800"]}, "text 2 is not valid Unicode"),
         ({"output": "word"}, "output must be one of sentence, token, not 'word'"),
         ({"convert": "list"}, "convert must be one of array, tensor, not 'list'"),
-        ({"precision": "int8"}, "precision must be one of None, auto, float32, bfloat16, not 'int8'"),
+        ({"dtype": "int8"}, "dtype must be one of None, auto, float32, bfloat16, not 'int8'"),
         ({"truncate_dim": 0}, "truncate_dim must be an integer from 1, not 0"),
         ({"truncate_dim": 25}, "truncate_dim 25 is above 24"),
         ({"batch_tokens": 0}, "batch_tokens must be an integer from 1, not 0"),
@@ -274,11 +274,11 @@ def test_bfloat16_if_the_cpu_has_it(model, monkeypatch, tmp_path, flags, able):
     exact = model.encode(TEXTS)
     if not able:
         with pytest.raises(InputError, match="bfloat16 cannot be used: the CPU has none of"):
-            model.encode(TEXTS, precision="bfloat16")
-        np.testing.assert_array_equal(model.encode(TEXTS, precision="auto"), exact)
+            model.encode(TEXTS, dtype="bfloat16")
+        np.testing.assert_array_equal(model.encode(TEXTS, dtype="auto"), exact)
         return
-    for precision in ("bfloat16", "auto"):
-        vectors = model.encode(TEXTS, precision=precision)
+    for dtype in ("bfloat16", "auto"):
+        vectors = model.encode(TEXTS, dtype=dtype)
         assert vectors.dtype == np.float32
         assert (vectors != exact).any(axis=1).all()  # it was computed otherwise
         np.testing.assert_allclose((vectors * exact).sum(axis=1), 1, atol=1e-3, rtol=0)

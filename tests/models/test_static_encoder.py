@@ -273,7 +273,7 @@ def test_what_a_table_cannot_do(tmp_path, distilled):
     for refused, message in (
         (lambda: StaticEncoder.load(table, "cls"), "a table of static vectors: pooling must be mean, not 'cls'"),
         (lambda: encode(["--model", table, "--compiled", "--device", "cpu", "a"]), "only a SentenceEncoder is comp"),
-        (lambda: StaticEncoder.load(table).encode(["a"], precision="bfloat16"), "precision must be float32"),
+        (lambda: StaticEncoder.load(table).encode(["a"], dtype="bfloat16"), "dtype must be float32"),
         (lambda: StaticEncoder.load(table, limit=2.5), "limit must be an integer from 1, not 2.5"),
         (lambda: distill(SentenceEncoder.load(TINY), dim=2.5), "dim must be an integer from 1, not 2.5"),
         (lambda: distill(SentenceEncoder.load(TINY), 4, "a"), "coefficient must be above 0 and finite, not 'a'"),

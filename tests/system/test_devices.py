@@ -1,4 +1,4 @@
-"""Devices and precision: what ``auto`` chooses, what is refused and why; threads and memory."""
+"""Devices and dtype: what ``auto`` chooses, what is refused and why; threads and memory."""
 
 import ctypes
 import json
@@ -18,7 +18,7 @@ from minisbert.system import devices
 from minisbert.system.devices import (
     bfloat16_hardware,
     choose_device,
-    choose_precision,
+    choose_dtype,
     keep_freed_memory,
     random_state,
     set_random_state,
@@ -58,19 +58,19 @@ def test_auto_is_a_device_that_can_be_used():
 def test_auto_chooses_bfloat16_if_the_cpu_has_it_and_says_why(cpu_flags, flag):
     cpu_flags(flag)
     for name in ("auto", "bfloat16"):
-        assert choose_precision(name, CPU) == (torch.bfloat16, f"the CPU has {flag}")
-    assert choose_precision("float32", CPU) == (torch.float32, "as requested")
-    with pytest.raises(InputError, match="precision 'int8' is not one of auto, float32, bfloat16"):
-        choose_precision("int8", CPU)
+        assert choose_dtype(name, CPU) == (torch.bfloat16, f"the CPU has {flag}")
+    assert choose_dtype("float32", CPU) == (torch.float32, "as requested")
+    with pytest.raises(InputError, match="dtype 'int8' is not one of auto, float32, bfloat16"):
+        choose_dtype("int8", CPU)
 
 
 @pytest.mark.parametrize("flags", ["", "avx512f avx512vl", "bf160"])
 def test_without_the_flag_auto_is_float32_and_bfloat16_is_refused(cpu_flags, flags):
     cpu_flags(flags)
     reason = "the CPU has none of amx_bf16, avx512_bf16, bf16"
-    assert choose_precision("auto", CPU) == (torch.float32, reason)
+    assert choose_dtype("auto", CPU) == (torch.float32, reason)
     with pytest.raises(InputError, match=f"bfloat16 cannot be used: {reason}; choose float32"):
-        choose_precision("bfloat16", CPU)
+        choose_dtype("bfloat16", CPU)
 
 
 def test_an_unknown_cpu_or_device_is_assumed_to_lack_it(tmp_path, monkeypatch):

@@ -131,7 +131,7 @@ def test_two_processes_have_the_gradients_of_one(still, files, tmp_path):
 @pytest.fixture(scope="module")
 def flags(files) -> list[str]:
     flags = [*toys.flags(files, "cosine"), "--batch-size", "8", "--lr", "1e-3", "--log-every", "1", "--epochs", "2"]
-    return [*flags, "--precision", "float32"]
+    return [*flags, "--dtype", "float32"]
 
 
 def test_a_run_of_two_learns_as_one_and_writes_once(still, flags, tmp_path):

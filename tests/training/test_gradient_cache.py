@@ -43,17 +43,17 @@ def gradients(network: nn.Module) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize(("objective", "more"), COMPARING)
-@pytest.mark.parametrize("precision", [torch.float64, torch.bfloat16])
-def test_a_batch_in_parts_has_the_gradients_of_one_graph(flags, objective, more, precision):
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_batch_in_parts_has_the_gradients_of_one_graph(flags, objective, more, dtype):
     """Dropout on: the one graph draws its masks part by part as well. bfloat16 rounds the sum over parts in float32."""
     tokens = 24 if objective == "simcse" else 48
     options = parse(flags(objective, *more, "--micro-tokens", str(tokens)))
     torch.manual_seed(3)
-    task = make_objective(options, load_encoder(options, CPU), precision)
+    task = make_objective(options, load_encoder(options, CPU), dtype)
     rows, network = [7, 0, 3, 12, 5, 1, 9], task.network.train()
-    if precision == torch.float64:
+    if dtype == torch.float64:
         network.double()
-        network.precision = torch.float32  # of the encoder: no autocast
+        network.dtype = torch.float32  # of the encoder: no autocast
     parts = cut(rows, task.lengths, tokens)
     assert len(parts) > 2
 
@@ -70,7 +70,7 @@ def test_a_batch_in_parts_has_the_gradients_of_one_graph(flags, objective, more,
     assert torch.equal(torch.rand(1), after)
     assert torch.equal(found, expected)
     assert ours.keys() == theirs.keys()
-    bound = 1e-9 if precision == torch.float64 else 1e-6 * max(map(largest, theirs.values()))
+    bound = 1e-9 if dtype == torch.float64 else 1e-6 * max(map(largest, theirs.values()))
     assert max(largest(ours[name] - theirs[name]) for name in ours) < bound
     assert max(map(largest, theirs.values())) > 1e-3
 

@@ -28,7 +28,7 @@ from minisbert.training.students import matryoshka_loss
 class VectorNetwork(nn.Module):
     """An encoder over columns of texts, with an optional projection that only training uses (SimCSE, section 6.3)."""
 
-    precision = torch.float32  # of the encoder's matrix products
+    dtype = torch.float32  # of the encoder's matrix products
 
     def __init__(self, model: SentenceEncoder, columns: TextColumns, projection: nn.Module | None = None):
         super().__init__()
@@ -40,7 +40,7 @@ class VectorNetwork(nn.Module):
         device = self.model.device
         if mask is not None:
             mask = mask.to(device)
-        vectors = self.model(ids.to(device), mask, self.precision)  # (n B, D)
+        vectors = self.model(ids.to(device), mask, self.dtype)  # (n B, D)
         if self.projection is not None:
             vectors = self.projection(vectors)
         return vectors.unflatten(0, (-1, len(rows))).transpose(0, 1)  # (n, B, D) -> (B, n, D)
@@ -49,7 +49,7 @@ class VectorNetwork(nn.Module):
 class PairNetwork(nn.Module):
     """An encoder with a head over tokenized pairs."""
 
-    precision = torch.float32
+    dtype = torch.float32
 
     def __init__(self, model: PairModel, encoded: Encoded):
         super().__init__()
@@ -57,7 +57,7 @@ class PairNetwork(nn.Module):
 
     def forward(self, rows: list[int]) -> Tensor:
         """The numbers of B rows -> the head's outputs: (B,), or (B, C) for classes."""
-        return self.model(*self.model.batch(self.encoded, rows), self.precision)
+        return self.model(*self.model.batch(self.encoded, rows), self.dtype)
 
 
 class Objective:

@@ -31,7 +31,7 @@ class TokenColumns:
 class TokenNetwork(nn.Module):
     """A ``MultiVectorEncoder`` over columns of texts."""
 
-    precision = torch.float32
+    dtype = torch.float32
 
     def __init__(self, model: MultiVectorEncoder, columns: TokenColumns):
         super().__init__()
@@ -45,7 +45,7 @@ class TokenNetwork(nn.Module):
         """
         vectors_of_columns = []
         for place, (column, counts) in enumerate(zip(self.columns.encoded, self.columns.counts, strict=True)):
-            with torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.precision == torch.bfloat16):
+            with torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16):
                 texts = [column.ids[row] for row in rows], [counts[row] for row in rows]
                 vectors, counted = self.model(*texts, query=place == 0)  # (B, T of this column, K)
             vectors = vectors * counted.unsqueeze(-1)

@@ -42,10 +42,10 @@ MAKERS: dict[str, Callable[[RunSettings, SentenceEncoder], Objective]] = {
 }
 
 
-def make_objective(options: RunSettings, encoder: SentenceEncoder, precision: torch.dtype = torch.float32) -> Objective:
-    """The objective of ``options.objective``; ``precision`` is that of the encoder's matrix products."""
+def make_objective(options: RunSettings, encoder: SentenceEncoder, dtype: torch.dtype = torch.float32) -> Objective:
+    """The objective of ``options.objective``; ``dtype`` is that of the encoder's matrix products."""
     objective = MAKERS[options.objective](options, encoder)
-    objective.network.precision = precision
+    objective.network.dtype = dtype
     if options.objective in NESTED and options.matryoshka:
         widths = [int(width) for width in options.matryoshka.split(",")]
         if widths[0] > encoder.width:

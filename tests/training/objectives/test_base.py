@@ -95,7 +95,7 @@ def test_batches_go_to_the_models_device(make, objective):
     class Model(torch.nn.Module):
         device = torch.device("meta")
 
-        def forward(self, ids: torch.Tensor, mask: torch.Tensor, precision: torch.dtype) -> torch.Tensor:
+        def forward(self, ids: torch.Tensor, mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
             seen.extend((ids.device.type, mask.device.type))
             return ids
 

@@ -133,7 +133,7 @@ def test_pairs_are_scored_by_the_mean_best_match(make, files):
 
 def test_a_plain_encoder_learns_and_a_stopped_run_resumes_to_the_same_bits(tiny, files, tmp_path):
     flags = ["--model", str(tiny), *toys.flags(files, "late-interaction"), "--batch-size", "10", "--epochs", "12"]
-    flags += ["--lr", "5e-3", "--precision", "float32", "--log-every", "1", "--device", "cpu"]
+    flags += ["--lr", "5e-3", "--dtype", "float32", "--log-every", "1", "--device", "cpu"]
     main([*flags, "--out", str(tmp_path / "whole")])
     losses = toys.losses(tmp_path / "whole")
     assert np.mean(losses[:3]) > 2.8  # at random one of 20 texts: log 20 = 3.0

@@ -159,7 +159,7 @@ def test_losses_of_scores_by_hand():
 def test_a_student_learns_and_a_stopped_run_resumes_to_the_same_bits(tiny, files, cross_encoder, form, tmp_path):
     teacher = reference("tiny-distiluse") if form == "sentences" else cross_encoder("regression")
     flags = [*toys.flags(files, "distillation", "--teacher", str(teacher), "--data", files[form]), "--model", str(tiny)]
-    flags += ["--batch-size", "8", "--epochs", "4", "--lr", "5e-3", "--log-every", "1", "--precision", "float32"]
+    flags += ["--batch-size", "8", "--epochs", "4", "--lr", "5e-3", "--log-every", "1", "--dtype", "float32"]
     main([*flags, "--out", str(tmp_path / "whole")])
     losses = toys.losses(tmp_path / "whole")
     assert np.mean(losses[-3:]) < np.mean(losses[:3]) / 1.5
