@@ -82,7 +82,9 @@ def compare(name: str, layers: int, lengths: list[int], rounds: int) -> None:
             texts = texts_of(encoder, tokens, TOKENS.get(tokens, 4))
             for kind, most in AGREE.items():
                 sides: dict[str, Encode] = {
-                    "minisbert": lambda texts, size, kind=kind: encoder.encode(texts, dtype=kind, normalize=True),
+                    "minisbert": lambda texts, size, kind=kind: encoder.encode(
+                        texts, dtype=kind, normalize_embeddings=True
+                    ),
                     "sentence-transformers": peers[kind],
                 }
                 size = 32 if tokens <= 100 else 2
@@ -114,9 +116,7 @@ def main(arguments: list[str] | None = None) -> None:
     keep_freed_memory()
     if unknown := [name for name in options.names if name not in SIZES or name not in FAMILIES]:
         parser.error(f"no architecture {unknown[0]}: {', '.join(SIZES)}")
-    print(
-        "| architecture | tokens | dtype | minisbert | sentence-transformers | ratio |\n|---|---|---|---|---|---|"
-    )
+    print("| architecture | tokens | dtype | minisbert | sentence-transformers | ratio |\n|---|---|---|---|---|---|")
     for name in options.names:
         compare(name, options.layers, options.lengths, options.rounds)
 

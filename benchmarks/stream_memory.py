@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> None:
     encoder.encode(["One text, so everything is loaded."], dtype=options.dtype)
     loaded, started, done = peak(), time.perf_counter(), 0
     stream = encoder.encode_stream(
-        short_texts(options.texts), progress=True, total=options.texts, dtype=options.dtype
+        short_texts(options.texts), show_progress_bar=True, total=options.texts, dtype=options.dtype
     )
     for vectors in stream:
         done += len(vectors)

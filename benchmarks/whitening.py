@@ -35,7 +35,7 @@ def main() -> None:
     options = parser.parse_args()
     encoder = SentenceEncoder.load(options.model, pooling=options.pooling)
     train = {text for pair in load_scored_pairs("stsb", "train") for text in (pair.sentence1, pair.sentence2)}
-    mean, w = whitening(encoder.encode(sorted(train), progress=True).astype(np.float64))
+    mean, w = whitening(encoder.encode(sorted(train), show_progress_bar=True).astype(np.float64))
     for split in ("dev", "test"):
         pairs = load_scored_pairs("stsb", split)
         u, v = (encoder.encode(list(side)) for side in zip(*((p.sentence1, p.sentence2) for p in pairs), strict=True))

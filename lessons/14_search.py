@@ -290,7 +290,9 @@ assert largest_difference(exact, single) < 1e-6, "in float32 nearly; one unlucky
 # Many models do not.
 
 # %%
-unscaled = encoder.encode(texts, normalize=False)  # (N, D)
+encoder.normalize = False
+unscaled = encoder.encode(texts)  # (N, D)
+encoder.normalize = True
 norms = np.linalg.norm(unscaled, axis=1)
 right = search.top_k(unscaled, unscaled, 1)[1][:, 0]
 with planted(DOTS):

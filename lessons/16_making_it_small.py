@@ -173,7 +173,7 @@ assert dropped[0, 5][0] > dropped[1, 4][0] + 10, "and the first the one that kno
 # %%
 texts = [text for pair in load_scored_pairs("stsb", "train") for text in (pair.sentence1, pair.sentence2)]
 texts = list(dict.fromkeys(texts))[::5]
-teacher = encoder.encode(texts, convert="tensor")  # (2,108, D)
+teacher = encoder.encode(texts, convert_to_tensor=True)  # (2,108, D)
 columns = TextColumns(encoder.tokenizer, [texts])
 
 

@@ -170,7 +170,7 @@ assert 0.25 < of("BM25") < 0.42, "a third, with fifteen lines and no training: a
 # was the name of a method.
 
 # %%
-encoder = SentenceEncoder.load("all-MiniLM-L6-v2", limit=48)  # docstrings' first sentences are short
+encoder = SentenceEncoder.load("all-MiniLM-L6-v2", max_seq_length=48)  # docstrings' first sentences are short
 
 # %%
 guess = predict("19.1", "BM25, or MiniLM as it comes: which finds more?", ["BM25", "MiniLM", "too close to call"])
@@ -181,7 +181,9 @@ D = encoder.width
 
 def encoded(model):
     """Unit vectors of the documents (N, D), of each split's queries, ms for a query, the documents' lengths (N,)."""
-    corpus, started = model.encode(documents, normalize=False), time.perf_counter()
+    scaled, model.normalize = model.normalize, False
+    corpus = model.encode(documents)
+    model.normalize, started = scaled, time.perf_counter()
     asked = {name: model.encode(queries[name]) for name in rows}
     took = 1000 * (time.perf_counter() - started) / N
     lengths = np.linalg.norm(corpus, axis=1)

@@ -118,7 +118,10 @@ def unit(x):
     return x / np.linalg.norm(x, axis=-1, keepdims=True)
 
 
-states = {"documents": encoder.encode(documents, output="token"), "queries": encoder.encode(queries, output="token")}
+states = {
+    "documents": encoder.encode(documents, output_value="token_embeddings"),
+    "queries": encoder.encode(queries, output_value="token_embeddings"),
+}
 dense = {side: unit(np.stack([x.mean(axis=0) for x in found])) for side, found in states.items()}
 again = encoder.encode(documents[:50])
 assert largest_difference(dense["documents"][:50], again) < 1e-5, "the mean of the states is what encode gives"

@@ -24,8 +24,8 @@ from minisbert.core import bert  # noqa: E402
 
 bert.FUSED = False  # the formulas as the book writes them out; lesson 13 is about the others
 
-torch.set_printoptions(dtype=4, sci_mode=False, linewidth=110)
-np.set_printoptions(dtype=4, suppress=True, linewidth=110)
+torch.set_printoptions(precision=4, sci_mode=False, linewidth=110)
+np.set_printoptions(precision=4, suppress=True, linewidth=110)
 
 
 def largest_difference(a: Any, b: Any) -> float:

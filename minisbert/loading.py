@@ -6,12 +6,14 @@
 The file is not called ``load.py``: importing a module of that name would replace the function ``minisbert.load``.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from minisbert.compiled.runtime import CompiledEncoder, CompiledPairModel
-from minisbert.core import InputError
+from minisbert.core import InputError, one_line
 from minisbert.folder.find import find_model
 from minisbert.folder.model_folder import ModelFolder
 from minisbert.folder.text_settings import MASKED_MODULE
@@ -28,63 +30,68 @@ ENCODERS = {kind.__name__: kind for kind in (SentenceEncoder, SparseEncoder, Mul
 
 def load(
     model: str | Path,
-    pooling: str | None = None,
-    device: str | torch.device = "cpu",
-    limit: int | None = None,
     *,
     compiled: bool | str | Path = False,
     dtype: str | None = None,
-) -> Encoder | PairModel | CompiledPairModel:
+    pooling: str | None = None,
+    device: str | torch.device = "auto",
+    max_seq_length: int | None = None,
+    truncate_dim: int | None = None,
+    prompts: Mapping[str, str] | None = None,
+    default_prompt_name: str | None = None,
+) -> Any:
     """A model in eval mode, of the class that fits its folder: an encoder, or a ``PairModel`` if it holds a head.
 
-    ``model``, ``pooling``, ``device`` and ``limit`` as for ``SentenceEncoder.load``. ``compiled`` and ``dtype`` as
-    for ``CompiledEncoder.load``: True for the package in the cache folder, or the path of one.
-    Raises ``InputError`` for anything missing, damaged or not supported.
+    ``compiled`` and ``dtype`` as for ``CompiledEncoder.load``: True for the package in the cache folder, or the path of
+    one. The other options as for ``SentenceEncoder.load``. To an editor the result may be anything: where types
+    matter, call ``load`` of the class. Raises ``InputError`` for anything missing, damaged or not supported.
     """
     folder = ModelFolder(find_model(model))
+    options = {"truncate_dim": truncate_dim, "prompts": prompts, "default_prompt_name": default_prompt_name}
     if not folder.holds_pair_model:
-        return load_encoder(folder.path, pooling, device, limit, compiled=compiled, dtype=dtype)
-    if pooling is not None:
-        raise InputError(f"pooling {pooling}: {folder.path} holds a head for pairs, which chooses what it reads")
+        options |= {"pooling": pooling, "device": device, "max_seq_length": max_seq_length}
+        return load_encoder(folder.path, compiled=compiled, dtype=dtype, **options)
+    for name, value in (options | {"pooling": pooling}).items():
+        if value is not None:
+            raise InputError(f"{name} {one_line(value)}: {folder.path} holds a head for pairs, which has no {name}")
     if not compiled:
-        return PairModel.load(folder.path, device, limit)
+        return PairModel.load(folder.path, device=device, max_length=max_seq_length)
     check_cpu(device)
-    return CompiledPairModel.load(folder.path, compiled, limit, dtype)
+    return CompiledPairModel.load(folder.path, compiled, dtype=dtype, max_length=max_seq_length)
 
 
 def load_encoder(
     model: str | Path,
-    pooling: str | None = None,
-    device: str | torch.device = "cpu",
-    limit: int | None = None,
     *,
     compiled: bool | str | Path = False,
     dtype: str | None = None,
+    device: str | torch.device = "auto",
+    **options: Any,
 ) -> Encoder:
     """``load``, but of a ``PairModel`` only its encoder."""
     path = find_model(model)
     if compiled:
         check_cpu(device)
-        return CompiledEncoder.load(path, compiled, pooling, limit, dtype)
+        return CompiledEncoder.load(path, compiled, dtype=dtype, **options)
     if dtype is not None:
         raise InputError(f"dtype {dtype} is what a package is compiled for: give it to encode instead")
-    return open_kind(path).load(path, pooling, device, limit)
+    return open_kind(path).load(path, device=device, **options)
 
 
-def load_dense(model: str | Path | Encoder, device: str | torch.device = "cpu") -> Encoder:
+def load_dense(model: str | Path | Encoder, device: str | torch.device = "auto") -> Encoder:
     """An encoder by name, or as it is, for a library that takes one vector (D,) for each text.
 
     Raises ``InputError`` for one that gives sparse vectors, or a vector for each token.
     """
     encoder = load_encoder(model, device=device) if isinstance(model, str | Path) else model
-    if encoder.search_options:
+    if encoder.vectors_are != "dense":
         name = type(encoder).__name__
         raise InputError(f"a {name} does not give one dense vector for each text: load a SentenceEncoder's model")
     return encoder
 
 
 def check_cpu(device: str | torch.device) -> None:
-    if str(device) != "cpu":
+    if str(device) not in ("auto", "cpu"):
         raise InputError(f"a compiled model runs only on the CPU, not on {device}")
 
 
@@ -106,4 +113,5 @@ def uncompiled(encoder: Encoder) -> Encoder:
     """The encoder itself, or of a compiled one the model that was compiled, loaded again from its folder."""
     if not isinstance(encoder, CompiledEncoder):
         return encoder
-    return SentenceEncoder.load(encoder.folder, encoder.pooling_mode, limit=encoder.tokenizer.limit)
+    folder = ModelFolder(encoder.folder)
+    return SentenceEncoder.from_folder(folder, encoder.pooling_mode, encoder.max_seq_length)

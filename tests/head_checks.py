@@ -63,7 +63,7 @@ def cross_heads() -> Iterator[Comparison]:
 
 def full_tiny(pooling: str | None = None) -> minisbert.SentenceEncoder:
     """The tiny checkpoint as ``PairModel`` needs it, or with a pooling that the book does not have."""
-    return minisbert.SentenceEncoder.load(ROOT / "weights" / "tiny", pooling).double()
+    return minisbert.SentenceEncoder.load(ROOT / "weights" / "tiny", pooling=pooling).double()
 
 
 def first_parameter(bert: Bert) -> dict[str, Tensor]:
@@ -77,7 +77,7 @@ def pair_model(name: str, head: heads.Head, task: str = "regression", labels: tu
     encoded = model.tokenize(SENTENCES, SECONDS)
     batch = model.batch(encoded, range(len(SENTENCES)))
     yield from with_golden(f"pair.{name}", head, lambda: model(*batch), first_parameter(model.encoder.bert))
-    scores = torch.from_numpy(model.scores(SENTENCES, SECONDS, batch_tokens=40))  # several batches, sorted by length
+    scores = torch.from_numpy(model.scores(SENTENCES, SECONDS, batch_size=1))  # several batches, sorted by length
     value = golden("heads")[f"pair.{name}.value"]
     expected = value.softmax(dim=-1) if task == "classes" else 5 * value.squeeze(-1)
     yield compare(f"pair.{name}, scores", scores, expected, PIECE)

@@ -134,7 +134,7 @@ def test_the_book_alone_encodes_and_trains_as_the_package_does(tiny, tmp_path, m
     alone = json.loads(done.stdout)
 
     texts = [row.split("\t")[1] for row in rows]
-    vectors = SentenceEncoder.load(tiny).encode(texts, convert="tensor")
+    vectors = SentenceEncoder.load(tiny).encode(texts, convert_to_tensor=True)
     assert (vectors - torch.tensor(alone["vectors"])).abs().max() <= 2e-6
 
     monkeypatch.setattr(

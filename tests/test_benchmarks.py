@@ -80,7 +80,7 @@ EAGER = [step for step in ladder.STEPS if not step.compiled and step.dtype == "f
 def test_the_steps_of_the_ladder_give_the_same_vectors(quick, texts, tiny):
     encoder = SentenceEncoder.load(tiny)
     lines = texts.read_text().splitlines()
-    ids, vectors = encoder.tokenizer.encode(lines).ids, encoder.encode(lines, normalize=True)
+    ids, vectors = encoder.tokenizer.encode(lines).ids, encoder.encode(lines, normalize_embeddings=True)
     for step in EAGER:
         assert np.abs(step.vectors(encoder, ids).numpy() - vectors).max() < 2e-6, step.name
     rows = ladder.measure(str(tiny), ids, EAGER, 2)

@@ -32,9 +32,9 @@ def test_measures_by_hand(languages):
     """Three unit vectors a language; the second sentence is nearest to the first translation, its own to the third."""
     english, spanish = np.eye(3), np.array([[0.8, 0.6, 0], [0, 0.28, 0.96], [0, 0, 1]])
     vectors = {f"{side}{i}": rows[i] for side, rows in (("e", english), ("s", spanish)) for i in range(3)}
-    encoder = SimpleNamespace(encode=lambda texts, normalize: np.array([vectors[text] for text in texts]))
+    encoder = SimpleNamespace(encode=lambda texts, normalize_embeddings: np.array([vectors[text] for text in texts]))
     turned = np.roll(english, 1, axis=1) * 0.5 + english * 0.75**0.5
-    teacher = SimpleNamespace(encode=lambda texts, normalize: turned)
+    teacher = SimpleNamespace(encode=lambda texts, normalize_embeddings: turned)
     found = languages.measure(encoder, [(f"e{i}", f"s{i}") for i in range(3)], teacher)
     assert found["cosine of translations"] == pytest.approx((0.8 + 0.28 + 1) / 3)
     assert found["of other pairs"] == pytest.approx((0.6 + 0.96) / 6)

@@ -126,7 +126,7 @@ def test_the_pooler_of_a_plain_bert_folder(tiny, tmp_path):
     batch = transformers.AutoTokenizer.from_pretrained(tmp_path)(texts, padding=True, return_tensors="pt")
     with torch.no_grad():
         expected = transformers.AutoModel.from_pretrained(tmp_path).eval()(**batch).pooler_output
-    ours = SentenceEncoder.load(tmp_path, pooling="pooler").encode(texts, convert="tensor")
+    ours = SentenceEncoder.load(tmp_path, pooling="pooler").encode(texts, convert_to_tensor=True)
     assert_parity("plain BERT folder, pooler", ours, expected, MINILM_VECTOR)
     assert (ours.norm(dim=1) - 1).abs().min() > 0.01
 
@@ -205,5 +205,5 @@ def test_every_layer_and_the_vectors_of_the_real_model(minilm, sentences):
 
     texts = [*sentences[:100], "", long]
     model = sentence_transformers.SentenceTransformer(str(minilm), device="cpu")
-    vectors = SentenceEncoder.load(minilm).encode(texts, convert="tensor")
+    vectors = SentenceEncoder.load(minilm).encode(texts, convert_to_tensor=True)
     assert_parity("MiniLM live, vectors", vectors, model.encode(texts, convert_to_tensor=True), MINILM_VECTOR)

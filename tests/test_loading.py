@@ -45,7 +45,7 @@ def test_a_folder_is_opened_by_its_class(folders):
             assert type(minisbert.load(path)) is kind
             assert load_tokenizer(path, 9).limit == 9
     assert type(load_encoder(folders[PairModel][0])) is SentenceEncoder
-    model = minisbert.load(TINY, "cls", limit=9)
+    model = minisbert.load(TINY, pooling="cls", max_seq_length=9)
     assert (model.pooling_mode, model.tokenizer.limit) == ("cls", 9)
     assert uncompiled(model) is model
 
@@ -53,7 +53,7 @@ def test_a_folder_is_opened_by_its_class(folders):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"model": "siamese", "pooling": "cls"}, "pooling cls: .*siamese holds a head for pairs"),
+        ({"model": "siamese", "pooling": "cls"}, "pooling 'cls': .*siamese holds a head for pairs"),
         ({"model": TINY, "dtype": "float32"}, "dtype float32 is what a package is compiled for"),
         ({"model": TINY, "compiled": True, "device": "cuda"}, "runs only on the CPU, not on cuda"),
         ({"model": "static", "compiled": True}, "holds a StaticEncoder: only a SentenceEncoder is compiled"),
@@ -68,9 +68,9 @@ def test_what_cannot_be_loaded(folders, options, message):
 VALUES = [None, 3, -1, 2.5, float("nan"), 1j, True, b"x", [], {}, [1], object(), np.ones(3), torch.ones(2)]
 RIGHT = {
     "pooling": [None],
-    "limit": [None],
-    "batch_tokens": [3],
-    "normalize": [None, True],
+    "max_seq_length": [None],
+    "batch_size": [3],
+    "normalize_embeddings": [True],
     "truncate_dim": [None, 3],
     "dtype": [None],
     "prompt": [None],
@@ -85,13 +85,13 @@ def test_arguments_of_wrong_types_end_in_an_input_error():
         "model": minisbert.load,
         "pooling": lambda value: minisbert.load(TINY, pooling=value),
         "device": lambda value: minisbert.load(TINY, device=value),
-        "limit": lambda value: minisbert.load(TINY, limit=value),
+        "max_seq_length": lambda value: minisbert.load(TINY, max_seq_length=value),
         "first": lambda value: encoder.similarity(value, vectors),
         "second": lambda value: encoder.similarity(vectors, value),
         "firsts": lambda value: pairs.scores(value, ["a cat"]),
         "seconds": lambda value: pairs.scores(["a cat"], value),
     }
-    for name in ("output", "convert", *list(RIGHT)[2:]):
+    for name in ("output_value", "precision", *list(RIGHT)[2:]):
         calls[name] = lambda value, name=name: encoder.encode(["a cat"], **{name: value})
     for name, call in calls.items():
         for value in VALUES:

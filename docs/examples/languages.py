@@ -80,8 +80,8 @@ def write(folder: Path, rows: dict[str, list[tuple[str, str]]]) -> dict[str, str
 
 def measure(encoder: SentenceEncoder, rows: list[tuple[str, str]], start: SentenceEncoder) -> dict[str, float]:
     """Mean cosines of translations, of other pairs, and with the English vectors of ``start``; and what is found."""
-    english = start.encode([row[0] for row in rows], normalize=True)  # (N, D)
-    u, v = (encoder.encode(list(side), normalize=True) for side in zip(*rows, strict=True))  # (N, D) each
+    english = start.encode([row[0] for row in rows], normalize_embeddings=True)  # (N, D)
+    u, v = (encoder.encode(list(side), normalize_embeddings=True) for side in zip(*rows, strict=True))  # (N, D) each
     cosines, own = u @ v.T, np.arange(len(rows))  # (N, N)
     return {
         "cosine of translations": cosines.diagonal().mean(),

@@ -71,7 +71,7 @@ def load_and_encode(
     check_output(options.index, local_path(options.model))
     made = encoded_metadata(options)
     encoder = load_encoder(options)
-    if encoder.search_options and (made or not hasattr(options, "rescore")):
+    if encoder.vectors_are != "dense" and (made or not hasattr(options, "rescore")):
         kind = type(encoder).__name__
         raise InputError(f"{options.model} is a {kind}: mine, pairs, shards, codes and bits are for dense vectors")
     if hasattr(options, "query_prompt"):

@@ -15,7 +15,7 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.static_distillation import distill
 from minisbert.system.assets import local_path
 from minisbert.system.console import bounded, run_command, say
-from minisbert.system.devices import choose_device, use_threads
+from minisbert.system.devices import use_threads
 from minisbert.system.files import check_output
 
 
@@ -39,8 +39,8 @@ def main(arguments: list[str] | None = None) -> None:
     check_output(options.out, local_path(options.model))
     check_replaceable(options.out)
     use_threads(options.threads)
-    encoder = load_encoder(options.model, device=choose_device(options.device))
-    if not isinstance(encoder, SentenceEncoder) or encoder.search_options:
+    encoder = load_encoder(options.model, device=options.device)
+    if not isinstance(encoder, SentenceEncoder) or encoder.vectors_are != "dense":
         raise InputError(f"--model {options.model}: only an encoder of dense vectors can be distilled to a table")
     table = distill(encoder, options.dim, options.sif, progress=True)
     table.save(options.out)

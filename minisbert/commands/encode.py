@@ -35,7 +35,7 @@ from minisbert.folder.weights import write_safetensors
 from minisbert.loading import Encoder
 from minisbert.models.prompts import choose_prompt
 from minisbert.models.sparse_encoder import SparseEncoder
-from minisbert.models.text_encoder import BATCH_TOKENS
+from minisbert.models.text_encoder import BATCH_SIZE
 from minisbert.search.vector_files import QUANTIZATIONS, write_codes, write_npy
 from minisbert.system.assets import local_path
 from minisbert.system.console import bounded, check_usage, run_command, say
@@ -56,12 +56,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     group = parser.add_argument_group("the model")
     add_model_options(group)
     group.add_argument("--dtype", default="float32", help="float32, bfloat16 or auto (default: %(default)s)")
-    group.add_argument("--batch-tokens", type=int, default=BATCH_TOKENS, help="tokens per batch (default: %(default)s)")
+    group.add_argument(
+        "--batch-size", type=int, default=BATCH_SIZE, help="texts of 64 tokens per batch (default: %(default)s)"
+    )
     add_prompt_option(group)
     group = parser.add_argument_group("the vectors")
-    either = argparse.BooleanOptionalAction
-    group.add_argument("--normalize", action=either, help="scale to length 1 (default: as the model does)")
-    group.add_argument("--output", default="sentence", help="sentence, or token: every token's state, to .safetensors")
+    group.add_argument("--normalize", action="store_true", help="scale to length 1 at the end (many models do anyway)")
+    group.add_argument("--tokens", action="store_true", help="every token's hidden state, to F.safetensors")
     group.add_argument(
         "--quantize",
         choices=QUANTIZATIONS,
@@ -79,7 +80,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def check_combinations(options: argparse.Namespace) -> None:
     """Raise ``InputError`` for options that exclude each other."""
-    out, states = options.out, options.output == "token"
+    out, states = options.out, options.tokens
     check_usage(
         (
             bool(options.texts) == bool(options.file),
@@ -87,14 +88,14 @@ def check_combinations(options: argparse.Namespace) -> None:
         ),
         (options.texts != ["-"] and not all(map(str.strip, options.texts)), "an empty text has nothing to encode"),
         (options.heatmap and out, "--out writes vectors, --heatmap draws similarities: give one of them"),
-        (options.quantize and states, "--quantize is for vectors of sentences, not for --output token"),
-        (options.truncate_dim and states, "--truncate-dim is for vectors of sentences, not for --output token"),
-        (states and options.shard_rows, "--shard-rows writes vectors of sentences; --output token has one file only"),
+        (options.quantize and states, "--quantize is for vectors of sentences, not for --tokens"),
+        (options.truncate_dim and states, "--truncate-dim is for vectors of sentences, not for --tokens"),
+        (states and options.shard_rows, "--shard-rows writes vectors of sentences; --tokens has one file only"),
     )
     if options.shard_rows is None:
         single = out is None or out.suffix != ".safetensors"
         check_usage(
-            ((options.quantize or states) and single, "--quantize and --output token need --out F.safetensors"),
+            ((options.quantize or states) and single, "--quantize and --tokens need --out F.safetensors"),
             (options.overwrite, "--overwrite is for the folder of --shard-rows; files are replaced anyway"),
         )
         check_ending("--out", out, *ENDINGS)
@@ -147,18 +148,18 @@ def encode_to_file(
     """Encode ``total`` texts with the ``options`` of ``encode`` and write them to ``out``; the shape, (N, D).
 
     To ``.npy`` they are streamed: neither the vectors nor the texts of an iterator are ever all in memory. To
-    ``.safetensors`` also, with ``output="token"``, each text's states (T, D), concatenated, as ``states``, and each
-    text's T as ``lengths``; and with ``quantize`` codes for ``search --index``.
+    ``.safetensors`` also, with ``output_value="token_embeddings"``, each text's states (T, D), concatenated, as
+    ``states``, and each text's T as ``lengths``; and with ``quantize`` codes for ``search --index``.
     """
     with atomic_file(out) as partial:
         if out.suffix == ".npy":
             return write_npy(encoder.encode_stream(texts, total=total, **options), total, partial)
-        if options.get("output") == "token":
+        if options.get("output_value") == "token_embeddings":
             states = encoder.encode(texts, **options)
             lengths = torch.tensor([len(rows) for rows in states])  # (N,)
-            write_safetensors({"states": torch.from_numpy(np.concatenate(states)), "lengths": lengths}, partial)
+            write_safetensors({"states": torch.cat(states), "lengths": lengths}, partial)
             return total, states[0].shape[1]
-        if quantize and encoder.search_options:
+        if quantize and encoder.vectors_are != "dense":
             raise InputError(f"--quantize is for arrays of vectors, not for those of a {type(encoder).__name__}")
         vectors = encoder.encode(texts, **options, **encoder.search_options)
         if quantize:
@@ -201,8 +202,11 @@ def main(arguments: list[str] | None = None) -> None:
         merge(arguments[1:])
         return
     options = parse(arguments)
-    names = ("normalize", "output", "dtype", "batch_tokens", "prompt", "prompt_name")
-    chosen = {name: getattr(options, name) for name in names}
+    chosen = {name: getattr(options, name) for name in ("dtype", "batch_size", "prompt", "prompt_name")}
+    if options.normalize:
+        chosen["normalize_embeddings"] = True
+    if options.tokens:
+        chosen["output_value"] = "token_embeddings"
     if options.shard_rows:
         encoder = load_encoder(options)
         encode_shards(encoder, options.file, options.out, options.shard_rows, options.overwrite, **chosen)
@@ -215,16 +219,17 @@ def main(arguments: list[str] | None = None) -> None:
         raise InputError(f"{total:,} texts are too many for a matrix (at most {MAX_MATRIX}): give --out vectors.npy")
     encoder = load_encoder(options)
     if options.out is None:
-        vectors = encoder.encode(texts, progress=True, **chosen)
+        vectors = encoder.encode(texts, show_progress_bar=True, **chosen)
     else:
-        rows, width = encode_to_file(encoder, texts, total, options.out, options.quantize, progress=True, **chosen)
+        chosen["show_progress_bar"] = True
+        rows, width = encode_to_file(encoder, texts, total, options.out, options.quantize, **chosen)
     if encoder.truncated:
         say(encoder.tokenizer.cut_message(encoder.truncated, total))
     if options.out is None:
         show(encoder, texts, vectors, options.heatmap)
         return
     noun, form = "vectors", ""
-    if options.output == "token":
+    if options.tokens:
         noun = "texts' states"
     if options.quantize:
         form = f" as {options.quantize} codes"

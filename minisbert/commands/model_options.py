@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from minisbert.loading import load_encoder as load
 from minisbert.models.prompts import PROMPT_NAMES, choose_prompt, role_prompt_name
 from minisbert.system.assets import local_path
 from minisbert.system.console import bounded, say
-from minisbert.system.devices import choose_device, choose_dtype, keep_freed_memory, use_threads
+from minisbert.system.devices import choose_dtype, keep_freed_memory, use_threads
 from minisbert.system.files import check_ending, check_output
 
 ROLES = {"query": "query", "corpus": "document"}  # in the names of options -> of texts
@@ -58,30 +57,26 @@ def load_encoder(options: argparse.Namespace) -> Encoder:
     dtype = getattr(options, "dtype", None)
     if dtype == "auto" and options.compiled:
         dtype = str(choose_dtype("auto", torch.device("cpu"))[0]).removeprefix("torch.")
-    model, limit = find_model(options.model), options.max_length
+    model = find_model(options.model)
+
+    chosen = {"pooling": options.pooling, "max_seq_length": options.max_length}
 
     def compiled(package: str | bool) -> Encoder:
-        return load(model, options.pooling, "cpu", limit, compiled=package, dtype=dtype)
+        return load(model, compiled=package, dtype=dtype, **chosen)
 
-    encoder = if_compiled(options, compiled) or load(model, options.pooling, choose_device(options.device), limit)
+    encoder = if_compiled(options, compiled) or load(model, device=options.device, **chosen)
     if options.truncate_dim is not None:
-        truncate(encoder, options.truncate_dim)
+        if encoder.vectors_are != "dense":
+            name = type(encoder).__name__
+            raise InputError(f"--truncate-dim: a {name} has no columns that matter less than others")
+        encoder.truncate_dim = options.truncate_dim
     return encoder
-
-
-def truncate(encoder: Encoder, columns: int) -> None:
-    """Set the encoder's ``truncate_dim``; ``InputError`` if it has fewer columns, or none that can be left out."""
-    if encoder.search_options:
-        raise InputError(f"--truncate-dim: a {type(encoder).__name__} has no columns that matter less than others")
-    if columns > encoder.width:
-        raise InputError(f"--truncate-dim {columns} is not in 1 to {encoder.width}, the number of columns")
-    encoder.settings = replace(encoder.settings, truncate_dim=columns)
 
 
 def load_pooled(options: argparse.Namespace, instead: str) -> Encoder:
     """``load_encoder``; for a model with a vector per token an ``InputError`` that says what to do ``instead``."""
     encoder = load_encoder(options)
-    if encoder.search_options.get("convert") == "matrices":
+    if encoder.vectors_are == "per token":
         raise InputError(f"{options.model} has a vector per token: {instead}")
     return encoder
 

@@ -22,7 +22,7 @@ from minisbert.folder.settings import MAX_SCORE
 from minisbert.models.pair_model import PairModel
 from minisbert.models.pair_scorer import PairScorer
 from minisbert.system.console import run_command, say
-from minisbert.system.devices import choose_device, use_threads
+from minisbert.system.devices import use_threads
 
 EXAMPLES = (  # the pairs of the STS-B notebook, and the scores that it expects
     ("I love eating apples", "The capital of France is Paris", 0),
@@ -97,12 +97,12 @@ def main(arguments: list[str] | None = None) -> None:
     path = find_model(options.model)
 
     def compiled(package: str | bool) -> CompiledPairModel:
-        return CompiledPairModel.load(path, package, options.max_length)
+        return CompiledPairModel.load(path, package, max_length=options.max_length)
 
     model = if_compiled(options, compiled)
-    model = model or PairModel.load(path, choose_device(options.device), options.max_length)
+    model = model or PairModel.load(path, device=options.device, max_length=options.max_length)
     firsts, seconds = zip(*pairs, strict=True)
-    scores = model.scores(firsts, seconds, progress=True)
+    scores = model.scores(firsts, seconds, show_progress_bar=True)
     if model.truncated:
         texts = len(pairs) if model.joint else 2 * len(pairs)
         say(model.tokenizer.cut_message(model.truncated, texts))

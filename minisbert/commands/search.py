@@ -21,7 +21,6 @@ from minisbert.corpus.index import encode_with_progress, index_metadata
 from minisbert.models.pair_model import PairModel
 from minisbert.search.vector_files import RESCORE, Bits
 from minisbert.system.console import bounded, check_usage, run_command, say
-from minisbert.system.devices import choose_device
 
 CANDIDATES = 50  # texts for each query that a reranker reads
 
@@ -69,7 +68,7 @@ def rerank(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The candidates (Q, C) sorted by the model's scores of query and text, ties as they were: scores and indices."""
     firsts = [query for query, row in zip(queries, indices, strict=True) for _ in row]
-    scores = model.scores(firsts, [texts[i] for i in indices.flatten()], progress=True)
+    scores = model.scores(firsts, [texts[i] for i in indices.flatten()], show_progress_bar=True)
     if scores.ndim > 1:
         raise InputError("--rerank needs a model with one score for a pair, not one of classes")
     scores = scores.reshape(indices.shape)
@@ -83,7 +82,7 @@ def search(options: argparse.Namespace, corpus: list[str]) -> tuple[np.ndarray, 
     top = min(options.top, len(corpus))
     count = top
     if options.rerank:
-        reranker = PairModel.load(options.rerank, choose_device(options.device))
+        reranker = PairModel.load(options.rerank, device=options.device)
         count = min(max(options.candidates, top), len(corpus))
     encoder, vectors, _ = load_and_encode(corpus, options)
     queries = encode_with_progress(encoder, options.queries, prompt_of(encoder, options, "query"))

@@ -17,7 +17,6 @@ from minisbert.core import InputError
 from minisbert.models.pair_model import PairModel
 from minisbert.serving.engine import Engine
 from minisbert.system.console import run_command, say
-from minisbert.system.devices import choose_device
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -49,7 +48,7 @@ def main(arguments: list[str] | None = None) -> None:
     encoder = load_encoder(options)
     reranker = None
     if options.reranker:
-        reranker = PairModel.load(options.reranker, choose_device(options.device))
+        reranker = PairModel.load(options.reranker, device=options.device)
     engine = Engine(options.model, encoder, reranker, options.reranker or "")
     engine.embed("", ["the first call is slower"])
     limits = Limits(texts=options.max_texts, waiting_texts=options.max_waiting, seconds=options.timeout)

@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> None:
     other = tracing.read_states(Path(against), options.double) if against != "hf" else {}
     use_threads(options.threads)
     path = find_model(options.model)
-    encoder = SentenceEncoder.load(path, options.pooling)
+    encoder = SentenceEncoder.load(path, pooling=options.pooling)
     encoder = encoder.double() if options.double else encoder
     inputs = {name: other[name] for name in INPUTS} if other else tracing.inputs_of(encoder, options.texts or TEXTS)
     with reading(against):

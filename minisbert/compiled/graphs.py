@@ -57,7 +57,7 @@ def compile_model(folder: Path, dtype: str, pooling: str | None, path: Path) -> 
     if ModelFolder(folder).holds_pair_model:
         compile_pair_model(PairModel.load(folder), folder, dtype, path)
     else:
-        compile_encoder(SentenceEncoder.load(folder, pooling), folder, dtype, path)
+        compile_encoder(SentenceEncoder.load(folder, pooling=pooling), folder, dtype, path)
 
 
 def compile_encoder(encoder: SentenceEncoder, folder: Path, dtype: str, path: Path) -> None:

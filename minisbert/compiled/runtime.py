@@ -7,7 +7,7 @@ encoder.encode(["A cat sits."])
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
@@ -36,29 +36,35 @@ class CompiledEncoder(TextEncoder):
         self.folder, self.run, self.compiled_dtype = folder.path, run, about.dtype
         self.pooling_mode, self.width, self.hidden_size = about.pooling, about.width, about.hidden_size
         self.tokenizer, self.settings = Tokenizer.load(folder.encoder, limit), folder.settings
-        self.normalize = folder.normalize
+        self.normalize, self.most_tokens = folder.normalize, folder.config[1].positions
 
     @classmethod
     def load(
         cls,
         model: str | Path,
         package: str | Path | bool = True,
+        *,
         pooling: str | None = None,
-        limit: int | None = None,
         dtype: str | None = None,
+        max_seq_length: int | None = None,
+        truncate_dim: int | None = None,
+        prompts: Mapping[str, str] | None = None,
+        default_prompt_name: str | None = None,
     ) -> Self:
         """The model ``model``, a name or a folder, as a package that was compiled from it.
 
         ``package`` is its path; True for the one in the cache folder, which is compiled first if it is missing; "auto"
         for that one only if it is there. ``pooling`` and ``dtype`` are those that it was compiled for; one at a
-        path may have any dtype, unless ``dtype`` says which. ``limit`` is in tokens. A package is a program:
-        load only those that you trust. Raises ``InputError`` for anything missing, damaged or made from another model.
+        path may have any dtype, unless ``dtype`` says which. The other options are those of ``SentenceEncoder.load``.
+        A package is a program: load only those that you trust. Raises ``InputError`` for anything missing, damaged or
+        made from another model.
         """
         folder = ModelFolder(find_model(model))
         if folder.model_class != "SentenceEncoder" or folder.holds_pair_model:
             kind = "PairModel" if folder.holds_pair_model else folder.model_class
             raise InputError(f"{folder.path} holds a {kind}: only a SentenceEncoder is compiled for encoding")
-        return cls(folder, *open_package(package, folder, dtype, pooling), limit)
+        encoder = cls(folder, *open_package(package, folder, dtype, pooling), max_seq_length)
+        return encoder.configured(truncate_dim, prompts, default_prompt_name)
 
     @contextmanager
     def computing(self, dtype: str | None) -> Iterator[None]:
@@ -86,14 +92,15 @@ class CompiledPairModel(PairScorer):
         cls,
         model: str | Path,
         package: str | Path | bool = True,
-        limit: int | None = None,
+        *,
         dtype: str | None = None,
+        max_length: int | None = None,
     ) -> Self:
         """As ``CompiledEncoder.load``, of a ``PairModel`` with a joint head or a CrossEncoder."""
         folder = ModelFolder(find_model(model))
         if not folder.holds_pair_model:
             raise InputError(f"{folder.path} holds an encoder, but no head that was trained on pairs")
-        return cls(folder, *open_package(package, folder, dtype), limit)
+        return cls(folder, *open_package(package, folder, dtype), max_length)
 
     def __call__(self, ids: Tensor, mask: Tensor | None, types: Tensor | None) -> Tensor:
         mask = torch.ones_like(ids) if mask is None else mask.long()

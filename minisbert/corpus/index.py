@@ -72,7 +72,7 @@ def index_metadata(path: Path) -> dict[str, str] | None:
 
 def encode_with_progress(encoder: Encoder, texts: Sequence[str], prompt: str | None = None) -> np.ndarray:
     """``encode`` with a progress line; reports how many texts were truncated."""
-    vectors = encoder.encode(texts, progress=True, prompt=prompt, **encoder.search_options)
+    vectors = encoder.encode(texts, show_progress_bar=True, prompt=prompt, **encoder.search_options)
     if encoder.truncated:
         say(encoder.tokenizer.cut_message(encoder.truncated, len(texts)))
     return vectors

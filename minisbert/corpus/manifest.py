@@ -32,7 +32,9 @@ class Manifest:
     """What a folder of shards is made from, and which shards are complete."""
 
     folder: Path
-    made: dict[str, str]  # as ``made_from``, and the hash of the texts, rows of a shard, dtype and dtype
+    made: dict[
+        str, str
+    ]  # as ``made_from``, and the hash of the texts, rows of a shard, dtypes of the arithmetic and of the file
     rows: int
     shards: list[dict[str, str]]  # the hashes of each shard's "texts" and "file"; "" for a file that is not there yet
 
@@ -83,6 +85,7 @@ def read_manifest(folder: Path) -> Manifest | None:
     with suppress(LookupError, TypeError, ValueError, AttributeError):  # what a damaged one raises
         content = read_json(path)
         manifest = Manifest(folder, content["made"], content["rows"], content["shards"])
+        manifest.made["prompt"]
         hashes = [(shard["texts"], shard["file"]) for shard in manifest.shards]
         sizes = [manifest.rows, manifest.shard_rows, manifest.shape(0)[1]]
         whole = all(type(size) is int and size > 0 for size in sizes) and np.dtype(manifest.made["dtype"]).kind == "f"

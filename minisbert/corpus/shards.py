@@ -33,7 +33,7 @@ def encode_shards(
     Raises ``InputError`` for a folder that was made with another input, model or option, which ``overwrite`` replaces,
     for one that holds other files, and for an input that changes while it is read. Complete shards stay in any case.
     """
-    if encoder.search_options:
+    if encoder.vectors_are != "dense":
         raise InputError(f"--shard-rows is for arrays of vectors, not for those of a {type(encoder).__name__}")
     check_foreign(folder)  # before anything is created there
     planned = plan(encoder, file, folder, shard_rows, options)
@@ -60,11 +60,11 @@ def encode_shards(
 def plan(encoder: Encoder, file: str, folder: Path, shard_rows: int, options: dict[str, Any]) -> Manifest:
     """The manifest of shards that are still to be encoded. Reads the whole file, and so checks every line."""
     example = encoder.encode(["a"], **options)  # (1, D); an option that is out of range is found here
-    dtype = str(choose_dtype(options.get("dtype") or "float32", encoder.device)[0]).removeprefix("torch.")
+    computed = str(choose_dtype(options.get("dtype") or "float32", encoder.device)[0]).removeprefix("torch.")
     prompt = choose_prompt(encoder.settings, options.get("prompt"), options.get("prompt_name"))
     made = made_from(encoder, prompt) | {
-        "normalize": str(options.get("normalize")),
-        "dtype": dtype,
+        "normalize_embeddings": str(bool(options.get("normalize_embeddings"))),
+        "computed": computed,
         "shard_rows": str(shard_rows),
         "dtype": str(example.dtype),
     }

@@ -18,7 +18,7 @@ from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_text
 from minisbert.loading import Encoder, load_encoder
 from minisbert.system.assets import assets
-from minisbert.system.devices import choose_device, use_threads
+from minisbert.system.devices import use_threads
 
 MOST_MODELS = 3  # that a worker keeps, as many as Spark's predict_batch_udf
 IMPORTED_IN = os.getpid()
@@ -50,9 +50,9 @@ class EncodeBatch:
         workers: int | None = None,
         pooling: str | None = None,
         device: str = "cpu",
-        max_length: int | None = None,
+        max_seq_length: int | None = None,
         dtype: str = "float32",
-        normalize: bool | None = None,
+        normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
         prompt: str | None = None,
         prompt_name: str | None = None,
@@ -64,10 +64,10 @@ class EncodeBatch:
         self.model = os.path.abspath(model) if folder else str(model)  # workers may start elsewhere
         # subtle: a model trained anew into the same folder is another model, for workers that still have the old one
         # and for the cache of ``datasets``, which knows a function by its pickled bytes
-        self.loading = (folder_version(Path(self.model)) if folder else (), workers, pooling, device, max_length)
+        self.loading = (folder_version(Path(self.model)) if folder else (), workers, pooling, device, max_seq_length)
         self.encoding = {
             "dtype": dtype,
-            "normalize": normalize,
+            "normalize_embeddings": normalize_embeddings,
             "truncate_dim": truncate_dim,
             "prompt": prompt,
             "prompt_name": prompt_name,
@@ -118,7 +118,7 @@ def worker_encoder(
     ``process`` and ``version`` only distinguish: a forked process has its parent's encoders, but needs other threads.
     """
     use_threads(worker_threads(workers))
-    return load_encoder(model, pooling, choose_device(device), limit)
+    return load_encoder(model, pooling=pooling, device=device, max_seq_length=limit)
 
 
 def worker_threads(workers: int | None) -> int:

@@ -66,15 +66,15 @@ def late_scores(encoder: MultiVectorEncoder, pairs: Sequence[Row]) -> Scores:
     The first is encoded as a query. Their sum, ``max_sim``, grows with the number of tokens: it ranks texts for one
     query, but does not compare pairs.
     """
-    queries = encoder.encode([pair.sentence1 for pair in pairs], progress=True, query=True)
-    documents = encoder.encode([pair.sentence2 for pair in pairs], progress=True, query=False)
+    queries = encoder.encode([pair.sentence1 for pair in pairs], show_progress_bar=True, query=True)
+    documents = encoder.encode([pair.sentence2 for pair in pairs], show_progress_bar=True, query=False)
     values = [(queries[i] @ documents[i].T).max(axis=1).mean() for i in range(len(pairs))]
     return correlate("mean best match against the scores", np.array(values, dtype=np.float64), pairs)
 
 
 def pair_scores(model: PairModel, rows: Sequence[Row], loss: Loss | None = None) -> Scores:
     """For a head: correlations, binary scores at a probability of .5, or accuracy; and the ``loss`` of its outputs."""
-    found = model.scores([row.sentence1 for row in rows], [row.sentence2 for row in rows], progress=True)
+    found = model.scores([row.sentence1 for row in rows], [row.sentence2 for row in rows], show_progress_bar=True)
     if model.task == "regression":
         scores = correlate("the head's scores against people's (a lower --head-lr may help)", found, rows)
     elif model.task == "binary":

@@ -168,7 +168,7 @@ def retrieval_scores(encoder: SentenceEncoder, task: Retrieval, progress: bool =
 def encode_with(encoder: SentenceEncoder, texts: Sequence[str], role: str, progress: bool) -> np.ndarray:
     """Vectors (N, D) of texts, with the model's prompt for a "query" or "document" if it has one, else its default."""
     name = role_prompt_name(encoder.settings, role)
-    return encoder.encode(texts, progress=progress, prompt_name=name, **encoder.search_options)
+    return encoder.encode(texts, show_progress_bar=progress, prompt_name=name, **encoder.search_options)
 
 
 def ranked_grades(

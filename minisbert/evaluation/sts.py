@@ -54,7 +54,7 @@ def evaluate(encoder: SentenceEncoder, pairs: list[Row], progress: bool = False)
 def evaluate_triplets(encoder: SentenceEncoder, triplets: Sequence[Row], progress: bool = False) -> dict[str, float]:
     """``{"triplet_accuracy": share}`` of triplets with a higher cosine to the positive than to the negative."""
     texts = [text for row in triplets for text in row.texts]
-    vectors = encoder.encode(texts, progress=progress)  # (3N, D)
+    vectors = encoder.encode(texts, show_progress_bar=progress)  # (3N, D)
     with reading("triplets"):
         return {"triplet_accuracy": triplet_accuracy(*(vectors[place::3] for place in range(3)))}
 
@@ -119,7 +119,7 @@ def encode_pairs(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The vectors of all first and all second sentences, (N, D) each."""
     texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
-    return tuple(np.split(encoder.encode(texts, progress=progress), 2))
+    return tuple(np.split(encoder.encode(texts, show_progress_bar=progress), 2))
 
 
 def correlate(what: str, values: np.ndarray, pairs: Sequence[Row]) -> dict[str, float]:

@@ -15,4 +15,4 @@ class MinisbertBackend(BaseEmbedder):
 
     def embed(self, documents: list[str], verbose: bool = False) -> np.ndarray:
         """N texts -> (N, D)."""
-        return self.embedding_model.encode(list(documents), progress=verbose)
+        return self.embedding_model.encode(list(documents), show_progress_bar=verbose)

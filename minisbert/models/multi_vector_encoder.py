@@ -12,7 +12,7 @@ documents is skipped. Folders are those of sentence-transformers' class of the s
 import copy
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -33,20 +33,26 @@ from minisbert.models.multi_vector_settings import MultiVectorSettings, TokenDen
 from minisbert.models.pooling import Dense, Pooling, load_dense, sentence_width
 from minisbert.models.prompts import PROMPT_NAMES, role_prompt, with_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.text_encoder import BATCH_TOKENS, as_progress
+from minisbert.models.text_encoder import BATCH_SIZE, TEXT_TOKENS, as_progress
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.search.late_interaction import Matrices, late_top_k
 from minisbert.system.console import Progress
 from minisbert.system.files import write_json
 
 TOKENS = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
+# values of options of other encoders that ask for what is given here anyway
+ANY_ENCODER = {
+    "output_value": (None, "sentence_embedding"),
+    "precision": ("float32",),
+    "convert_to_numpy": (True, False),
+}
 MASK_KEYS = ("skiplist_words", "skiplist_tasks", "keep_only_token_ids")
 
 
 class MultiVectorEncoder(SentenceEncoder):
     """``encode`` gives ``Matrices``: for each text one vector per token, of length 1."""
 
-    search_options: ClassVar[dict[str, Any]] = {"convert": "matrices"}
+    vectors_are = "per token"
     top_k = staticmethod(late_top_k)
     to_tensors, from_tensors = staticmethod(Matrices.tensors), staticmethod(Matrices.from_tensors)
 
@@ -131,15 +137,14 @@ class MultiVectorEncoder(SentenceEncoder):
 
     def encode(
         self,
-        texts: Sequence[str],
-        batch_tokens: int = BATCH_TOKENS,
-        progress: bool | Progress = False,
+        texts: str | Sequence[str],
         *,
         query: bool | None = None,
+        batch_size: int = BATCH_SIZE,
+        show_progress_bar: bool | Progress | None = False,
         dtype: str | None = None,
         prompt: str | None = None,
         prompt_name: str | None = None,
-        convert: str = "matrices",
         **options: Any,
     ) -> Matrices:
         """Texts -> ``Matrices``. ``query`` says whether they are queries or documents; by default the prompt does.
@@ -147,28 +152,36 @@ class MultiVectorEncoder(SentenceEncoder):
         With ``query`` and without a prompt they get the model's prompt for queries, or for documents, if it has one.
         Raises ``InputError`` as ``SentenceEncoder.encode`` does, and for its options that need a vector per text.
         """
-        refused = [name for name, value in options.items() if value not in (None, "sentence")]
-        if refused or convert != "matrices":
-            raise InputError(
-                f"{', '.join(refused or ['convert'])}: a MultiVectorEncoder has a vector per token, not one"
-            )
+        refused = [name for name, value in options.items() if value not in ANY_ENCODER.get(name, (None, False))]
+        if refused:
+            raise InputError(f"{', '.join(refused)}: a MultiVectorEncoder has a vector per token, not one")
         check_choice("query", query, (None, True, False))
-        check_count("batch_tokens", batch_tokens)
+        check_count("batch_size", batch_size)
         if query is None:
             asked = bool(prompt) and prompt == role_prompt(self.settings, "query")
             query = asked or prompt_name in PROMPT_NAMES["query"]
         elif prompt is None and prompt_name is None:
             prompt = role_prompt(self.settings, "query" if query else "document")
+        if isinstance(texts, str):
+            texts = [texts]
         texts, _ = with_prompt(check_texts(texts), self.settings, self.tokenizer, prompt, prompt_name)
         if query:
             rows, own, self.truncated = self.query_rows(texts)
         else:
             rows, own, self.truncated = self.document_rows(texts)
-        with self.computing(dtype), as_progress(progress, len(texts)) as line:
-            matrices = self._matrices(rows, own, query, batch_tokens, line)
+        with self.computing(dtype), as_progress(show_progress_bar, len(texts)) as line:
+            matrices = self._matrices(rows, own, query, TEXT_TOKENS * batch_size, line)
         if not np.isfinite(matrices.rows).all():
             raise InputError("a token's vector holds NaN or infinity: the model's weights are too large")
         return matrices
+
+    def encode_query(self, texts: str | Sequence[str], **options: Any) -> Matrices:
+        """``encode`` with ``query=True``."""
+        return self.encode(texts, query=True, **options)
+
+    def encode_document(self, texts: str | Sequence[str], **options: Any) -> Matrices:
+        """``encode`` with ``query=False``."""
+        return self.encode(texts, query=False, **options)
 
     def _matrices(
         self, rows: list[list[int]], own: list[int], query: bool, batch_tokens: int, line: Progress

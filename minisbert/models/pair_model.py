@@ -4,6 +4,7 @@ model = PairModel(encoder, siamese(encoder.width))
 model.scores(["A cat sits."], ["A kitten is sitting."])  # (1,) on the scale of 0 to 5, after training
 """
 
+import copy
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -100,14 +101,16 @@ class PairModel(PairScorer, nn.Module):
     def dtype(self) -> torch.dtype:
         return self.head.mlp[-1].weight.dtype
 
-    def outputs(self, firsts: Sequence[str], seconds: Sequence[str], batch_tokens: int, progress: bool) -> Tensor:
+    def outputs(self, firsts: Sequence[str], seconds: Sequence[str], batch_size: int, progress: bool) -> Tensor:
         """What the losses take, on the CPU; for a head that reads two vectors, each distinct sentence once."""
         if not isinstance(self.head, ConcatHead):
-            return super().outputs(firsts, seconds, batch_tokens, progress)
+            return super().outputs(firsts, seconds, batch_size, progress)
         firsts, seconds = check_pairs(firsts, seconds)
-        whole = {"normalize": False, "truncate_dim": self.encoder.width, "prompt": ""}  # as ``forward`` has them
-        vectors = self.encoder.encode([*firsts, *seconds], batch_tokens, progress, convert="tensor", **whole)  # (2N, D)
-        self.truncated = self.encoder.truncated
+        encoder = copy.copy(self.encoder)
+        encoder.normalize = False  # as ``forward`` has the vectors
+        options = {"batch_size": batch_size, "show_progress_bar": progress, "convert_to_tensor": True}
+        vectors = encoder.encode([*firsts, *seconds], prompt="", truncate_dim=encoder.width, **options)  # (2N, D)
+        self.truncated = encoder.truncated
         u, v = (side.to(self.device).split(HEAD_PAIRS) for side in vectors.chunk(2))
         outputs = [self.head(*block) for block in zip(u, v, strict=True)]
         return self.squeezed(torch.cat(outputs).cpu())
@@ -129,21 +132,34 @@ class PairModel(PairScorer, nn.Module):
             write_safetensors(tensors, partial / "head.safetensors")
 
     @classmethod
-    def load(cls, folder: str | Path, device: str | torch.device = "cpu", limit: int | None = None) -> Self:
+    def load(cls, model: str | Path, *, device: str | torch.device = "auto", max_length: int | None = None) -> Self:
         """A folder that ``save`` wrote, or a CrossEncoder's folder or name on the Hub, in eval mode.
 
-        ``limit`` as for ``SentenceEncoder.load``. ``InputError`` for anything missing, unknown or misshapen.
+        ``max_length`` in tokens, of both texts together if the head reads them joined; ``device`` as for
+        ``SentenceEncoder.load``. ``InputError`` for anything missing, unknown or misshapen.
         """
-        folder = ModelFolder(find_model(folder))
+        folder = ModelFolder(find_model(model))
         if folder.has(HEAD_FILE):
-            file, parts = HEAD_FILE, read_pair_model(folder, limit)
+            file, parts = HEAD_FILE, read_pair_model(folder, max_length)
         elif folder.model.classifier:
-            file, parts = CONFIG, read_cross_encoder(folder, limit)
+            file, parts = CONFIG, read_cross_encoder(folder, max_length)
         else:
             raise InputError(f"{folder.path} has no {HEAD_FILE}: its encoder has no head that was trained on pairs")
         with reading(folder.path / file):  # parts that do not fit
             model = cls(*parts)
         return model.to(choose_device(device)).eval()
+
+
+class CrossEncoder(PairModel):
+    """A ``PairModel`` whose head reads both texts together, under sentence-transformers' name.
+
+    ``CrossEncoder.load("cross-encoder/ms-marco-MiniLM-L6-v2").predict([("a query", "a document")])``
+    """
+
+    def __init__(self, encoder: SentenceEncoder, head: Head, task: str = "regression", labels: Sequence[str] = ()):
+        super().__init__(encoder, head, task, labels)
+        if not self.joint:
+            raise InputError(f"a CrossEncoder reads pairs together, a {type(head).__name__} does not: use PairModel")
 
 
 def read_pair_model(folder: ModelFolder, limit: int | None) -> tuple[SentenceEncoder, Head, str, list[str]]:

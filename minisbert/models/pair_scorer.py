@@ -2,19 +2,20 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from minisbert.core import InputError
+from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
 from minisbert.core.tokenizer import Encoded, pad_batch
 from minisbert.folder.settings import MAX_SCORE
 from minisbert.models.batching import budgeted_batches
 from minisbert.models.guards import PerThread, check_count
 from minisbert.models.similarity import as_array
-from minisbert.models.text_encoder import BATCH_TOKENS
+from minisbert.models.text_encoder import BATCH_SIZE, TEXT_TOKENS
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.console import Progress
 
@@ -64,22 +65,85 @@ class PairScorer:
         self,
         firsts: Sequence[str],
         seconds: Sequence[str],
-        batch_tokens: int = BATCH_TOKENS,
-        progress: bool = False,
+        *,
+        batch_size: int = BATCH_SIZE,
+        show_progress_bar: bool = False,
     ) -> np.ndarray:
         """Pair i's score in row i: (N,) on the scale of 0 to 5, or of probabilities; (N, C) for classes.
 
         A regression may go slightly beyond 0 and 5: it is not clamped, because equal scores have no rank.
-        Raises ``InputError`` for anything but pairs of valid strings.
+        ``batch_size`` as in ``TextEncoder.encode``. Raises ``InputError`` for anything but pairs of valid strings.
         """
-        check_count("batch_tokens", batch_tokens)
+        return as_array(self.readable(self.checked_outputs(firsts, seconds, batch_size, show_progress_bar)))
+
+    def predict(
+        self,
+        pairs: Sequence[tuple[str, str]] | tuple[str, str],
+        *,
+        batch_size: int = BATCH_SIZE,
+        show_progress_bar: bool | None = False,
+        apply_softmax: bool = False,
+        convert_to_tensor: bool = False,
+    ) -> Any:
+        """Pairs of texts to scores (N,), or logits (N, C) of classes; one pair to its score. As sentence-transformers.
+
+        A regression's scores are 0 to 1, those of "yes" or "no" probabilities. ``apply_softmax`` makes probabilities
+        of classes. ``convert_to_tensor`` gives a tensor on the CPU.
+        """
+        single = isinstance(pairs, Sequence) and len(pairs) == 2 and all(isinstance(text, str) for text in pairs)
+        rows = [pairs] if single else list(pairs)
+        for row in rows:
+            if isinstance(row, str) or not isinstance(row, Sequence) or len(row) != 2:
+                raise InputError(f"predict takes pairs of texts, not {one_line(row)}")
+        firsts, seconds = [row[0] for row in rows], [row[1] for row in rows]
+        outputs = self.checked_outputs(firsts, seconds, batch_size, bool(show_progress_bar))
+        if self.task == "binary":
+            outputs = outputs.sigmoid()
+        if self.task == "classes" and apply_softmax:
+            outputs = outputs.softmax(dim=-1)
+        found = outputs if convert_to_tensor else as_array(outputs)
+        return found[0] if single else found
+
+    def rank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        top_k: int | None = None,
+        return_documents: bool = False,
+        batch_size: int = BATCH_SIZE,
+        show_progress_bar: bool | None = False,
+    ) -> list[dict[str, Any]]:
+        """The documents by their score with the query, best first: ``[{"corpus_id": 2, "score": 0.97}, ...]``.
+
+        ``return_documents`` adds the "text" of each. Ties by number. ``top_k`` None ranks all.
+        """
+        if self.task == "classes":
+            raise InputError(f"a model of {len(self.labels)} classes gives no score to rank by")
+        documents = check_texts(documents)
+        if top_k is not None:
+            check_count("top_k", top_k)
+        scores = self.predict(
+            [(query, text) for text in documents], batch_size=batch_size, show_progress_bar=show_progress_bar
+        )
+        found = []
+        for row in np.argsort(-scores, kind="stable")[:top_k].tolist():
+            result: dict[str, Any] = {"corpus_id": row, "score": scores[row]}
+            if return_documents:
+                result["text"] = documents[row]
+            found.append(result)
+        return found
+
+    def checked_outputs(self, firsts: Sequence[str], seconds: Sequence[str], batch_size: int, progress: bool) -> Tensor:
+        """``outputs`` in eval mode; ``InputError`` if one is not finite."""
+        check_count("batch_size", batch_size)
         with self.computing():
-            outputs = self.outputs(firsts, seconds, batch_tokens, progress)
+            outputs = self.outputs(firsts, seconds, batch_size, progress)
         if not outputs.isfinite().all():
             raise InputError("a score is NaN or infinite: the model's weights are too large")
-        return as_array(self.readable(outputs))
+        return outputs
 
-    def outputs(self, firsts: Sequence[str], seconds: Sequence[str], batch_tokens: int, progress: bool) -> Tensor:
+    def outputs(self, firsts: Sequence[str], seconds: Sequence[str], batch_size: int, progress: bool) -> Tensor:
         """What the losses take, on the CPU: (N,), or logits (N, C) for classes."""
         encoded = self.tokenize(firsts, seconds)
         self.truncated = encoded.truncated
@@ -90,7 +154,7 @@ class PairScorer:
         outputs = torch.empty(shape, dtype=self.dtype)
         with Progress(len(lengths), progress) as line:
             line.expect(len(lengths), sum(lengths))
-            for rows in budgeted_batches(lengths, batch_tokens):
+            for rows in budgeted_batches(lengths, TEXT_TOKENS * batch_size):
                 outputs[rows] = self(*self.batch(encoded, rows)).cpu()
                 line.update(sum(lengths[row] for row in rows))
         return outputs

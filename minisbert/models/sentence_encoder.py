@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from minisbert.core import encoder
 from minisbert.core.bert import Bert
 from minisbert.core.encoder import normalize as unit
-from minisbert.folder.find import find_model
 from minisbert.folder.model_folder import ModelFolder
 from minisbert.folder.modules import write_modules
 from minisbert.folder.overwrite import model_folder
@@ -27,7 +26,7 @@ from minisbert.models.guards import check_ids, check_inputs, evaluating
 from minisbert.models.pooling import Dense, Pooling, load_dense, load_pooling, sentence_width
 from minisbert.models.text_encoder import TextEncoder
 from minisbert.models.tokenizer import Tokenizer
-from minisbert.system.devices import choose_device, choose_dtype
+from minisbert.system.devices import choose_dtype
 
 
 class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
@@ -51,25 +50,7 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
         self.settings = settings or EncoderSettings()
 
     @classmethod
-    def load(
-        cls,
-        model: str | Path,
-        pooling: str | None = None,
-        device: str | torch.device = "cpu",
-        limit: int | None = None,
-    ) -> Self:
-        """A model in eval mode: a name (downloaded if it is missing) or a folder in sentence-transformers' layout.
-
-        ``pooling`` and ``limit``, in tokens, override the folder's; a plain BERT states no pooling and gets the mean.
-        ``minisbert.load`` opens models of other classes, and compiled ones.
-        Raises ``InputError`` for anything missing, damaged or not supported.
-        """
-        folder = ModelFolder(find_model(model)).opened_by(cls.__name__)
-        return cls.from_folder(folder, pooling, limit).to(choose_device(device))
-
-    @classmethod
     def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> Self:
-        """The encoder in a folder, on the CPU."""
         bert = load_transformer(folder.encoder)
         module = load_pooling(folder, pooling, bert.config.hidden_size)
         dense = [load_dense(folder, place) for place in folder.places("Dense")]
@@ -123,6 +104,10 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
     @property
     def dtype(self) -> torch.dtype:
         return self.bert.embeddings.word.weight.dtype
+
+    @property
+    def most_tokens(self) -> int:
+        return self.bert.config.positions
 
     @property
     def pooling_mode(self) -> str:

@@ -27,7 +27,7 @@ from minisbert.models.guards import check_count
 from minisbert.models.masked_head import MaskedHead, load_head, save_masked
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.similarity import as_rows
-from minisbert.models.text_encoder import BATCH_TOKENS, as_progress
+from minisbert.models.text_encoder import as_progress
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.search.inverted import from_sparse_tensors, sparse_rows, sparse_tensors, sparse_top_k
 from minisbert.system.console import Progress
@@ -87,10 +87,11 @@ class SpladeSettings:
 class SparseEncoder(SentenceEncoder):
     """A ``SentenceEncoder`` whose vectors have one column for each word of the vocabulary, most of them 0.
 
-    ``encode`` returns arrays (N, V), or with ``convert="sparse"`` a CSR tensor.
+    ``encode`` returns arrays (N, V), or with ``convert_to_sparse_tensor=True`` a CSR tensor.
     """
 
-    search_options: ClassVar[dict[str, Any]] = {"convert": "sparse"}
+    vectors_are = "sparse"
+    search_options: ClassVar[dict[str, Any]] = {"convert_to_sparse_tensor": True}
     top_k = staticmethod(sparse_top_k)
     to_tensors, from_tensors = staticmethod(sparse_tensors), staticmethod(from_sparse_tensors)
 
@@ -113,36 +114,38 @@ class SparseEncoder(SentenceEncoder):
 
     def encode(
         self,
-        texts: Sequence[str],
-        batch_tokens: int = BATCH_TOKENS,
-        progress: bool | Progress = False,
+        texts: str | Sequence[str],
         *,
-        convert: str = "array",
-        top: int | None = None,
+        convert_to_sparse_tensor: bool = False,
+        max_active_dims: int | None = None,
+        show_progress_bar: bool | Progress | None = False,
         **options: Any,
     ) -> np.ndarray | Tensor | list:
-        """As ``SentenceEncoder.encode``; with ``convert="sparse"`` a CSR tensor (N, V), in little memory.
+        """As ``SentenceEncoder.encode``; with ``convert_to_sparse_tensor`` a CSR tensor (N, V), in little memory.
 
-        ``top`` keeps the largest weights of each text. Raises ``InputError`` as ``SentenceEncoder.encode`` does.
+        ``max_active_dims`` keeps the largest weights of each text. Raises ``InputError`` as ``SentenceEncoder.encode``.
         """
         if options.get("truncate_dim") is not None:
-            raise InputError("truncate_dim would keep the first words of the vocabulary: top keeps the heaviest")
-        if convert != "sparse":
-            if top is not None:
-                raise InputError(f"top is for convert='sparse', not {one_line(convert)}")
-            return super().encode(texts, batch_tokens, progress, convert=convert, **options)
-        if options.get("output", "sentence") != "sentence":
-            raise InputError("convert='sparse' is for the vectors of texts, not for output='token'")
-        if top is not None:
-            check_count("top", top)
+            raise InputError("truncate_dim keeps the first words of the vocabulary: max_active_dims keeps the heaviest")
+        if not convert_to_sparse_tensor:
+            if max_active_dims is not None:
+                raise InputError("max_active_dims is for convert_to_sparse_tensor=True")
+            return super().encode(texts, show_progress_bar=show_progress_bar, **options)
+        if options.get("output_value", "sentence_embedding") != "sentence_embedding":
+            raise InputError("convert_to_sparse_tensor is for the vectors of texts, not for those of tokens")
+        if max_active_dims is not None:
+            check_count("max_active_dims", max_active_dims)
+        if isinstance(texts, str):
+            texts = [texts]
         texts = check_texts(texts)
         rows = [torch.empty(0, self.width, dtype=self.dtype).to_sparse()]
         truncated = 0
-        with as_progress(progress, len(texts)) as line:
+        with as_progress(show_progress_bar, len(texts)) as line:
             for start in range(0, len(texts), DENSE_ROWS):
                 chunk = texts[start : start + DENSE_ROWS]
-                dense = super().encode(chunk, batch_tokens, line, convert="tensor", **options)  # (DENSE_ROWS, V)
-                rows.append(sparse_rows(dense, top).to_sparse_coo())
+                options |= {"convert_to_tensor": True, "show_progress_bar": line}
+                dense = super().encode(chunk, **options)  # (DENSE_ROWS, V)
+                rows.append(sparse_rows(dense, max_active_dims).to_sparse_coo())
                 truncated += self.truncated
         self.truncated = truncated
         return torch.cat(rows).to_sparse_csr()

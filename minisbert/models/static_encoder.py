@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from minisbert.core import InputError, one_line, reading
 from minisbert.core.checks import check_texts
 from minisbert.core.tokenizer import Encoded
-from minisbert.folder.find import find_model
 from minisbert.folder.model_folder import ModelFolder
 from minisbert.folder.modules import write_modules
 from minisbert.folder.overwrite import model_folder
@@ -34,7 +33,6 @@ from minisbert.models.batching import ID_BYTES
 from minisbert.models.guards import check_count
 from minisbert.models.text_encoder import TextEncoder
 from minisbert.models.tokenizer import Tokenizer
-from minisbert.system.devices import choose_device
 from minisbert.system.files import write_json
 
 TABLE, MODEL2VEC_TABLE = "embedding.weight", "embeddings"  # names of the tensor in the two layouts
@@ -102,7 +100,7 @@ class Bag:
 class StaticEncoder(TextEncoder, nn.Module):
     """``load`` or ``distill`` a table of vectors, ``encode`` texts by it, ``save`` it for sentence-transformers."""
 
-    pooling_mode = "mean"
+    pooling_mode, most_tokens = "mean", UNLIMITED
 
     def __init__(
         self, table: Tensor, tokenizer: BareTokenizer, normalize: bool, settings: EncoderSettings | None = None
@@ -120,17 +118,9 @@ class StaticEncoder(TextEncoder, nn.Module):
     def device(self) -> torch.device:
         return self.embedding.weight.device
 
-    @classmethod
-    def load(
-        cls,
-        model: str | Path,
-        pooling: str | None = None,
-        device: str | torch.device = "cpu",
-        limit: int | None = None,
-    ) -> Self:
-        """A folder, or a name on the hub, as for ``SentenceEncoder``. Raises ``InputError`` for what does not fit."""
-        choose_device(device)  # a table is fastest where the texts are: on the CPU
-        return cls.from_folder(ModelFolder(find_model(model)), pooling, limit)
+    def on(self, device: torch.device) -> Self:
+        """A table is fastest where the texts are: on the CPU."""
+        return self
 
     @classmethod
     def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> Self:
@@ -138,7 +128,7 @@ class StaticEncoder(TextEncoder, nn.Module):
         if pooling not in (None, "mean"):
             raise InputError(f"{folder.path}, a table of static vectors: pooling must be mean, not {one_line(pooling)}")
         if limit is not None:
-            check_count("limit", limit)
+            check_count("max_seq_length", limit)
         inner, model2vec = folder, not folder.classes
         for place in folder.places("StaticEmbedding"):
             inner = ModelFolder(folder.path / place)
@@ -164,13 +154,13 @@ class StaticEncoder(TextEncoder, nn.Module):
         with torch.inference_mode():
             yield
 
-    def _computed(self, keys: list[bytes], batch_tokens: int, skip: int, output: str) -> Iterator[tuple[Bag, Any]]:
+    def _computed(self, keys: list[bytes], batch_tokens: int, skip: int, by_token: bool) -> Iterator[tuple[Bag, Any]]:
         for start in range(0, len(keys), BAG_TEXTS):
             bags = keys[start : start + BAG_TEXTS]
             lengths = torch.tensor([len(key) // ID_BYTES for key in bags])
             ids = torch.from_numpy(np.frombuffer(b"".join(bags), dtype=np.intc).astype(np.int64))  # of all tokens
             batch = Bag(range(start, start + len(bags)), len(ids))
-            if output == "token":
+            if by_token:
                 rows = nn.functional.embedding(ids, self.embedding.weight)  # (all tokens, D)
                 yield batch, list(rows.split(lengths.tolist()))
             else:

@@ -1,9 +1,10 @@
 """What every encoder does with texts: ``SentenceEncoder``, a compiled package, a table of static vectors."""
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self, TypedDict, Unpack, overload
 
 import numpy as np
 import torch
@@ -12,42 +13,91 @@ from torch import Tensor
 from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
 from minisbert.core.encoder import normalize as unit
-from minisbert.folder.settings import EncoderSettings
+from minisbert.folder.find import find_model
+from minisbert.folder.model_folder import ModelFolder
 from minisbert.models.batching import ID_BYTES, Batch, chunks, packed_batches, tokenize
+from minisbert.models.encoder_properties import EncoderProperties
 from minisbert.models.guards import PerThread, check_choice, check_count
 from minisbert.models.prompts import role_prompt, with_prompt
-from minisbert.models.similarity import as_array, similarity
-from minisbert.models.tokenizer import Tokenizer, valid_texts
+from minisbert.models.similarity import as_array
+from minisbert.models.tokenizer import valid_texts
 from minisbert.search.dense import top_k
+from minisbert.search.quantized import PRECISIONS, quantize
 from minisbert.system.console import Progress
+from minisbert.system.devices import choose_device
 
-BATCH_TOKENS = 2048  # per batch; on two cores no other size is faster, and larger ones need more memory
+BATCH_SIZE, TEXT_TOKENS = 32, 64  # texts of a batch, and the tokens that one of them stands for
+BATCH_TOKENS = BATCH_SIZE * TEXT_TOKENS  # on two cores no other size is faster, and larger ones need more memory
 
 
-def as_progress(progress: bool | Progress, total: int) -> AbstractContextManager[Progress]:
+class EncodeOptions(TypedDict, total=False):
+    """The options of ``encode`` that do not change the type of what it returns."""
+
+    prompt_name: str | None
+    prompt: str | None
+    batch_size: int
+    show_progress_bar: bool | None
+    precision: str
+    normalize_embeddings: bool
+    truncate_dim: int | None
+    dtype: str | None
+
+
+def as_progress(progress: bool | Progress | None, total: int) -> AbstractContextManager[Progress]:
     """The progress line of an ``encode``: a new one, or the caller's, which stays open."""
     if isinstance(progress, Progress):
         return nullcontext(progress)
-    return Progress(total, progress)
+    return Progress(total, bool(progress))
 
 
-class TextEncoder:
+class TextEncoder(EncoderProperties):
     """Texts to vectors, in batches. A subclass computes the vectors of a batch (``vectors``, ``states``)."""
 
-    tokenizer: Tokenizer
-    settings: EncoderSettings
-    width: int  # columns of a vector, before ``settings.truncate_dim``
     pooling_mode: str
     hidden_size: int  # columns of a token's hidden state
     normalize: bool  # scale each vector to length 1
     dtype: torch.dtype
     truncated = PerThread()  # texts that the last ``encode`` had to cut
-    # Hooks for encoders whose output is not a dense array: options of ``encode`` for vectors to search, the search
-    # (queries, corpus, k, progress) -> scores and rows, (Q, k) each, and the tensors in a file
+    # Hooks for encoders whose output is not a dense array: what it is, options of ``encode`` for vectors to search, the
+    # search (queries, corpus, k, progress) -> scores and rows, (Q, k) each, and the tensors in a file
+    vectors_are: ClassVar[Literal["dense", "sparse", "per token"]] = "dense"
     search_options: ClassVar[dict[str, Any]] = {}
     top_k = staticmethod(top_k)
     to_tensors = staticmethod(lambda vectors: {"vectors": torch.from_numpy(vectors)})
     from_tensors = staticmethod(lambda tensors: tensors["vectors"].numpy())
+
+    @classmethod
+    def load(
+        cls,
+        model: str | Path,
+        *,
+        pooling: str | None = None,
+        device: str | torch.device = "auto",
+        max_seq_length: int | None = None,
+        truncate_dim: int | None = None,
+        prompts: Mapping[str, str] | None = None,
+        default_prompt_name: str | None = None,
+    ) -> Self:
+        """A model in eval mode: a name (downloaded if it is missing) or a folder in sentence-transformers' layout.
+
+        What is not None overrides the folder's settings: ``pooling``; ``max_seq_length`` in tokens; ``truncate_dim``
+        columns; ``prompts``, added to the folder's. A plain BERT states no pooling and gets the mean. ``device`` is
+        "auto" (CUDA if there is one, else the CPU), "cpu", "cuda" or "mps". ``minisbert.load`` opens models of any
+        class, and compiled ones. Raises ``InputError`` for anything missing, damaged or not supported.
+        """
+        place = choose_device(device)
+        folder = ModelFolder(find_model(model)).opened_by(cls.__name__)
+        encoder = cls.from_folder(folder, pooling, max_seq_length)
+        return encoder.configured(truncate_dim, prompts, default_prompt_name).on(place)
+
+    @classmethod
+    def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> Self:
+        """The encoder in a folder, on the CPU."""
+        raise NotImplementedError
+
+    def on(self, device: torch.device) -> Self:
+        """This encoder on a device."""
+        return self.to(device)
 
     def computing(self, dtype: str | None) -> AbstractContextManager:
         """The context in which ``encode`` computes. Raises ``InputError`` for a dtype that is not supported."""
@@ -61,59 +111,87 @@ class TextEncoder:
         """The hidden states (T, D) of each text of a batch."""
         raise InputError("a compiled encoder gives vectors, not the hidden states of tokens: load it uncompiled")
 
+    @overload
+    def encode(
+        self, texts: str | Sequence[str], *, convert_to_tensor: Literal[True], **options: Unpack[EncodeOptions]
+    ) -> Tensor: ...
+    @overload
+    def encode(
+        self, texts: Sequence[str], *, output_value: Literal["token_embeddings"], **options: Unpack[EncodeOptions]
+    ) -> list[Tensor]: ...
+    @overload
+    def encode(
+        self, texts: Sequence[str], *, convert_to_numpy: Literal[False], **options: Unpack[EncodeOptions]
+    ) -> list[Tensor]: ...
+    @overload
+    def encode(self, texts: str | Sequence[str], **options: Unpack[EncodeOptions]) -> np.ndarray: ...
     def encode(
         self,
-        texts: Sequence[str],
-        batch_tokens: int = BATCH_TOKENS,
-        progress: bool | Progress = False,
+        texts: str | Sequence[str],
         *,
-        normalize: bool | None = None,
-        truncate_dim: int | None = None,
-        output: str = "sentence",
-        dtype: str | None = None,
-        convert: str = "array",
-        prompt: str | None = None,
         prompt_name: str | None = None,
-    ) -> np.ndarray | Tensor | list:
-        """Texts -> (N, D) array, row i for text i; float32 (float64 for a model that was made ``double()``).
+        prompt: str | None = None,
+        batch_size: int = BATCH_SIZE,
+        show_progress_bar: bool | Progress | None = False,
+        output_value: str = "sentence_embedding",
+        precision: str = "float32",
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        dtype: str | None = None,
+    ) -> np.ndarray | Tensor | list[Tensor]:
+        """Texts -> (N, D) array, row i for text i; one text -> (D,). float32 (float64 after ``double()``).
 
         An empty text is [CLS] [SEP] and has a vector, as in the reference. Texts beyond the length limit are cut
         and counted in ``self.truncated``. Texts with the same tokens are computed once.
 
-        batch_tokens  the largest number of tokens in a batch; texts of several lengths share it without pads
-        progress      True for a live line with rate and time left
-        normalize     True for vectors of length 1, False for those before any scaling, None for the model's default
-        truncate_dim  keep the first n columns; None for the model's default, usually all. As in sentence-transformers
-                      the model's own scaling comes before the cut, so vectors are shorter than 1; ``normalize=True``
-                      scales after it
-        output        "sentence", or "token" for a list with the hidden states (T, D) of every text's real tokens
-        dtype     "float32", "bfloat16" if the hardware has it, or "auto"; None for float32, or what a compiled
-                      encoder was compiled for
-        convert       "array" for numpy, "tensor" for torch, both on the CPU
-        prompt        put before each text, "" for nothing; prompt_name for one of the model's ``settings.prompts``.
-                      Without either, the model's default prompt, if it has one
+        prompt                put before each text, "" for nothing; ``prompt_name`` for one of the model's ``prompts``.
+                              Without either, the model's default prompt, if it has one
+        batch_size            a batch has as many tokens as this many texts of 64 tokens; texts of several lengths
+                              share it without pads
+        show_progress_bar     True for a live line with rate and time left
+        output_value          "sentence_embedding", or "token_embeddings" for the hidden states (T, D) of every text's
+                              real tokens, a list of tensors
+        precision             of what is returned: "float32", or codes in "int8", "uint8", "binary" or "ubinary"
+        convert_to_tensor     True for a torch tensor on the CPU; ``convert_to_numpy=False`` for a list of them
+        normalize_embeddings  True scales each vector to length 1 at the end; otherwise the model's own scaling, if it
+                              has one, comes before the cut to ``truncate_dim``, as in sentence-transformers
+        truncate_dim          keep the first n columns; None for the model's default, usually all
+        dtype                 of the arithmetic: "float32", "bfloat16" if the hardware has it, or "auto"; None for
+                              float32, or what a compiled encoder was compiled for
 
-        Raises ``InputError`` for anything but a list of valid strings, for options out of range, and for NaN.
+        Raises ``InputError`` for anything but valid strings, for options out of range, and for NaN.
         """
-        texts, skip = with_prompt(check_texts(texts), self.settings, self.tokenizer, prompt, prompt_name)
-        check_count("batch_tokens", batch_tokens)
-        check_choice("normalize", normalize, (None, True, False))
-        check_choice("output", output, ("sentence", "token"))
-        check_choice("convert", convert, ("array", "tensor"))
+        single = isinstance(texts, str)
+        texts = check_texts([texts] if single else texts)
+        texts, skip = with_prompt(texts, self.settings, self.tokenizer, prompt, prompt_name)
+        check_count("batch_size", batch_size)
+        check_choice("normalize_embeddings", normalize_embeddings, (True, False))
+        check_choice("output_value", output_value, ("sentence_embedding", "token_embeddings"))
+        check_choice("precision", precision, PRECISIONS)
         check_choice("dtype", dtype, (None, "auto", "float32", "bfloat16"))
-        if output == "token" and (normalize is not None or truncate_dim is not None):
-            raise InputError("normalize and truncate_dim are for sentence vectors, not for output='token'")
+        by_token = output_value == "token_embeddings"
+        if by_token and (normalize_embeddings or truncate_dim is not None or precision != "float32"):
+            raise InputError(
+                "normalize_embeddings, truncate_dim and precision are for the vectors of texts, not tokens"
+            )
         columns = self._columns(truncate_dim)
         keys, self.truncated = tokenize(self.tokenizer, texts)
         distinct = dict(zip(keys, texts, strict=True))  # a text for each sequence of tokens
-        with as_progress(progress, len(texts)) as line:
+        with as_progress(show_progress_bar, len(texts)) as line:
             line.expect(len(texts), sum(map(len, distinct)) // ID_BYTES)
-            batches = self._finite(distinct, batch_tokens, skip, output, line)
-            if output == "token":
-                states = self._gather_states(batches, keys, dtype)
-                return [as_array(matrix) for matrix in states] if convert == "array" else states
-            vectors = self._gather(batches, keys, columns, normalize, dtype)
-        return as_array(vectors) if convert == "array" else vectors
+            batches = self._finite(distinct, TEXT_TOKENS * batch_size, skip, by_token, line)
+            if by_token:
+                result = self._gather_states(batches, keys, dtype)
+            else:
+                result = self._gather(batches, keys, columns, normalize_embeddings, dtype)
+        if not by_token:
+            if precision != "float32":
+                result = torch.from_numpy(quantize(as_array(result), precision))
+            if not convert_to_tensor:
+                result = as_array(result) if convert_to_numpy else list(result)
+        return result[0] if single else result
 
     def encode_tokens(self, rows: Sequence[Sequence[int]], skip: int = 0) -> np.ndarray:
         """Texts that are token ids already, special tokens included -> (N, D), scaled as ``encode`` does.
@@ -123,7 +201,7 @@ class TextEncoder:
         keys = [array("i", ids).tobytes() for ids in rows]
         names = {key: f"with the tokens {list(ids)[:8]} ..." for key, ids in zip(keys, rows, strict=True)}
         with Progress(None, shown=False) as line:
-            batches = self._finite(names, BATCH_TOKENS, skip, "sentence", line)
+            batches = self._finite(names, BATCH_TOKENS, skip, False, line)
             return as_array(self._gather(batches, keys, self._columns(None)))
 
     def _gather(
@@ -131,7 +209,7 @@ class TextEncoder:
         batches: Iterator[tuple[Batch, Tensor]],
         keys: list[bytes],
         columns: int,
-        normalize: bool | None = None,
+        normalize_embeddings: bool = False,
         dtype: str | None = None,
     ) -> Tensor:
         """The vectors (N, ``columns``) of N texts, given by their tokens, from batches of the distinct ones."""
@@ -140,7 +218,7 @@ class TextEncoder:
         vectors = torch.empty(len(rows), columns, dtype=self.dtype)
         with self.computing(dtype):
             for batch, result in batches:
-                vectors[batch.texts] = self._scaled(result, normalize, columns).cpu()
+                vectors[batch.texts] = self._scaled(result, normalize_embeddings, columns).cpu()
         if len(rows) < len(keys):
             vectors = vectors[[rows[key] for key in keys]]
         return vectors
@@ -158,52 +236,55 @@ class TextEncoder:
         return [states[key].clone() for key in keys]  # copies, outside of inference mode
 
     def _finite(
-        self, distinct: dict[bytes, str], batch_tokens: int, skip: int, output: str, line: Progress
+        self, distinct: dict[bytes, str], batch_tokens: int, skip: int, by_token: bool, line: Progress
     ) -> Iterator[tuple[Batch, Any]]:
         """``_computed`` of the distinct tokens; ``InputError`` names a text whose numbers are not finite."""
         keys = list(distinct)
-        for batch, result in self._computed(keys, batch_tokens, skip, output):
+        for batch, result in self._computed(keys, batch_tokens, skip, by_token):
             if not all_finite(result):
-                name = one_line(distinct[self._culprit([keys[text] for text in batch.texts], output)])
+                name = one_line(distinct[self._culprit([keys[text] for text in batch.texts], by_token)])
                 raise InputError(f"the vector of {name} holds NaN or infinity: the model's weights are too large")
             yield batch, result
             line.update(batch.tokens)
 
-    def _culprit(self, keys: list[bytes], output: str) -> bytes:
+    def _culprit(self, keys: list[bytes], by_token: bool) -> bytes:
         """The first of some texts whose numbers are not finite. NaN reaches all texts that share a row with it."""
         for key in keys:
-            for _, result in self._computed([key], 1, 0, output):
+            for _, result in self._computed([key], 1, 0, by_token):
                 if not all_finite(result):
                     return key
         return keys[0]
 
-    def _computed(self, keys: list[bytes], batch_tokens: int, skip: int, output: str) -> Iterator[tuple[Batch, Any]]:
+    def _computed(self, keys: list[bytes], batch_tokens: int, skip: int, by_token: bool) -> Iterator[tuple[Batch, Any]]:
         """Each batch of texts, given by their tokens, with its vectors (N, ``width``) or the states of its texts."""
         for batch in packed_batches(keys, batch_tokens):
             if skip and not (batch.places[:, skip:] >= 0).any(dim=1).all():
                 raise InputError("a text has no token of its own after its prompt, and include_prompt is false")
-            yield batch, self.states(batch) if output == "token" else self.vectors(batch, skip)
+            if by_token:
+                yield batch, self.states(batch)
+            else:
+                yield batch, self.vectors(batch, skip)
 
     def _columns(self, truncate_dim: int | None) -> int:
         """How many columns ``encode`` returns."""
         if truncate_dim is None:
-            return min(self.settings.truncate_dim or self.width, self.width)
+            return self.get_embedding_dimension()
         check_count("truncate_dim", truncate_dim)
         if truncate_dim > self.width:
             raise InputError(f"truncate_dim {truncate_dim} is above {self.width}, the number of columns")
         return int(truncate_dim)
 
-    def _scaled(self, vectors: Tensor, normalize: bool | None, columns: int) -> Tensor:
+    def _scaled(self, vectors: Tensor, normalize_embeddings: bool, columns: int) -> Tensor:
         """Vectors (N, ``width``) cut and scaled as ``encode`` returns them, (N, ``columns``)."""
-        if normalize is None and self.normalize:
+        if self.normalize and not normalize_embeddings:  # scaling twice could change a last bit
             vectors = unit(vectors)
         vectors = vectors[:, :columns]
-        if normalize:
+        if normalize_embeddings:
             vectors = unit(vectors)
         return vectors
 
     def encode_stream(
-        self, texts: Iterable[str], progress: bool = False, *, total: int | None = None, **options: Any
+        self, texts: Iterable[str], *, show_progress_bar: bool = False, total: int | None = None, **options: Any
     ) -> Iterator[np.ndarray | Tensor | list]:
         """``encode`` for more texts than fit in memory: yields the results of a few thousand texts at a time, in order.
 
@@ -211,26 +292,24 @@ class TextEncoder:
         ``encode``. ``self.truncated`` keeps counting. Raises ``InputError`` as ``encode`` does, at the first bad text.
         """
         truncated = self.truncated = 0
-        with Progress(total, progress) as line:
+        with Progress(total, show_progress_bar) as line:
             for chunk in chunks(valid_texts(texts)):
-                result = self.encode(chunk, progress=line, **options)
+                result = self.encode(chunk, show_progress_bar=line, **options)
                 truncated = self.truncated = truncated + self.truncated
                 yield result
 
-    def similarity(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """Every row of a (N, D) with every row of b (M, D) -> (N, M), in the finer dtype of the two.
-
-        ``settings.similarity`` says how: "cosine", "dot", or minus the "euclidean" or "manhattan" distance.
-        """
-        return similarity(a, b, self.settings.similarity)
-
-    def encode_query(self, texts: Sequence[str], **options: Any) -> Any:
+    def encode_query(self, texts: str | Sequence[str], **options: Any) -> Any:
         """``encode`` with the model's prompt for queries; without one if it has none."""
-        return self.encode(texts, prompt=role_prompt(self.settings, "query"), **options)
+        return self._encode_role("query", texts, options)
 
-    def encode_document(self, texts: Sequence[str], **options: Any) -> Any:
+    def encode_document(self, texts: str | Sequence[str], **options: Any) -> Any:
         """``encode`` with the model's prompt for documents; without one if it has none."""
-        return self.encode(texts, prompt=role_prompt(self.settings, "document"), **options)
+        return self._encode_role("document", texts, options)
+
+    def _encode_role(self, role: str, texts: str | Sequence[str], options: dict[str, Any]) -> Any:
+        if options.get("prompt") is None and options.get("prompt_name") is None:
+            options["prompt"] = role_prompt(self.settings, role)
+        return self.encode(texts, **options)
 
 
 def all_finite(result: Tensor | list[Tensor]) -> bool:

@@ -19,6 +19,7 @@ from minisbert.core.checks import check
 from minisbert.search.vectors import check_k
 
 LEVELS = 255  # steps of an int8 code: 256 values
+PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")  # sentence-transformers' names
 BITS_SET = np.array([bin(byte).count("1") for byte in range(256)], dtype=np.uint8)
 
 
@@ -78,6 +79,21 @@ def from_bits(bits: np.ndarray, width: int) -> np.ndarray:
     if -(-width // 8) != bits.shape[-1]:
         raise ValueError(f"{bits.shape[-1]} bytes do not hold {width} columns: {-(-width // 8)} are needed")
     return 2 * np.unpackbits(bits, axis=-1, count=width).astype(np.float32) - 1
+
+
+def quantize(vectors: ArrayLike, precision: str) -> np.ndarray:
+    """Vectors (N, D) in one of ``PRECISIONS``, as sentence-transformers' ``quantize_embeddings`` without ranges.
+
+    "int8" and "uint8" divide the range of these very vectors, which are two at least: codes of two calls cannot be
+    compared. "binary" is "ubinary" less 128.
+    """
+    if precision == "float32":
+        return as_floats(vectors)
+    if precision in ("int8", "uint8"):
+        codes = to_int8(vectors, calibrate(vectors))
+        return codes if precision == "int8" else codes.view(np.uint8) ^ 128
+    bits = to_bits(vectors)
+    return bits if precision == "ubinary" else (bits ^ 128).view(np.int8)
 
 
 def hamming(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -35,7 +35,7 @@ def load_encoder(options: RunSettings, device: torch.device) -> SentenceEncoder:
     }
     if not trains.get(kind, issubclass(kind, SentenceEncoder)):
         raise InputError(f"--model {options.model}: a {kind.__name__} is not trained by objective {objective}")
-    encoder = kind.load(folder.path, pooling, device, options.max_length)
+    encoder = kind.load(folder.path, pooling=pooling, device=device, max_seq_length=options.max_length)
     if objective in LATE and kind is not MultiVectorEncoder:
         encoder = MultiVectorEncoder.around(encoder)
     if options.attention_start == "random" and reads(objective, "attention_start"):

@@ -55,7 +55,7 @@ def test_golden_values(name, formulas):
     for i in GOLDEN_LAYERS[name]:
         assert_parity(f"{name} layer {i}", states[i + 1][mask], expected[f"layers.{i}"][mask], PIECE)
     for kind, prompt in (("vectors", None), ("queries", "query")):
-        ours = encoder.encode(SENTENCES, prompt_name=prompt, convert="tensor")
+        ours = encoder.encode(SENTENCES, prompt_name=prompt, convert_to_tensor=True)
         assert_parity(f"{name} {kind}", ours, expected[kind], PIECE)
     assert (expected["vectors"] - expected["queries"]).abs().max() > 0.1
     assert name != "modernbert" or mask.sum(dim=1).max() > 4 * 2 + 1, "a text must be longer than a window"
@@ -288,7 +288,7 @@ def test_folders_open_here_and_there_also_after_saving(copy, tmp_path, published
             theirs = SentenceTransformer(str(path), **options).double()
             for prompt in [None, "query"] if encoder.settings.prompts.get("query") else [None]:
                 expected = theirs.encode(ALL, prompt_name=prompt, convert_to_tensor=True)
-                found = ours.encode(ALL, prompt_name=prompt, convert="tensor")
+                found = ours.encode(ALL, prompt_name=prompt, convert_to_tensor=True)
                 assert_parity(f"{published}, {path.name}, prompt {prompt}", found, expected, PIECE)
     vectors = [SentenceEncoder.load(path).encode(ALL) for path in (folder, tmp_path / "saved")]
     assert (vectors[0] == vectors[1]).all()
@@ -415,7 +415,7 @@ def test_a_file_without_one_of_its_tensors(copy, name, file, key):
 @pytest.mark.parametrize(("name", "most"), [("mpnet", 27), ("modernbert", 90), ("qwen3", 160), ("gemma", 70)])
 def test_more_tokens_than_positions(name, most):
     with pytest.raises(InputError, match=rf"length of {most + 1} is above the position table of .* which has {most}"):
-        SentenceEncoder.load(folder_of(name), limit=most + 1)
+        SentenceEncoder.load(folder_of(name), max_seq_length=most + 1)
 
 
 @pytest.mark.parametrize("name", NAMES)

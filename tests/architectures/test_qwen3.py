@@ -64,8 +64,8 @@ def test_the_mask_with_pads_before_and_after_a_text():
 def test_the_last_token_is_pooled_in_any_batch():
     """Not a pad, not the last column: alone, packed with others, and in a padded batch."""
     encoder = SentenceEncoder.load(FOLDER).double()
-    together = encoder.encode(TEXTS, convert="tensor")
-    states = encoder.encode(TEXTS, output="token", convert="tensor")
+    together = encoder.encode(TEXTS, convert_to_tensor=True)
+    states = encoder.encode(TEXTS, output_value="token_embeddings", convert_to_tensor=True)
     unit = torch.stack([each[-1] / each[-1].norm() for each in states])
     assert_parity("last token", together, unit, PIECE)
     end = encoder.tokenizer.backend.token_to_id("<|endoftext|>")
@@ -74,7 +74,7 @@ def test_the_last_token_is_pooled_in_any_batch():
     longest = max(map(len, rows))
     ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
     mask = torch.arange(longest) < torch.tensor([*map(len, rows)])[:, None]
-    assert_parity("padded", encoder(ids, mask), encoder.encode(SENTENCES, convert="tensor"), PIECE)
+    assert_parity("padded", encoder(ids, mask), encoder.encode(SENTENCES, convert_to_tensor=True), PIECE)
 
 
 def test_the_size_of_the_smallest_published_model():

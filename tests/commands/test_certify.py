@@ -254,7 +254,7 @@ def test_pads_after_a_text_whose_last_token_counts(pads):
     ],
 )
 def test_plain_means_though_the_model_asks_for_more(encoder, tiny, pooling, scaled, prompt, cause):
-    model = SentenceEncoder.load(tiny, pooling)
+    model = SentenceEncoder.load(tiny, pooling=pooling)
     model.normalize = scaled
     found = certify(model, TEXTS, right(encoder), prompt)
     assert found.causes == (cause,)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
@@ -115,10 +116,10 @@ def test_a_long_file_is_streamed_in_chunks(tiny, lines, tmp_path, monkeypatch):
 def test_a_file_that_changes_meanwhile_is_an_error_and_nothing_is_written(tiny, lines, tmp_path, monkeypatch):
     load = SentenceEncoder.load
 
-    def slow_load(*arguments: object) -> SentenceEncoder:
+    def slow_load(*arguments: object, **options: object) -> SentenceEncoder:
         with open(lines, "a", encoding="utf-8") as file:
             file.write("a bird\n")
-        return load(*arguments)
+        return load(*arguments, **options)
 
     monkeypatch.setattr(SentenceEncoder, "load", slow_load)
     with pytest.raises(InputError, match="4 texts were counted, but 5 encoded: has the file changed"):
@@ -130,8 +131,8 @@ def test_a_file_that_changes_meanwhile_is_an_error_and_nothing_is_written(tiny, 
     ("flags", "options"),
     [
         (["--truncate-dim", "5"], {"truncate_dim": 5}),
-        (["--truncate-dim", "5", "--normalize"], {"truncate_dim": 5, "normalize": True}),
-        (["--no-normalize", "--batch-tokens", "8"], {"normalize": False, "batch_tokens": 8}),
+        (["--truncate-dim", "5", "--normalize"], {"truncate_dim": 5, "normalize_embeddings": True}),
+        (["--batch-size", "8"], {"batch_size": 8}),
         (["--prompt", "the sun "], {"prompt": "the sun "}),
         (["--prompt-name", "query"], {"prompt": "a bird "}),
         (["--pooling", "cls"], {}),
@@ -160,10 +161,10 @@ def test_bfloat16_by_flag(tiny, tmp_path, monkeypatch):
 
 def test_states_of_tokens_are_concatenated(tiny, lines, tmp_path, capsys):
     out = tmp_path / "states.safetensors"
-    main(["--model", str(tiny), "--file", str(lines), "--output", "token", "--out", str(out)])
+    main(["--model", str(tiny), "--file", str(lines), "--tokens", "--out", str(out)])
     model, found = SentenceEncoder.load(tiny), load_file(out)
     assert found["lengths"].tolist() == [len(ids) for ids in model.tokenizer.encode(TEXTS).ids]
-    np.testing.assert_array_equal(found["states"], np.concatenate(model.encode(TEXTS, output="token")))
+    np.testing.assert_array_equal(found["states"], torch.cat(model.encode(TEXTS, output_value="token_embeddings")))
     assert "wrote 4 texts' states of width 24" in capsys.readouterr().err
 
 
@@ -250,13 +251,13 @@ def test_a_path_that_cannot_be_written_fails_before_the_work(tiny, tmp_path, mon
         (["a cat", "--heatmap", "map.jpg"], r"--heatmap map\.jpg: the name must end in \.png"),
         (["a cat", "--heatmap", "map.png", "--out", "v.npy"], "--out writes vectors, --heatmap draws"),
         (["a cat"] * 61 + ["--heatmap", "map.png"], r"61 texts are too many for a heat map \(at most 60\)"),
-        (["a cat", "--output", "token"], r"--output token need --out F\.safetensors"),
-        (["a cat", "--output", "token", "--out", "v.npy"], r"--output token need --out F\.safetensors"),
+        (["a cat", "--tokens"], r"--tokens need --out F\.safetensors"),
+        (["a cat", "--tokens", "--out", "v.npy"], r"--tokens need --out F\.safetensors"),
         (["a cat", "--out", "v.npy", "--overwrite"], "--overwrite is for the folder of --shard-rows"),
         (["a cat", "--out", "d", "--shard-rows", "5"], "--shard-rows needs --file F and --out DIR"),
         (["--file", "t.txt", "--shard-rows", "5"], "--shard-rows needs --file F and --out DIR"),
         (["--file", "t.txt", "--out", "v.npy", "--shard-rows", "5"], r"v\.npy: --shard-rows writes a folder"),
-        (["--file", "t.txt", "--out", "d", "--shard-rows", "5", "--output", "token"], "--shard-rows writes vectors of"),
+        (["--file", "t.txt", "--out", "d", "--shard-rows", "5", "--tokens"], "--shard-rows writes vectors of"),
         (["--file", "t.txt", "--out", "d", "--shard-rows", "5"], r"t\.txt does not exist"),
         (["--file", "/dev/null", "--out", "d", "--shard-rows", "5"], "/dev/null .*can be read only once"),
         (["--file", __file__, "--out", __file__, "--shard-rows", "5"], "--shard-rows writes a folder"),

@@ -58,11 +58,11 @@ def test_vectors_are_those_of_the_eager_encoder(folder, tiny_package):
     ours, eager = CompiledEncoder.load(folder, tiny_package), SentenceEncoder.load(folder)
     assert not isinstance(ours, torch.nn.Module)
     for texts in SHAPES:
-        for options in ({}, {"normalize": False}, {"truncate_dim": 7, "normalize": True}, {"prompt": "the sun "}):
+        for options in ({}, {"truncate_dim": 7, "normalize_embeddings": True}, {"prompt": "the sun "}):
             found, expected = ours.encode(texts, **options), eager.encode(texts, **options)
             assert found.dtype == np.float32
             assert abs(found - expected).max() <= MINILM_VECTOR
-        assert abs(ours.encode(texts, batch_tokens=20) - eager.encode(texts)).max() <= MINILM_VECTOR
+        assert abs(ours.encode(texts, batch_size=1) - eager.encode(texts)).max() <= MINILM_VECTOR
     assert ours.encode([]).shape == (0, ours.width) == (0, eager.width)
     assert ours.encode(["cat " * 40]).shape == (1, ours.width)
     assert ours.truncated == 1
@@ -70,7 +70,7 @@ def test_vectors_are_those_of_the_eager_encoder(folder, tiny_package):
     np.testing.assert_array_equal(ours.similarity(vectors, vectors), eager.similarity(vectors, vectors))
     assert abs(np.concatenate(list(ours.encode_stream(iter(TEXTS)))) - vectors).max() <= MINILM_VECTOR
     for options, message in (
-        ({"output": "token"}, "hidden states"),
+        ({"output_value": "token_embeddings"}, "hidden states"),
         ({"dtype": "bfloat16"}, "compiled for dtype float32, not bfloat16"),
     ):
         with pytest.raises(InputError, match=message):

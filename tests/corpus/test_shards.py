@@ -106,7 +106,9 @@ def test_merged_shards_have_the_vectors_of_one_call(encode, folder, tiny, text, 
 def test_a_shard_is_a_file_for_numpy(encode, folder, tiny, capsys):
     encode("--truncate-dim", "5", "--normalize", "--prompt", "the sun ")
     assert f"wrote 4 shards with 7 vectors of width 5 to {folder}\n" in capsys.readouterr().err
-    expected = SentenceEncoder.load(tiny).encode(TEXTS[2:4], truncate_dim=5, normalize=True, prompt="the sun ")
+    expected = SentenceEncoder.load(tiny).encode(
+        TEXTS[2:4], truncate_dim=5, normalize_embeddings=True, prompt="the sun "
+    )
     # equal to the bit: the same rows in the same batch
     np.testing.assert_array_equal(np.load(folder / "shard-00001.npy"), expected)
 
@@ -219,12 +221,12 @@ def test_exchanged_shards_are_encoded_again(encode, folder, finishes):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--normalize"], "with normalize 'None', not 'True': give"),
+        (["--normalize"], "with normalize_embeddings 'False', not 'True': give"),
         (["--truncate-dim", "5"], "with width '24', not '5'"),
         (["--prompt", "x "], "with prompt '', not 'x '"),
         (["--pooling", "cls"], "with pooling 'mean', not 'cls': give"),
         (["--max-length", "8"], "with max_length '16', not '8': give"),
-        (["--shard-rows", "3", "--normalize"], "normalize 'None', not 'True'; shard_rows '2', not '3'"),
+        (["--shard-rows", "3", "--normalize"], "normalize_embeddings 'False', not 'True'; shard_rows '2', not '3'"),
         (["--model", "other"], "with another model: give"),
     ],
 )
@@ -259,7 +261,7 @@ def test_another_text_is_refused_and_replaced_if_asked(encode, text, folder, enc
         (b"a cat\n\n", [], "line 2: an empty line"),
         (b"a cat\nd\xf6g\n", [], "line 2: not UTF-8"),
         (b"", [], "is empty"),
-        (b"a cat\n", ["--truncate-dim", "25"], "truncate-dim 25 is not in 1 to 24"),
+        (b"a cat\n", ["--truncate-dim", "25"], "truncate_dim 25 is above 24"),
         (b"a cat\n", ["--model", "no-model"], "neither a folder nor one of"),
         (b"a cat\n", ["--model", str(ARCHITECTURES / "tiny-colbert")], "not for those of a MultiVectorEncoder"),
         (b"a cat\n", ["--model", str(ARCHITECTURES / "tiny-splade")], "not for those of a SparseEncoder"),

@@ -55,15 +55,15 @@ def test_the_vectors_of_encode_bit_for_bit_and_the_other_columns(tiny, kind):
 
 
 def test_every_option_reaches_the_encoder(tiny):
-    options = {"normalize": True, "truncate_dim": 7, "prompt": "the "}
-    encode = EncodeBatch(tiny, text="sentence", vector="v", pooling="max", max_length=5, **options)
-    encoder = SentenceEncoder.load(tiny, pooling="max", limit=5)
+    options = {"normalize_embeddings": True, "truncate_dim": 7, "prompt": "the "}
+    encode = EncodeBatch(tiny, text="sentence", vector="v", pooling="max", max_seq_length=5, **options)
+    encoder = SentenceEncoder.load(tiny, pooling="max", max_seq_length=5)
     expected = encoder.encode(TEXTS, **options)
     assert encoder.truncated == 2
     found = encode({"sentence": TEXTS, "text": [1, 2, 3, 4, 5]})
     np.testing.assert_array_equal(found["v"], expected)
     assert found["text"] == [1, 2, 3, 4, 5]
-    for name, other in {"normalize": False, "truncate_dim": None, "prompt": None}.items():
+    for name, other in {"normalize_embeddings": False, "truncate_dim": None, "prompt": None}.items():
         assert not np.array_equal(encoder.encode(TEXTS, **options | {name: other}), expected)
     for wrong in ({"truncate_dim": 25}, {"dtype": "half"}, {"prompt_name": "song"}):
         with pytest.raises(InputError, match=str(*wrong.values())):
@@ -118,7 +118,7 @@ def test_a_pickled_copy_carries_settings_and_does_not_load_again(tiny):
         pickled = pickle.dumps(encode)
         assert len(pickled) < 2000
         np.testing.assert_array_equal(pickle.loads(pickled)({"text": TEXTS})["vector"], first)
-    assert EncodeBatch(tiny, text="t", normalize=False)({"t": ["a"]})["vector"].shape == (1, 24)
+    assert EncodeBatch(tiny, text="t", normalize_embeddings=False)({"t": ["a"]})["vector"].shape == (1, 24)
     assert worker_encoder.cache_info().misses == 1
     for _ in range(2):
         assert not np.array_equal(largest({"text": TEXTS})["vector"], first)

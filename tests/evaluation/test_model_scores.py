@@ -27,7 +27,9 @@ def rows_with(labels: list[int], first: str = "u") -> list[Row]:
 
 def fake(task: str, outputs: list) -> SimpleNamespace:
     """A model whose scores are known."""
-    return SimpleNamespace(task=task, scores=lambda firsts, seconds, progress: np.array(outputs, dtype=np.float32))
+    return SimpleNamespace(
+        task=task, scores=lambda firsts, seconds, show_progress_bar: np.array(outputs, dtype=np.float32)
+    )
 
 
 class Compass:
@@ -36,7 +38,7 @@ class Compass:
     def __init__(self, **angles: float):
         self.angles = angles | {"v": 0}
 
-    def encode(self, texts: list[str], progress: bool = False) -> np.ndarray:
+    def encode(self, texts: list[str], show_progress_bar: bool = False) -> np.ndarray:
         angles = np.radians([self.angles[text] for text in texts])
         return 3 * np.stack([np.cos(angles), np.sin(angles)], axis=1)
 

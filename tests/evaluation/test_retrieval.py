@@ -340,7 +340,7 @@ def test_a_run_is_judged_by_its_search(tiny, folder, tmp_path, capsys):
     """The best model by nDCG@10 is saved, and its scores are those of the command."""
     files = toys.write_all(tmp_path)
     data = ["--objective", "mnr", "--data", files["triplets"], "--dev", files["dev"], "--test", files["test"]]
-    steps = ["--max-steps", "2", "--batch-size", "5", "--lr", "1e-3", "--eval-every", "1", "--precision", "float32"]
+    steps = ["--max-steps", "2", "--batch-size", "5", "--lr", "1e-3", "--eval-every", "1", "--dtype", "float32"]
     train(["--model", str(tiny), *data, *steps, "--retrieval", folder, "--out", str(tmp_path / "run")])
     captured = capsys.readouterr()
     assert f"retrieval {folder} (3 dev queries)" in captured.err

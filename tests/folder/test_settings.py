@@ -178,7 +178,7 @@ def make(tmp_path: Path) -> Callable:
 
 def vectors(folder: Path) -> torch.Tensor:
     """The vectors of TEXTS in float64."""
-    return SentenceEncoder.load(folder).double().encode(TEXTS, convert="tensor")
+    return SentenceEncoder.load(folder).double().encode(TEXTS, convert_to_tensor=True)
 
 
 def reference(folder: Path) -> torch.nn.Module:
@@ -223,7 +223,7 @@ def test_a_setting_changes_vectors_and_a_saved_folder_has_the_same(make, tmp_pat
     again = SentenceEncoder.load(tmp_path / "saved")
     assert (again.settings, again.tokenizer.limit) == (encoder.settings, encoder.tokenizer.limit)
     assert name not in IDS or encoder.tokenizer.encode(TEXTS[:1]).ids == [IDS[name]]
-    assert_parity(name, again.double().encode(TEXTS, convert="tensor"), changed, PIECE)
+    assert_parity(name, again.double().encode(TEXTS, convert_to_tensor=True), changed, PIECE)
 
 
 @pytest.mark.reference
@@ -338,12 +338,12 @@ def test_prompts_equal_sentence_transformers(make, include):
     names = {"prompt_name": "other"}, {"prompt_name": "document"}  # every model has the latter: an empty one
     for given in ({}, *names, {"prompt": "the moon "}, {"prompt": ""}):
         expected = theirs.encode(TEXTS, convert_to_tensor=True, **given)
-        assert_parity(f"prompt {given}", encoder.encode(TEXTS, convert="tensor", **given), expected, PIECE)
-        stream = torch.cat([*encoder.encode_stream(iter(TEXTS), convert="tensor", **given)])
+        assert_parity(f"prompt {given}", encoder.encode(TEXTS, convert_to_tensor=True, **given), expected, PIECE)
+        stream = torch.cat([*encoder.encode_stream(iter(TEXTS), convert_to_tensor=True, **given)])
         assert_parity(f"prompt {given}, streamed", stream, expected, PIECE)
         states = theirs.encode(TEXTS, output_value="token_embeddings", **given)
-        for ours, other in zip(encoder.encode(TEXTS, output="token", **given), states, strict=True):
-            assert_parity(f"prompt {given}, tokens", torch.from_numpy(ours), other, PIECE)
+        for ours, other in zip(encoder.encode(TEXTS, output_value="token_embeddings", **given), states, strict=True):
+            assert_parity(f"prompt {given}, tokens", ours, other, PIECE)
 
 
 def test_a_prompt_is_put_before_each_text(make):
@@ -412,7 +412,7 @@ def test_heads_read_whole_vectors_of_texts_without_a_prompt(make):
     whole = PairModel(SentenceEncoder.load(plain), head).eval().scores(*pairs)
     np.testing.assert_array_equal(PairModel(encoder, head).eval().scores(*pairs), whole)
     assert encoder.encode(TEXTS, truncate_dim=24).shape[1] == 24
-    assert encoder.encode(TEXTS[:1], output="token")[0].shape[1] == 24
+    assert encoder.encode(TEXTS[:1], output_value="token_embeddings")[0].shape[1] == 24
 
 
 # -------------------------------------------------------------------------------------------- refused

@@ -141,7 +141,7 @@ def test_skipped_words_have_no_vector_in_documents_only(folder):
 def test_a_text_has_the_same_vectors_in_any_batch(folder):
     encoder = MultiVectorEncoder.load(folder).double()
     for query in (True, False):
-        together = encoder.encode(ALL, query=query, batch_tokens=40)
+        together = encoder.encode(ALL, query=query, batch_size=1)
         alone = [torch.from_numpy(encoder.encode([text], query=query)[0]) for text in ALL]
         assert_rows("alone", together, alone)
     assert encoder.encode([], query=False).shape == (0, 7)
@@ -168,7 +168,7 @@ def test_arguments_of_other_types(folder):
     encoder = MultiVectorEncoder.load(folder)
     for options, message in (
         ({"query": "yes"}, "query must be one of"),
-        ({"batch_tokens": 2.5}, "batch_tokens must be"),
+        ({"batch_size": 2.5}, "batch_size must be"),
     ):
         with pytest.raises(InputError, match=message):
             encoder.encode(["a cat"], **options)
@@ -268,7 +268,7 @@ def test_settings_that_are_not_computed(folder, name, changes, message):
 
 def test_a_folder_without_its_projection(folder):
     with pytest.raises(InputError, match="which pools nothing"):
-        MultiVectorEncoder.load(folder, "cls")
+        MultiVectorEncoder.load(folder, pooling="cls")
     modules = json.loads((folder / "modules.json").read_text())
     (folder / "modules.json").write_text(json.dumps([modules[0], *modules[2:]]))
     with pytest.raises(InputError, match="only Transformer, Dense, Normalize"):

@@ -52,7 +52,7 @@ def change(path: Path, **changes: object) -> None:
 
 def test_scores_are_in_the_callers_order_and_both_sentences_are_read(model, monkeypatch):
     monkeypatch.setattr("minisbert.models.pair_model.HEAD_PAIRS", 4)  # of six pairs: two blocks
-    together = model.scores(FIRSTS, SECONDS, batch_tokens=30)
+    together = model.scores(FIRSTS, SECONDS, batch_size=1)
     alone = [model.scores([a], [b])[0] for a, b in zip(FIRSTS, SECONDS, strict=True)]
     np.testing.assert_allclose(together, alone, rtol=0, atol=2e-6)  # float32
     assert len({round(float(np.ravel(score)[0]), 4) for score in alone}) == len(FIRSTS), "each pair has its own score"
@@ -111,8 +111,8 @@ def test_what_cannot_be_scored(model):
     ):
         with pytest.raises(InputError, match=message):
             model.scores(firsts, seconds)
-    with pytest.raises(InputError, match="batch_tokens must be an integer from 1"):
-        model.scores(["a"], ["b"], batch_tokens=2.5)
+    with pytest.raises(InputError, match="batch_size must be an integer from 1"):
+        model.scores(["a"], ["b"], batch_size=2.5)
     model.head.mlp[-1].weight.data.fill_(torch.nan)
     with pytest.raises(InputError, match="a score is NaN or infinite"):
         model.scores(FIRSTS, SECONDS)
@@ -393,7 +393,7 @@ def test_a_cross_encoder_whose_tokenizer_gives_no_token_types(options, tmp_path)
 def test_a_joint_model_with_that_head_opens_as_a_cross_encoder(tiny, tmp_path, task):
     """Also with another limit of tokens, and with a pooler in the encoder, which the head does not use."""
     torch.manual_seed(5)
-    model = PairModel(SentenceEncoder.load(tiny, limit=9), ClassifierHead(24, dropout=0.2), task).eval()
+    model = PairModel(SentenceEncoder.load(tiny, max_seq_length=9), ClassifierHead(24, dropout=0.2), task).eval()
     torch.nn.init.normal_(model.head.mlp[3].weight)
     model.save(tmp_path / "saved")
     theirs = cross_encoder(tmp_path / "saved")

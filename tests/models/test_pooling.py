@@ -119,7 +119,7 @@ def test_several_poolings_are_concatenated_in_the_order_of_the_name():
 
 def test_an_encoder_computes_only_what_its_pooling_needs(tiny, monkeypatch):
     for mode, expected in (("mean", [False, False]), ("first-last", [True, False]), ("cls+pooler", [False, True])):
-        encoder, given = SentenceEncoder.load(tiny, mode), []
+        encoder, given = SentenceEncoder.load(tiny, pooling=mode), []
         forward = encoder.pooling.forward
         spy = lambda *states, forward=forward, given=given: given.append(states[2:]) or forward(*states)  # noqa: E731
         monkeypatch.setattr(encoder.pooling, "forward", spy)
@@ -142,7 +142,7 @@ def edit_json(path, **changes):
 
 @pytest.mark.parametrize(("mode", "normalize"), [("mean", True), ("cls+max+mean", False), ("max+mean", True)])
 def test_what_is_written_is_read_back(tiny, tmp_path, mode, normalize):
-    encoder = SentenceEncoder.load(tiny, mode)
+    encoder = SentenceEncoder.load(tiny, pooling=mode)
     encoder.normalize = normalize
     encoder.save(tmp_path / "saved")
     saved = ModelFolder(tmp_path / "saved")

@@ -7,6 +7,7 @@ import shutil
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -98,7 +99,7 @@ def test_a_folder_without_pooling_has_the_mean_unscaled_and_says_so(tiny, plain,
     model = SentenceEncoder.load(plain)
     assert capsys.readouterr().err.startswith(f"{plain} states no pooling (1_Pooling/config.json): the mean is taken")
     np.testing.assert_allclose(model.encode(TEXTS[:1])[0], states_of(tiny, TEXTS[0]).mean(axis=0), atol=1e-6, rtol=0)
-    np.testing.assert_allclose(np.linalg.norm(model.encode(TEXTS, normalize=True), axis=1), 1, atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(model.encode(TEXTS, normalize_embeddings=True), axis=1), 1, atol=1e-6)
     model = SentenceEncoder.load(plain, pooling="max")
     assert (model.pooling.mode, model.normalize) == ("max", False)
     assert capsys.readouterr().err == ""
@@ -116,7 +117,7 @@ def test_every_pooling_overrides_the_folders_and_reads_what_it_needs(tiny, pooli
 
 
 @pytest.mark.parametrize(("double", "bound"), [(False, 1e-6), (True, 1e-12)])
-def test_a_vector_does_not_depend_on_its_batch(tiny, double, bound):
+def test_a_vector_does_not_depend_on_its_batch(tiny, double, bound, monkeypatch):
     """The same text alone, beside longer ones and in batches of every size; vectors have length 1."""
     model = SentenceEncoder.load(tiny)
     model = model.double() if double else model
@@ -124,22 +125,24 @@ def test_a_vector_does_not_depend_on_its_batch(tiny, double, bound):
     assert alone.dtype == (np.float64 if double else np.float32)
     assert alone.shape == (len(TEXTS), 24)
     np.testing.assert_allclose((alone**2).sum(axis=1), 1, atol=1e-6, rtol=0)
-    for batch_tokens in (1, 16, 23, np.int64(40), 64, 10_000):
-        np.testing.assert_allclose(model.encode(TEXTS, batch_tokens), alone, atol=bound, rtol=0)
+    monkeypatch.setattr(text_encoder, "TEXT_TOKENS", 1)  # batches of so many tokens
+    for batch_size in (1, 16, 23, np.int64(40), 64, 10_000):
+        np.testing.assert_allclose(model.encode(TEXTS, batch_size=batch_size), alone, atol=bound, rtol=0)
 
 
 @given(st.lists(st.sampled_from(TEXTS), min_size=1, max_size=12), st.integers(1, 200))
 @settings(max_examples=25)
-def test_a_vector_does_not_depend_on_its_company(model, texts, batch_tokens):
-    alone = dict(zip(TEXTS, model.encode(TEXTS, batch_tokens=1), strict=True))
-    vectors = model.encode(texts, batch_tokens)
+def test_a_vector_does_not_depend_on_its_company(model, texts, batch_size):
+    alone = dict(zip(TEXTS, model.encode(TEXTS, batch_size=1), strict=True))
+    with mock.patch.object(text_encoder, "TEXT_TOKENS", 1):
+        vectors = model.encode(texts, batch_size=batch_size)
     np.testing.assert_allclose(vectors, np.stack([alone[text] for text in texts]), atol=1e-6, rtol=0)
 
 
 def test_no_texts_and_an_empty_text(model):
     vectors = model.encode([])
     assert (vectors.shape, vectors.dtype, model.truncated) == ((0, 24), np.float32, 0)
-    assert model.encode([], output="token") == []
+    assert model.encode([], output_value="token_embeddings") == []
     with torch.inference_mode():
         expected = model(torch.tensor([[2, 3]]))[0]  # [CLS] [SEP]
     np.testing.assert_allclose(model.encode([""])[0], expected.numpy(), atol=1e-6, rtol=0)
@@ -210,34 +213,38 @@ def test_texts_of_the_same_tokens_are_computed_once_and_copied(tiny, model, monk
     assert sorted(seen) == [0, 1, 2]
     alone = np.concatenate([model.encode([text]) for text in texts])
     np.testing.assert_allclose(vectors, alone, atol=1e-6, rtol=0)
-    states = model.encode(["a dog", "a dog"], output="token")
+    states = model.encode(["a dog", "a dog"], output_value="token_embeddings")
     states[0][:] = 0
     assert abs(states[1]).max() > 0
 
 
 @pytest.mark.parametrize("truncate_dim", [None, 1, 7, 24])
-@pytest.mark.parametrize("normalize", [None, True, False])
-def test_normalize_and_truncate_dim(tiny, model, normalize, truncate_dim):
-    """None: the model's own scaling, then the cut. True: the cut, then scaling. False: no scaling."""
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("own", [True, False])
+def test_normalize_and_truncate_dim(tiny, own, normalize, truncate_dim):
+    """False: the model's own scaling, then the cut. True: the cut, then scaling."""
+    model = SentenceEncoder.load(tiny)
+    model.normalize = own
     expected = np.stack([states_of(tiny, text, double=True).mean(axis=0) for text in TEXTS])
-    expected = (unit(expected) if normalize is None else expected)[:, :truncate_dim]
+    expected = (unit(expected) if own else expected)[:, :truncate_dim]
     expected = unit(expected) if normalize else expected
-    vectors = model.encode(TEXTS, normalize=normalize, truncate_dim=truncate_dim)
+    vectors = model.encode(TEXTS, normalize_embeddings=normalize, truncate_dim=truncate_dim)
     assert vectors.shape == expected.shape
     np.testing.assert_allclose(vectors, expected, atol=2e-6, rtol=0)
 
 
-@pytest.mark.parametrize(("convert", "kind"), [("array", np.ndarray), ("tensor", torch.Tensor)])
-@pytest.mark.parametrize("batch_tokens", [1, 16, 10_000])
-def test_output_of_tokens(tiny, model, convert, kind, batch_tokens):
+@pytest.mark.parametrize("batch_size", [1, 16, 10_000])
+def test_output_of_tokens(tiny, model, batch_size, monkeypatch):
     """Each text's hidden states without pads, as the encoder gives them for the text alone."""
-    for text, found in zip(TEXTS, model.encode(TEXTS, batch_tokens, output="token", convert=convert), strict=True):
-        assert type(found) is kind
+    monkeypatch.setattr(text_encoder, "TEXT_TOKENS", 1)
+    states = model.encode(TEXTS, batch_size=batch_size, output_value="token_embeddings")
+    for text, found in zip(TEXTS, states, strict=True):
+        assert type(found) is torch.Tensor
         np.testing.assert_allclose(np.asarray(found), states_of(tiny, text), atol=2e-6, rtol=0)
 
 
 def test_a_tensor_can_be_trained_on(model):
-    vectors = model.encode(TEXTS, convert="tensor")
+    vectors = model.encode(TEXTS, convert_to_tensor=True)
     assert type(vectors) is torch.Tensor
     np.testing.assert_array_equal(vectors.numpy(), model.encode(TEXTS))
     weight = torch.ones(24, requires_grad=True)
@@ -248,17 +255,16 @@ def test_a_tensor_can_be_trained_on(model):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"texts": "a cat"}, "a list of texts is needed, not one string"),
         ({"texts": ["a cat", 3]}, "text 1 is not a string but int"),
         ({"texts": ["a cat", "a dog", "a \ud800"]}, "text 2 is not valid Unicode"),
-        ({"output": "word"}, "output must be one of sentence, token, not 'word'"),
-        ({"convert": "list"}, "convert must be one of array, tensor, not 'list'"),
+        ({"output_value": "word"}, "output_value must be one of sentence_embedding, token_embeddings, not 'word'"),
+        ({"precision": "int4"}, "precision must be one of float32, int8, uint8, binary, ubinary, not 'int4'"),
         ({"dtype": "int8"}, "dtype must be one of None, auto, float32, bfloat16, not 'int8'"),
         ({"truncate_dim": 0}, "truncate_dim must be an integer from 1, not 0"),
         ({"truncate_dim": 25}, "truncate_dim 25 is above 24"),
-        ({"batch_tokens": 0}, "batch_tokens must be an integer from 1, not 0"),
-        ({"truncate_dim": 5, "output": "token"}, "are for sentence vectors"),
-        ({"normalize": False, "output": "token"}, "are for sentence vectors"),
+        ({"batch_size": 0}, "batch_size must be an integer from 1, not 0"),
+        ({"truncate_dim": 5, "output_value": "token_embeddings"}, "are for the vectors of texts"),
+        ({"normalize_embeddings": True, "output_value": "token_embeddings"}, "are for the vectors of texts"),
     ],
 )
 def test_texts_and_options_that_cannot_be_used(model, options, message):
@@ -290,16 +296,15 @@ def test_a_training_loops_autocast_does_not_reach_in(model):
         np.testing.assert_array_equal(model.encode(TEXTS), expected)
 
 
-@pytest.mark.parametrize("output", ["sentence", "token"])
-def test_an_encoder_in_bfloat16_gives_float32_arrays(tiny, output):
+def test_an_encoder_in_bfloat16_gives_float32_arrays(tiny):
     encoder = SentenceEncoder.load(tiny).bfloat16()
-    exact = encoder.encode(TEXTS, output=output, convert="tensor")
-    for array, tensor in zip(encoder.encode(TEXTS, output=output), exact, strict=True):
+    exact = encoder.encode(TEXTS, convert_to_tensor=True)
+    for array, tensor in zip(encoder.encode(TEXTS), exact, strict=True):
         assert (array.dtype, tensor.dtype) == (np.float32, torch.bfloat16)
         np.testing.assert_array_equal(array, tensor.float())
 
 
-@pytest.mark.parametrize("output", ["sentence", "token"])
+@pytest.mark.parametrize("output", ["sentence_embedding", "token_embeddings"])
 @pytest.mark.parametrize("name", ["bert.embeddings.word.weight", "bert.layers.1.feed_forward_norm.weight"])
 def test_vectors_that_are_not_finite_are_an_error(tiny, output, name):
     """3e38 is a number of float32, and its square is not."""
@@ -308,7 +313,7 @@ def test_vectors_that_are_not_finite_are_an_error(tiny, output, name):
     weight.data = weight.data.clone()
     weight.data[..., :2] = 3e38
     with pytest.raises(InputError, match="the vector of 'a dog' holds NaN or infinity"):
-        model.encode(["a dog"], output=output)
+        model.encode(["a dog"], output_value=output)
 
 
 def test_the_text_of_a_vector_that_is_not_finite_is_named(tiny):
@@ -325,7 +330,9 @@ def test_progress_is_shown_in_tokens(model, monkeypatch):
     monkeypatch.setattr(
         text_encoder.Progress, "update", lambda line, tokens: line.shown and shown.append((tokens, line.total))
     )
-    model.encode(["a dog", "moon", "moon"], batch_tokens=4, progress=True)  # 4 + 3 tokens, [CLS] and [SEP] among them
+    monkeypatch.setattr(text_encoder, "TEXT_TOKENS", 4)
+    # 4 + 3 tokens, [CLS] and [SEP] among them
+    model.encode(["a dog", "moon", "moon"], batch_size=1, show_progress_bar=True)
     model.encode(TEXTS)
     assert shown == [(4, 7), (3, 7)]
 
@@ -349,7 +356,9 @@ def test_a_stream_gives_what_a_list_gives(model, texts, characters):
 def test_a_stream_is_read_as_far_as_it_is_computed(model, monkeypatch):
     monkeypatch.setattr(text_encoder, "chunks", lambda given: batching.chunks(given, 10))
     read = []
-    vectors = model.encode_stream((read.append(i) or "ten letters" for i in range(5)), truncate_dim=3, convert="tensor")
+    vectors = model.encode_stream(
+        (read.append(i) or "ten letters" for i in range(5)), truncate_dim=3, convert_to_tensor=True
+    )
     assert read == []
     assert next(vectors).shape == (1, 3)
     assert read == [0]
@@ -467,20 +476,20 @@ def test_folders_move_both_ways(source, request, tmp_path):
         model, theirs = SentenceEncoder.load(tmp_path / name), SentenceTransformer(str(tmp_path / name), device="cpu")
         assert theirs.max_seq_length == model.tokenizer.limit
         vectors = theirs.encode(TEXTS, convert_to_tensor=True)
-        assert_parity(f"{source}, saved by {name}", model.encode(TEXTS, convert="tensor"), vectors, MINILM_VECTOR)
+        assert_parity(f"{source}, saved by {name}", model.encode(TEXTS, convert_to_tensor=True), vectors, MINILM_VECTOR)
 
 
 @pytest.mark.reference
 def test_sentence_transformers_cuts_and_scales_alike_and_has_the_same_tokens(tiny, model):
     from sentence_transformers import SentenceTransformer
 
-    for truncate_dim, normalize in ((None, None), (7, None), (7, True), (20, True)):
+    for truncate_dim, normalize in ((None, False), (7, False), (7, True), (20, True)):
         theirs = SentenceTransformer(str(tiny), device="cpu", truncate_dim=truncate_dim)
-        expected = theirs.encode(TEXTS, normalize_embeddings=bool(normalize))
-        vectors = model.encode(TEXTS, truncate_dim=truncate_dim, normalize=normalize)
+        expected = theirs.encode(TEXTS, normalize_embeddings=normalize)
+        vectors = model.encode(TEXTS, truncate_dim=truncate_dim, normalize_embeddings=normalize)
         np.testing.assert_allclose(vectors, expected, atol=2e-6, rtol=0)
     expected = SentenceTransformer(str(tiny), device="cpu").encode(TEXTS, output_value="token_embeddings")
-    for ours, theirs in zip(model.encode(TEXTS, output="token"), expected, strict=True):
+    for ours, theirs in zip(model.encode(TEXTS, output_value="token_embeddings"), expected, strict=True):
         np.testing.assert_allclose(ours, theirs.numpy(), atol=2e-6, rtol=0)
 
 

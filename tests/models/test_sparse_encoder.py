@@ -63,10 +63,12 @@ def test_worked_numbers_of_the_docstrings():
 
 def test_golden_values(formulas):
     expected, encoder = golden("architectures/tiny-splade"), SparseEncoder.load(FOLDER).double()
-    alone = torch.cat([encoder.encode([text], convert="tensor") for text in SENTENCES])
+    alone = torch.cat([encoder.encode([text], convert_to_tensor=True) for text in SENTENCES])
     assert_parity("SPLADE alone", alone, expected["vectors"], PIECE)
-    assert_parity("SPLADE vectors", encoder.encode(SENTENCES, convert="tensor"), expected["vectors"], PIECE)
-    assert_parity("sparse", encoder.encode(SENTENCES, convert="sparse").to_dense(), expected["vectors"], PIECE)
+    assert_parity("SPLADE vectors", encoder.encode(SENTENCES, convert_to_tensor=True), expected["vectors"], PIECE)
+    assert_parity(
+        "sparse", encoder.encode(SENTENCES, convert_to_sparse_tensor=True).to_dense(), expected["vectors"], PIECE
+    )
     encoded = encoder.tokenizer.encode(SENTENCES)
     mask = torch.arange(max(map(len, encoded.ids))) < torch.tensor([*map(len, encoded.ids)])[:, None]
     ids = torch.zeros(mask.shape, dtype=torch.long).masked_scatter(mask, torch.tensor([*chain(*encoded.ids)]))
@@ -108,7 +110,7 @@ def test_random_models_equal_the_reference(tmp_path, family, tied, mode):
     theirs.save_pretrained(str(tmp_path / "model"), create_model_card=False)
     expected = theirs(theirs.tokenize(TEXTS))["sentence_embedding"]
     ours = SparseEncoder.load(tmp_path / "model").double()
-    assert_parity(f"SPLADE {family} {mode}", ours.encode(TEXTS, convert="tensor"), expected.detach(), PIECE)
+    assert_parity(f"SPLADE {family} {mode}", ours.encode(TEXTS, convert_to_tensor=True), expected.detach(), PIECE)
 
     ids = torch.tensor(ours.tokenizer.encode(TEXTS[2:3]).ids)
     vectors = ours(ids), theirs({"input_ids": ids, "attention_mask": torch.ones_like(ids)})["sentence_embedding"]
@@ -131,7 +133,7 @@ def test_random_models_equal_the_reference(tmp_path, family, tied, mode):
     back = again.encode(TEXTS, convert_to_sparse_tensor=False).cpu()
     assert_parity("sentence-transformers on our folder", back, expected.detach(), PIECE)
     assert again.similarity_fn_name == "dot"
-    saved = SparseEncoder.load(tmp_path / "saved").double().encode(TEXTS, convert="tensor")
+    saved = SparseEncoder.load(tmp_path / "saved").double().encode(TEXTS, convert_to_tensor=True)
     assert_parity("ours again", saved, back, PIECE)
 
 
@@ -149,7 +151,7 @@ def test_a_decoder_of_its_own_in_the_file_of_a_tied_model_wins(folder, tmp_path,
     ours = SparseEncoder.load(folder)
     ours.save(tmp_path / "saved")
     for model in (ours, SparseEncoder.load(tmp_path / "saved")):
-        assert_parity(f"own {' and '.join(parts)}", model.double().encode(TEXTS, convert="tensor"), theirs, PIECE)
+        assert_parity(f"own {' and '.join(parts)}", model.double().encode(TEXTS, convert_to_tensor=True), theirs, PIECE)
 
 
 @pytest.mark.reference
@@ -177,18 +179,18 @@ def test_sparse_rows_keep_the_heaviest_words():
     assert rows.values().tolist() == [3, 3, 5]
     encoder = SparseEncoder.load(FOLDER)
     dense = encoder.encode(TEXTS)
-    sparse = encoder.encode(TEXTS, convert="sparse", top=3).to_dense().numpy()
+    sparse = encoder.encode(TEXTS, convert_to_sparse_tensor=True, max_active_dims=3).to_dense().numpy()
     assert (np.sort(sparse, axis=1)[:, -3:] == np.sort(dense, axis=1)[:, -3:]).all()
     assert ((sparse > 0).sum(axis=1) == 3).all()
 
 
 def test_many_texts_are_encoded_in_chunks(monkeypatch):
     encoder, long = SparseEncoder.load(FOLDER), ["a cat " * 30, "a dog", "the sun " * 30]
-    whole = encoder.encode(long, convert="sparse")
+    whole = encoder.encode(long, convert_to_sparse_tensor=True)
     monkeypatch.setattr("minisbert.models.sparse_encoder.DENSE_ROWS", 1)
-    assert torch.allclose(encoder.encode(long, convert="sparse").to_dense(), whole.to_dense(), atol=1e-6)
+    assert torch.allclose(encoder.encode(long, convert_to_sparse_tensor=True).to_dense(), whole.to_dense(), atol=1e-6)
     assert encoder.truncated == 2
-    assert encoder.encode([], convert="sparse").shape == (0, 131)
+    assert encoder.encode([], convert_to_sparse_tensor=True).shape == (0, 131)
 
 
 def test_words_of_a_text():
@@ -304,7 +306,7 @@ def test_the_objective_is_the_loss_with_rising_prices(tmp_path):
     objective = splade(tmp_path, "--query-flops", "0.5", "--document-flops", "0.25")
     objective.model.double().eval()
     rows = [line.split("\t") for line in (tmp_path / "triplets.tsv").read_text().splitlines()[:3]]
-    vectors = [objective.model.encode(column, convert="tensor") for column in zip(*rows, strict=True)]
+    vectors = [objective.model.encode(column, convert_to_tensor=True) for column in zip(*rows, strict=True)]
     for done, risen in ((0.0, 0.0), (1 / 6, 0.25), (1 / 3, 1.0), (0.9, 1.0)):
         objective.done = done
         expected = splade_loss(vectors[0], torch.cat(vectors[1:]), 0.5 * risen, 0.25 * risen)
@@ -344,7 +346,9 @@ def test_a_save_keeps_every_number_and_setting(folder, tmp_path):
     encoder.save(tmp_path / "saved")
     again = SparseEncoder.load(tmp_path / "saved")
     assert again.settings.prompts == {"query": "a "}
-    assert encoder.encode(TEXTS, convert="sparse").shape == encoder.encode(TEXTS).shape == (len(TEXTS), 131)
+    assert (
+        encoder.encode(TEXTS, convert_to_sparse_tensor=True).shape == encoder.encode(TEXTS).shape == (len(TEXTS), 131)
+    )
     assert (again.settings.similarity, SparseEncoder.load(FOLDER).settings.similarity) == ("cosine", "dot")
     assert again.pooling.head.words is again.bert.embeddings.word.weight
     assert (again.encode(TEXTS) == encoder.encode(TEXTS)).all()
@@ -436,11 +440,11 @@ def test_a_damaged_file_of_sparse_rows(tmp_path, changes, message):
 @pytest.mark.parametrize(
     ("texts", "options", "message"),
     [
-        (["a"], {"truncate_dim": 5}, "top keeps the heaviest"),
-        (["a"], {"top": 0, "convert": "sparse"}, "top must be an integer from 1"),
-        (["a"], {"top": 3}, "top is for convert='sparse', not 'array'"),
-        (["a"], {"convert": "sparse", "output": "token"}, "not for output='token'"),
-        (["a", 3], {"convert": "sparse"}, "text 1 is not a string"),
+        (["a"], {"truncate_dim": 5}, "max_active_dims keeps the heaviest"),
+        (["a"], {"max_active_dims": 0, "convert_to_sparse_tensor": True}, "max_active_dims must be an integer from 1"),
+        (["a"], {"max_active_dims": 3}, "max_active_dims is for convert_to_sparse_tensor=True"),
+        (["a"], {"convert_to_sparse_tensor": True, "output_value": "token_embeddings"}, "not for those of tokens"),
+        (["a", 3], {"convert_to_sparse_tensor": True}, "text 1 is not a string"),
     ],
 )
 def test_arguments_that_encode_cannot_honour(texts, options, message):

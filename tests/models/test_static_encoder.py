@@ -85,7 +85,7 @@ def test_folders_open_here_and_there_also_after_saving(tmp_path, normalize):
     again = SentenceTransformer(str(tmp_path / "ours"), device="cpu")
     for options in ({}, {"prompt_name": "query"}):
         expected = theirs.double().encode(WORDS, convert_to_tensor=True, **options)
-        assert_parity("static", encoder.double().encode(WORDS, convert="tensor", **options), expected, PIECE)
+        assert_parity("static", encoder.double().encode(WORDS, convert_to_tensor=True, **options), expected, PIECE)
         assert_parity("saved", again.double().encode(WORDS, convert_to_tensor=True, **options), expected, PIECE)
 
 
@@ -125,11 +125,13 @@ def test_vectors_equal_model2vecs_also_after_saving(tmp_path, kind, config):
     texts = ["", "?", "a b c d e f g h", "1 2 3 4 a b c d", "ab " * 800, "abcdefghijklmnop 1 a", "\u4e2d a"]
     expected = torch.from_numpy(reference.StaticModel.from_pretrained(folder).encode(texts))
     encoder = StaticEncoder.load(folder)
-    assert_parity(f"Model2Vec {kind}", encoder.encode(texts, convert="tensor"), expected, 1e-6)  # float32
+    assert_parity(f"Model2Vec {kind}", encoder.encode(texts, convert_to_tensor=True), expected, 1e-6)  # float32
     encoder.save(tmp_path / "saved")
     again = torch.from_numpy(reference.StaticModel.from_pretrained(tmp_path / "saved").encode(texts))
     assert_parity("saved", again, expected, 1e-6)
-    assert_parity("reloaded", StaticEncoder.load(tmp_path / "saved").encode(texts, convert="tensor"), expected, 1e-6)
+    assert_parity(
+        "reloaded", StaticEncoder.load(tmp_path / "saved").encode(texts, convert_to_tensor=True), expected, 1e-6
+    )
 
 
 @pytest.mark.reference
@@ -145,11 +147,13 @@ def test_truncation_in_the_tokenizers_file_is_obeyed_as_in_sentence_transformers
     encoder.save(tmp_path / "saved")
     for path in (folder, tmp_path / "saved"):
         theirs = SentenceTransformer(str(path), device="cpu").double().encode(texts, convert_to_tensor=True)
-        found = StaticEncoder.load(path).double().encode(texts, convert="tensor")
+        found = StaticEncoder.load(path).double().encode(texts, convert_to_tensor=True)
         assert_parity(direction, found, theirs, PIECE)
     encoder.encode(texts)
     assert encoder.truncated == 2
-    assert StaticEncoder.load(folder, limit=5).encode(["abcdefg"], output="token")[0].shape == (5, 7)
+    assert StaticEncoder.load(folder, max_seq_length=5).encode(["abcdefg"], output_value="token_embeddings")[
+        0
+    ].shape == (5, 7)
 
 
 def test_model2vec_reads_512_tokens_and_their_usual_number_of_characters(tmp_path):
@@ -166,7 +170,7 @@ def test_a_model2vec_folder_has_a_mapping_and_weights(tmp_path):
     encoder = StaticEncoder.load(model2vec(tmp_path / "m", mapping=mapping, weights=weights))
     rows = table().half().float()[mapping] * weights[:, None]  # (V, D)
     backend = Backend.from_file(str(TINY / "tokenizer.json"))
-    for text, vector in zip(SENTENCES, encoder.encode(SENTENCES, convert="tensor"), strict=True):
+    for text, vector in zip(SENTENCES, encoder.encode(SENTENCES, convert_to_tensor=True), strict=True):
         ids = [i for i in backend.encode(text, add_special_tokens=False).ids if i != backend.token_to_id("[UNK]")]
         mean = rows[ids].mean(dim=0) if ids else torch.zeros(7)
         assert_parity("Model2Vec", vector, mean / mean.norm().clamp_min(1e-12), 1e-6)  # float32
@@ -192,9 +196,10 @@ def test_a_vector_does_not_depend_on_its_batch(distilled):
     for text, vector in zip(WORDS, together, strict=True):
         assert np.abs(encoder.encode([text])[0] - vector).max() <= 1e-6
     encoder = encoder.double()
-    tokens = encoder.encode(WORDS, output="token", convert="tensor")
+    tokens = encoder.encode(WORDS, output_value="token_embeddings")
     means = torch.stack([x.mean(dim=0) if len(x) else torch.zeros(9) for x in tokens])
-    assert_parity("tokens", means, encoder.encode(WORDS, normalize=False, convert="tensor"), PIECE)
+    encoder.normalize = False
+    assert_parity("tokens", means, encoder.encode(WORDS, convert_to_tensor=True), PIECE)
     assert encoder.encode([]).shape == (0, 9)
 
 
@@ -271,10 +276,13 @@ def test_what_a_table_cannot_do(tmp_path, distilled):
     mine.mkdir()
     (mine / "mine.txt").write_text("mine")
     for refused, message in (
-        (lambda: StaticEncoder.load(table, "cls"), "a table of static vectors: pooling must be mean, not 'cls'"),
+        (
+            lambda: StaticEncoder.load(table, pooling="cls"),
+            "a table of static vectors: pooling must be mean, not 'cls'",
+        ),
         (lambda: encode(["--model", table, "--compiled", "--device", "cpu", "a"]), "only a SentenceEncoder is comp"),
         (lambda: StaticEncoder.load(table).encode(["a"], dtype="bfloat16"), "dtype must be float32"),
-        (lambda: StaticEncoder.load(table, limit=2.5), "limit must be an integer from 1, not 2.5"),
+        (lambda: StaticEncoder.load(table, max_seq_length=2.5), "max_seq_length must be an integer from 1, not 2.5"),
         (lambda: distill(SentenceEncoder.load(TINY), dim=2.5), "dim must be an integer from 1, not 2.5"),
         (lambda: distill(SentenceEncoder.load(TINY), 4, "a"), "coefficient must be above 0 and finite, not 'a'"),
         (lambda: SentenceEncoder.load(table), r"StaticEncoder\.load opens it"),

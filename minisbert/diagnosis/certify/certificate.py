@@ -76,7 +76,7 @@ def certify(
         raise ValueError(
             f"{len(values):,} vectors for {len(texts):,} texts: one for each, in the same order, is needed"
         )
-    ours = encoder.encode(texts, progress=True, prompt=prompt).astype(np.float64)  # (N, D)
+    ours = encoder.encode(texts, show_progress_bar=True, prompt=prompt).astype(np.float64)  # (N, D)
     if (code := quantization(ours, values)) is not None:
         return Certificate(ROUNDED, code, (code.partition(":")[0],))
     case = Case(uncompiled(encoder), texts, ours, values, choose_prompt(encoder.settings, prompt))

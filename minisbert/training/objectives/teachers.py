@@ -13,7 +13,7 @@ from minisbert.folder.settings import HEAD_FILE
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.text_encoder import BATCH_TOKENS
+from minisbert.models.text_encoder import BATCH_SIZE
 from minisbert.search.late_interaction import max_sim_matrix
 from minisbert.training.distributed import is_first, say_once
 from minisbert.training.objectives.encoders import UnscoredRows
@@ -47,7 +47,7 @@ def load_teacher(model: str, device: torch.device) -> SentenceEncoder | PairMode
     folder = ModelFolder(find_model(model))
     if not folder.has(HEAD_FILE) and not folder.model.classifier:
         return SentenceEncoder.load(folder.path, device=device)
-    pair_model = PairModel.load(folder.path, device)
+    pair_model = PairModel.load(folder.path, device=device)
     if isinstance(pair_model.head, ConcatHead):
         return pair_model.encoder
     return pair_model
@@ -80,7 +80,7 @@ class VectorDistillation(Distillation):
         super().__init__(options, encoder, rows, note, teacher)
         say_once(f"teacher {options.teacher}: vectors of {len(rows):,} sentences")
         texts = [row[0] for row in rows]
-        vectors = teacher.encode(texts, progress=is_first(), convert="tensor")  # (N, the teacher's D)
+        vectors = teacher.encode(texts, show_progress_bar=is_first(), convert_to_tensor=True)  # (N, the teacher's D)
         targets = principal_columns(vectors, encoder.width)  # (N, D)
         if encoder.normalize:
             targets = normalize(targets)
@@ -112,7 +112,7 @@ class ScoreDistillation(Distillation):
         firsts = [row[0] for row in rows for _ in row[1:]]
         seconds = [text for row in rows for text in row[1:]]
         with teacher.computing():
-            outputs = teacher.outputs(firsts, seconds, BATCH_TOKENS, progress=is_first())  # (N C,)
+            outputs = teacher.outputs(firsts, seconds, BATCH_SIZE, progress=is_first())  # (N C,)
         if teacher.task == "regression":
             outputs = SCALE * outputs
         self.targets = outputs.view(-1, candidates).numpy()  # (N, C)

@@ -19,7 +19,7 @@ def make(tiny: Path, files: dict[str, str]):
 
     def build(objective: str, *flags: str) -> Objective:
         options = parse(toys.flags(files, objective, *flags))
-        return make_objective(options, SentenceEncoder.load(tiny, options.pooling))
+        return make_objective(options, SentenceEncoder.load(tiny, pooling=options.pooling))
 
     return build
 

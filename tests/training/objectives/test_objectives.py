@@ -60,7 +60,7 @@ def make(tiny: Path, files: dict[str, str]):
             given += ["--dev", files[FORM[objective]], "--test", files[FORM[objective]]]
         options = parse([*given, *flags])
         torch.manual_seed(3)
-        task = make_objective(options, SentenceEncoder.load(model, options.pooling))
+        task = make_objective(options, SentenceEncoder.load(model, pooling=options.pooling))
         task.model.double().eval()
         return task
 
@@ -129,8 +129,8 @@ def test_the_limit_of_a_run_is_that_of_its_model(run):
     assert json.loads((folder / "model" / "sentence_bert_config.json").read_text())["max_seq_length"] == 6
     model = PairModel.load(folder / "model")
     assert len(model.encoder.tokenizer.encode(["the cat " * 9]).ids[0]) == 6
-    assert PairModel.load(folder / "model", limit=5).encoder.tokenizer.limit == 5
-    assert SentenceEncoder.load(folder / "model", limit=9).tokenizer.limit == 9
+    assert PairModel.load(folder / "model", max_length=5).encoder.tokenizer.limit == 5
+    assert SentenceEncoder.load(folder / "model", max_seq_length=9).tokenizer.limit == 9
 
 
 def test_softmax_reports_the_encoders_own_correlation(make):

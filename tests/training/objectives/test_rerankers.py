@@ -125,7 +125,9 @@ def test_pairs_without_scores_as_dev_are_a_search_among_all_positives(tiny, file
     main([*flags, "--epochs", "3", "--lr", "1e-3", "--out", str(tmp_path / "run")])
     rows = lines(files["translations"])
     model = SentenceEncoder.load(tiny)
-    anchors, positives = (model.encode([row[i] for row in rows], normalize=True).astype(np.float64) for i in (0, 1))
+    anchors, positives = (
+        model.encode([row[i] for row in rows], normalize_embeddings=True).astype(np.float64) for i in (0, 1)
+    )
     cosines = anchors @ positives.T
     ranks = (cosines >= cosines.diagonal()[:, None] - 1e-9).sum(axis=1)
     found = toys.results(tmp_path / "run")

@@ -72,7 +72,7 @@ def test_the_teachers_vector_of_the_first_text_is_the_target_of_all_texts_of_a_r
     rows = [lines(files[form])[row] for row in ROWS]
     wanted = torch.from_numpy(SentenceEncoder.load(reference(teacher)).encode([row[0] for row in rows]))
     wanted = functional.pad(functional.normalize(wanted), (0, 24 - wanted.shape[1])).double()  # the student's width
-    student = task.model.encode([text for row in rows for text in row], convert="tensor")
+    student = task.model.encode([text for row in rows for text in row], convert_to_tensor=True)
     expected = functional.mse_loss(student, wanted.repeat_interleave(len(rows[0]), dim=0))
     # the teacher's vectors are float32, and of other batches here
     torch.testing.assert_close(task.loss(task.network, ROWS), expected, rtol=0, atol=1e-7)
@@ -131,7 +131,7 @@ def test_a_cross_encoder_teaches_margins_or_the_softmax_of_its_scores(make, file
     scores = [teacher.scores([row[0]] * (len(row) - 1), row[1:]) for row in rows]  # as people read them
     undo = {"logit": lambda x: x, "binary": torch.logit, "regression": lambda x: 20 * x / 5}[task]
     logits = undo(torch.tensor(np.stack(scores)).double())  # (B, C)
-    vectors = [functional.normalize(taught.model.encode(row, convert="tensor")) for row in rows]
+    vectors = [functional.normalize(taught.model.encode(row, convert_to_tensor=True)) for row in rows]
     cosines = 20 * torch.stack([v[1:] @ v[0] for v in vectors])  # (B, C)
     if form == "triplets":
         expected = functional.mse_loss(cosines[:, 0] - cosines[:, 1], logits[:, 0] - logits[:, 1])
