@@ -16,14 +16,24 @@ from typing import TYPE_CHECKING, Any
 from minisbert.system.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from minisbert import util
     from minisbert.loading import load
     from minisbert.models.multi_vector_encoder import MultiVectorEncoder
-    from minisbert.models.pair_model import PairModel
+    from minisbert.models.pair_model import CrossEncoder, PairModel
     from minisbert.models.sentence_encoder import SentenceEncoder
     from minisbert.models.sparse_encoder import SparseEncoder
     from minisbert.models.static_encoder import StaticEncoder
 
-__all__ = ["MultiVectorEncoder", "PairModel", "SentenceEncoder", "SparseEncoder", "StaticEncoder", "load"]
+__all__ = [
+    "CrossEncoder",
+    "MultiVectorEncoder",
+    "PairModel",
+    "SentenceEncoder",
+    "SparseEncoder",
+    "StaticEncoder",
+    "load",
+    "util",
+]
 
 # How long OpenMP's threads spin before they sleep, in a command: 1,000 iterations in libgomp, about 50 microseconds
 # (default: 300,000); 1 ms in libomp and Intel's (default: 200). A spinning thread keeps its core from other processes.
@@ -55,6 +65,7 @@ if sys.argv[:1] == ["-m"]:
 FILES = {
     "SentenceEncoder": "models.sentence_encoder",
     "PairModel": "models.pair_model",
+    "CrossEncoder": "models.pair_model",
     "SparseEncoder": "models.sparse_encoder",
     "MultiVectorEncoder": "models.multi_vector_encoder",
     "StaticEncoder": "models.static_encoder",
@@ -64,6 +75,13 @@ FILES = {
 
 def __getattr__(name: str) -> Any:
     """The package's classes, imported when they are first used: importing torch takes a second."""
+    if name == "util":
+        return import_module("minisbert.util")
     if name not in FILES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"minisbert.{FILES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """The public names, before they are imported too: for ``dir`` and the TAB key."""
+    return sorted({*globals(), *__all__})

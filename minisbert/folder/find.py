@@ -11,6 +11,8 @@ from minisbert.system.hub import download_model, is_hub_name
 def find_model(model: str | Path) -> Path:
     """The folder of a model: a folder, a name of the manifest, or ``owner/name[@revision]`` on the Hugging Face Hub.
 
+    A repository of the manifest is that asset, at its fixed revision, unless another revision is named.
+
     A named model is downloaded if it is missing. Raises ``InputError`` for anything else.
     """
     if not isinstance(model, str | Path):
@@ -22,6 +24,9 @@ def find_model(model: str | Path) -> Path:
         return Path(model)
     if os.path.lexists(model):
         raise InputError(f"no model {one_line(str(model))}: a file or a broken link")
+    for name in weights:
+        if model in [source.get("hub") for source in assets()[name].sources]:
+            return ensure(name)
     if isinstance(model, str) and is_hub_name(model):
         return download_model(model)
     known = f"neither a folder nor one of {', '.join(weights)}; models on the Hugging Face Hub have an owner in "

@@ -10,20 +10,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minisbert.core import InputError, one_line
+from minisbert.core import InputError
 from minisbert.core.checks import check_texts
-from minisbert.core.encoder import normalize as unit
 from minisbert.folder.find import find_model
 from minisbert.folder.model_folder import ModelFolder
-from minisbert.models.batching import ID_BYTES, Batch, chunks, packed_batches, tokenize
-from minisbert.models.encoder_properties import EncoderProperties
+from minisbert.models.batched_encoder import BatchedEncoder
+from minisbert.models.batching import ID_BYTES, chunks, tokenize
 from minisbert.models.guards import PerThread, check_choice, check_count
-from minisbert.models.prompts import role_prompt, with_prompt
+from minisbert.models.prompts import PROMPT_NAMES, role_prompt, role_prompt_name, with_prompt
 from minisbert.models.similarity import as_array
 from minisbert.models.tokenizer import valid_texts
 from minisbert.search.dense import top_k
 from minisbert.search.quantized import PRECISIONS, quantize
-from minisbert.system.console import Progress
+from minisbert.system.console import Progress, say
 from minisbert.system.devices import choose_device
 
 BATCH_SIZE, TEXT_TOKENS = 32, 64  # texts of a batch, and the tokens that one of them stands for
@@ -50,13 +49,12 @@ def as_progress(progress: bool | Progress | None, total: int) -> AbstractContext
     return Progress(total, bool(progress))
 
 
-class TextEncoder(EncoderProperties):
-    """Texts to vectors, in batches. A subclass computes the vectors of a batch (``vectors``, ``states``)."""
+class TextEncoder(BatchedEncoder):
+    """``load``, ``encode`` and its relatives, the same for every encoder."""
 
     pooling_mode: str
     hidden_size: int  # columns of a token's hidden state
-    normalize: bool  # scale each vector to length 1
-    dtype: torch.dtype
+    _reminded = False
     truncated = PerThread()  # texts that the last ``encode`` had to cut
     # Hooks for encoders whose output is not a dense array: what it is, options of ``encode`` for vectors to search, the
     # search (queries, corpus, k, progress) -> scores and rows, (Q, k) each, and the tensors in a file
@@ -98,18 +96,6 @@ class TextEncoder(EncoderProperties):
     def on(self, device: torch.device) -> Self:
         """This encoder on a device."""
         return self.to(device)
-
-    def computing(self, dtype: str | None) -> AbstractContextManager:
-        """The context in which ``encode`` computes. Raises ``InputError`` for a dtype that is not supported."""
-        raise NotImplementedError
-
-    def vectors(self, batch: Batch, skip: int) -> Tensor:
-        """The vectors (N, ``width``) of a batch, before any scaling; pooling leaves out the first ``skip`` tokens."""
-        raise NotImplementedError
-
-    def states(self, batch: Batch) -> list[Tensor]:
-        """The hidden states (T, D) of each text of a batch."""
-        raise InputError("a compiled encoder gives vectors, not the hidden states of tokens: load it uncompiled")
 
     @overload
     def encode(
@@ -163,6 +149,8 @@ class TextEncoder(EncoderProperties):
 
         Raises ``InputError`` for anything but valid strings, for options out of range, and for NaN.
         """
+        if prompt is None and prompt_name is None:
+            self._remind_of_prompts()
         single = isinstance(texts, str)
         texts = check_texts([texts] if single else texts)
         texts, skip = with_prompt(texts, self.settings, self.tokenizer, prompt, prompt_name)
@@ -193,6 +181,13 @@ class TextEncoder(EncoderProperties):
                 result = as_array(result) if convert_to_numpy else list(result)
         return result[0] if single else result
 
+    def _remind_of_prompts(self) -> None:
+        """Say once that the model has prompts for queries and for documents, if it takes neither by default."""
+        both = all(role_prompt(self.settings, role) for role in PROMPT_NAMES)
+        if both and self.default_prompt_name is None and not self._reminded:
+            self._reminded = True
+            say("encoding without a prompt, though the model has some: encode_query and encode_document use them")
+
     def encode_tokens(self, rows: Sequence[Sequence[int]], skip: int = 0) -> np.ndarray:
         """Texts that are token ids already, special tokens included -> (N, D), scaled as ``encode`` does.
 
@@ -203,85 +198,6 @@ class TextEncoder(EncoderProperties):
         with Progress(None, shown=False) as line:
             batches = self._finite(names, BATCH_TOKENS, skip, False, line)
             return as_array(self._gather(batches, keys, self._columns(None)))
-
-    def _gather(
-        self,
-        batches: Iterator[tuple[Batch, Tensor]],
-        keys: list[bytes],
-        columns: int,
-        normalize_embeddings: bool = False,
-        dtype: str | None = None,
-    ) -> Tensor:
-        """The vectors (N, ``columns``) of N texts, given by their tokens, from batches of the distinct ones."""
-        rows = {key: row for row, key in enumerate(dict.fromkeys(keys))}
-        # created here, not in inference mode: a caller may compute gradients with it
-        vectors = torch.empty(len(rows), columns, dtype=self.dtype)
-        with self.computing(dtype):
-            for batch, result in batches:
-                vectors[batch.texts] = self._scaled(result, normalize_embeddings, columns).cpu()
-        if len(rows) < len(keys):
-            vectors = vectors[[rows[key] for key in keys]]
-        return vectors
-
-    def _gather_states(
-        self, batches: Iterator[tuple[Batch, list[Tensor]]], keys: list[bytes], dtype: str | None
-    ) -> list[Tensor]:
-        """The hidden states (T, D) of each of N texts."""
-        distinct = list(dict.fromkeys(keys))
-        states: dict[bytes, Tensor] = {}
-        with self.computing(dtype):
-            for batch, result in batches:
-                for text, matrix in zip(batch.texts, result, strict=True):
-                    states[distinct[text]] = matrix.cpu()
-        return [states[key].clone() for key in keys]  # copies, outside of inference mode
-
-    def _finite(
-        self, distinct: dict[bytes, str], batch_tokens: int, skip: int, by_token: bool, line: Progress
-    ) -> Iterator[tuple[Batch, Any]]:
-        """``_computed`` of the distinct tokens; ``InputError`` names a text whose numbers are not finite."""
-        keys = list(distinct)
-        for batch, result in self._computed(keys, batch_tokens, skip, by_token):
-            if not all_finite(result):
-                name = one_line(distinct[self._culprit([keys[text] for text in batch.texts], by_token)])
-                raise InputError(f"the vector of {name} holds NaN or infinity: the model's weights are too large")
-            yield batch, result
-            line.update(batch.tokens)
-
-    def _culprit(self, keys: list[bytes], by_token: bool) -> bytes:
-        """The first of some texts whose numbers are not finite. NaN reaches all texts that share a row with it."""
-        for key in keys:
-            for _, result in self._computed([key], 1, 0, by_token):
-                if not all_finite(result):
-                    return key
-        return keys[0]
-
-    def _computed(self, keys: list[bytes], batch_tokens: int, skip: int, by_token: bool) -> Iterator[tuple[Batch, Any]]:
-        """Each batch of texts, given by their tokens, with its vectors (N, ``width``) or the states of its texts."""
-        for batch in packed_batches(keys, batch_tokens):
-            if skip and not (batch.places[:, skip:] >= 0).any(dim=1).all():
-                raise InputError("a text has no token of its own after its prompt, and include_prompt is false")
-            if by_token:
-                yield batch, self.states(batch)
-            else:
-                yield batch, self.vectors(batch, skip)
-
-    def _columns(self, truncate_dim: int | None) -> int:
-        """How many columns ``encode`` returns."""
-        if truncate_dim is None:
-            return self.get_embedding_dimension()
-        check_count("truncate_dim", truncate_dim)
-        if truncate_dim > self.width:
-            raise InputError(f"truncate_dim {truncate_dim} is above {self.width}, the number of columns")
-        return int(truncate_dim)
-
-    def _scaled(self, vectors: Tensor, normalize_embeddings: bool, columns: int) -> Tensor:
-        """Vectors (N, ``width``) cut and scaled as ``encode`` returns them, (N, ``columns``)."""
-        if self.normalize and not normalize_embeddings:  # scaling twice could change a last bit
-            vectors = unit(vectors)
-        vectors = vectors[:, :columns]
-        if normalize_embeddings:
-            vectors = unit(vectors)
-        return vectors
 
     def encode_stream(
         self, texts: Iterable[str], *, show_progress_bar: bool = False, total: int | None = None, **options: Any
@@ -299,19 +215,14 @@ class TextEncoder(EncoderProperties):
                 yield result
 
     def encode_query(self, texts: str | Sequence[str], **options: Any) -> Any:
-        """``encode`` with the model's prompt for queries; without one if it has none."""
+        """``encode`` with the model's prompt for queries; with its default prompt if it has none."""
         return self._encode_role("query", texts, options)
 
     def encode_document(self, texts: str | Sequence[str], **options: Any) -> Any:
-        """``encode`` with the model's prompt for documents; without one if it has none."""
+        """``encode`` with the model's prompt for documents; with its default prompt if it has none."""
         return self._encode_role("document", texts, options)
 
     def _encode_role(self, role: str, texts: str | Sequence[str], options: dict[str, Any]) -> Any:
         if options.get("prompt") is None and options.get("prompt_name") is None:
-            options["prompt"] = role_prompt(self.settings, role)
+            options["prompt_name"] = role_prompt_name(self.settings, role)
         return self.encode(texts, **options)
-
-
-def all_finite(result: Tensor | list[Tensor]) -> bool:
-    tensor = torch.cat(result) if isinstance(result, list) else result
-    return bool(tensor.isfinite().all())

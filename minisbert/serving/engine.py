@@ -13,7 +13,7 @@ from minisbert.core.encoder import normalize
 from minisbert.core.tokenizer import assemble
 from minisbert.loading import Encoder, load_dense
 from minisbert.models.pair_scorer import PairScorer
-from minisbert.models.prompts import choose_prompt, prompt_tokens, role_prompt
+from minisbert.models.prompts import choose_prompt, prompt_tokens, role_prompt_name
 
 
 class Embedded(NamedTuple):
@@ -54,7 +54,7 @@ class Engine:
         settings = self.encoder.settings
         if role is None:
             return choose_prompt(settings)
-        return role_prompt(settings, role)
+        return choose_prompt(settings, name=role_prompt_name(settings, role))
 
     def embed(self, prompt: str, inputs: Sequence[str | list[int]]) -> list[Embedded]:
         """Embed texts, or rows of token ids, in one call. Raises ``InputError``."""

@@ -88,6 +88,11 @@ def choose_dtype(name: str, device: torch.device) -> tuple[torch.dtype, str]:
     raise InputError(f"bfloat16 cannot be used: {reason}; choose float32")
 
 
+if hasattr(os, "register_at_fork"):  # not on Windows
+    # OpenMP's threads do not survive a fork, and a child that used them would wait for them forever
+    os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
+
+
 def use_threads(count: int | None) -> None:
     """Compute with ``count`` CPU threads in torch and the tokenizer, or with their defaults if None.
 

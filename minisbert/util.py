@@ -1,0 +1,96 @@
+"""Search, paraphrases and communities of embeddings, under sentence-transformers' names.
+
+from minisbert import SentenceEncoder, util
+hits = util.semantic_search(encoder.encode_query("a cat?"), encoder.encode_document(documents), top_k=5)
+pairs = util.paraphrase_mining(encoder, sentences)
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from minisbert.core import InputError, one_line
+from minisbert.core.checks import check_texts
+from minisbert.loading import Encoder
+from minisbert.models.guards import check_count
+from minisbert.models.similarity import as_rows
+from minisbert.search.dense import closest_pairs, top_k
+
+COMMUNITY_ROWS = 1024  # of the cosines of all with all, in memory at once
+
+
+def semantic_search(
+    query_embeddings: np.ndarray | Tensor, corpus_embeddings: np.ndarray | Tensor, *, top_k: int = 10
+) -> list[list[dict[str, Any]]]:
+    """For each query (Q, D), or one (D,), the ``top_k`` rows of the corpus (N, D) with the highest cosine.
+
+    ``[[{"corpus_id": 3, "score": 0.91}, ...], ...]``, best first, ties by number; exact, in blocks.
+    Raises ``InputError`` as ``minisbert.search.dense.top_k``.
+    """
+    check_count("top_k", top_k)
+    queries, corpus = as_rows(query_embeddings), as_rows(corpus_embeddings)
+    scores, rows = exact_search(queries, corpus, min(top_k, len(corpus)))
+    found = []
+    for best, numbers in zip(scores.tolist(), rows.tolist(), strict=True):
+        found.append([{"corpus_id": row, "score": score} for score, row in zip(best, numbers, strict=True)])
+    return found
+
+
+exact_search = top_k  # under the name that the argument ``top_k`` hides
+
+
+def paraphrase_mining(
+    model: Encoder,
+    sentences: Sequence[str],
+    *,
+    max_pairs: int = 500_000,
+    show_progress_bar: bool = False,
+    **options: Any,
+) -> list[list[float | int]]:
+    """The ``max_pairs`` pairs of sentences with the highest cosine: ``[[score, i, j], ...]``, i < j, best first.
+
+    Every pair is compared, none is left out. ``options`` are those of ``encode``.
+    """
+    check_count("max_pairs", max_pairs)
+    sentences = check_texts(sentences)
+    count = len(sentences)
+    if count < 2:
+        return []
+    vectors = model.encode(sentences, show_progress_bar=show_progress_bar, **options)
+    scores, pairs = closest_pairs(vectors, min(max_pairs, count * (count - 1) // 2), progress=show_progress_bar)
+    return [[score, *pair] for score, pair in zip(scores.tolist(), pairs.tolist(), strict=True)]
+
+
+def community_detection(
+    embeddings: np.ndarray | Tensor, *, threshold: float = 0.75, min_community_size: int = 10
+) -> list[list[int]]:
+    """Groups of rows of (N, D) whose cosine with their group's first row, its centre, is ``threshold`` or more.
+
+    The largest group first. No row is in two groups: the larger one takes it. Groups of fewer than
+    ``min_community_size`` rows are left out.
+    """
+    check_count("min_community_size", min_community_size)
+    if not isinstance(threshold, int | float) or not -1 <= threshold <= 1:
+        raise InputError(f"threshold must be a number from -1 to 1, not {one_line(threshold)}")
+    vectors = torch.nn.functional.normalize(torch.tensor(as_rows(embeddings), dtype=torch.float32))  # (N, D)
+    groups: list[tuple[int, list[int]]] = []  # a centre, and its rows by falling cosine
+    for start in range(0, len(vectors), COMMUNITY_ROWS):
+        cosines = vectors[start : start + COMMUNITY_ROWS] @ vectors.T  # (COMMUNITY_ROWS, N)
+        sizes = (cosines >= threshold).sum(dim=1).tolist()
+        for number, size in enumerate(sizes):
+            if size >= min_community_size:
+                order = cosines[number].argsort(descending=True, stable=True)
+                groups.append((start + number, order[:size].tolist()))
+    groups.sort(key=lambda group: -len(group[1]))
+    taken: set[int] = set()
+    communities = []
+    for centre, rows in groups:
+        free = [row for row in rows if row not in taken]
+        if centre in taken or len(free) < min_community_size:
+            continue
+        communities.append([centre] + [row for row in free if row != centre])
+        taken.update(free)
+    return sorted(communities, key=len, reverse=True)

@@ -1,0 +1,208 @@
+"""sentence-transformers' names on every encoder: by hand, and beside sentence-transformers."""
+
+import multiprocessing
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import minisbert
+from minisbert.core import InputError
+from minisbert.models.pair_model import CrossEncoder, PairModel
+from minisbert.models.sentence_encoder import SentenceEncoder
+from tests.conftest import ROOT
+
+TEXTS = ["the cat sits on the mat", "a dog", "a woman eats an apple", "moon"]
+PROMPTS = {"query": "a bird ", "document": "the sun "}
+
+
+@pytest.fixture
+def encoder(tiny):
+    return SentenceEncoder.load(tiny, device="cpu")
+
+
+def test_one_text_has_one_vector(encoder):
+    vector, rows = encoder.encode("a dog"), encoder.encode(["a dog"])
+    assert vector.shape == (24,)
+    np.testing.assert_array_equal(vector, rows[0])
+    assert encoder.encode("a dog", output_value="token_embeddings").shape == (4, 24)
+    assert encoder.encode("a dog", convert_to_tensor=True).shape == (24,)
+    rows = encoder.encode(TEXTS, convert_to_numpy=False)
+    assert [type(row) for row in rows] == [torch.Tensor] * 4
+
+
+def test_settings_at_load_and_later_are_the_same(tiny, encoder):
+    chosen = {"max_seq_length": 5, "truncate_dim": 7, "prompts": PROMPTS, "default_prompt_name": "query"}
+    loaded = SentenceEncoder.load(tiny, **chosen)
+    for name, value in chosen.items():
+        setattr(encoder, name, value)
+        assert getattr(encoder, name) == getattr(loaded, name) == value
+    found = encoder.encode(TEXTS)
+    assert found.shape == (4, loaded.get_embedding_dimension()) == (4, 7)
+    np.testing.assert_array_equal(loaded.encode(TEXTS), found)
+    assert encoder.truncated == 3, "with the prompt all texts but the last have more than five tokens"
+    plain = SentenceEncoder.load(tiny)
+    assert plain.max_seq_length > 5, "the limit of one encoder is not another's"
+    encoder.max_seq_length, encoder.truncate_dim = plain.max_seq_length, None
+    np.testing.assert_array_equal(encoder.encode(["dog"]), plain.encode(["a bird dog"]))
+    np.testing.assert_array_equal(encoder.encode_document(["dog"]), plain.encode(["the sun dog"]))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("max_seq_length", 10_000, "above .* the encoder's positions"),
+        ("max_seq_length", 2.5, "max_seq_length must be an integer from 1"),
+        ("truncate_dim", 25, "truncate_dim 25 is above 24"),
+        ("prompts", {"query": 3}, "prompts must be a dictionary of names and texts"),
+        ("prompts", "query", "prompts must be a dictionary of names and texts"),
+        ("default_prompt_name", "song", "not one of the prompts"),
+        ("similarity_fn_name", "angle", "similarity_fn_name must be one of cosine"),
+    ],
+)
+def test_values_that_cannot_be(encoder, name, value, message):
+    with pytest.raises(InputError, match=message):
+        setattr(encoder, name, value)
+
+
+@pytest.mark.parametrize("name", ["max_length", "max_seq_len", "truncate_dims", "prompt", "default_prompt"])
+def test_an_attribute_that_would_change_nothing_is_an_error(encoder, name):
+    with pytest.raises(AttributeError, match=f"no attribute '{name}': did you mean"):
+        setattr(encoder, name, 16)
+
+
+def test_a_model_with_two_prompts_says_once_that_none_was_asked_for(encoder, capsys):
+    encoder.prompts = PROMPTS
+    encoder.encode_query(TEXTS)
+    assert capsys.readouterr().err == ""
+    encoder.encode(TEXTS)
+    encoder.encode(TEXTS)
+    assert capsys.readouterr().err.count("encode_query and encode_document") == 1
+
+
+def test_similarities_by_hand(encoder):
+    a, b = np.array([[3.0, 4], [1, 0]]), np.array([[4.0, 3], [0, 2]])
+    expected = {"cosine": [0.96, 0], "dot": [24, 0], "euclidean": [-(2**0.5), -(5**0.5)], "manhattan": [-2, -3]}
+    for name, values in expected.items():
+        encoder.similarity_fn_name = name
+        np.testing.assert_allclose(encoder.similarity_pairwise(a, b), values, atol=1e-12)
+        matrix = encoder.similarity(torch.from_numpy(a), b)
+        assert type(matrix) is torch.Tensor
+        np.testing.assert_allclose(matrix.diagonal(), values, atol=1e-12)
+    with pytest.raises(InputError, match="2 and 1 vectors do not make pairs"):
+        encoder.similarity_pairwise(a, b[:1])
+
+
+def test_precision_is_that_of_the_output(encoder):
+    """Codes by hand: -128 and 127 at the ends of each column's range, a bit for each value above 0."""
+    vectors, codes = encoder.encode(TEXTS), encoder.encode(TEXTS, precision="int8")
+    assert codes.dtype == np.int8
+    assert {*codes.min(axis=0)} == {-128}
+    assert {*codes.max(axis=0)} <= {126, 127}  # a float may fall short of the last level
+    np.testing.assert_array_equal(encoder.encode(TEXTS, precision="uint8"), codes.astype(int) + 128)
+    bits = encoder.encode(TEXTS, precision="ubinary")
+    np.testing.assert_array_equal(np.unpackbits(bits, axis=1), vectors > 0)
+    np.testing.assert_array_equal(encoder.encode(TEXTS, precision="binary"), bits.astype(int) - 128)
+    with pytest.raises(ValueError, match="one vector has no ranges"):
+        encoder.encode("a dog", precision="int8")
+
+
+def test_a_forked_child_encodes_after_its_parent(tiny):
+    """OpenMP's threads do not survive a fork: a child that used two would wait forever."""
+    if "fork" not in multiprocessing.get_all_start_methods():
+        pytest.skip("this system has no fork")
+    code = f"""
+import multiprocessing, torch
+from minisbert import SentenceEncoder
+torch.set_num_threads(2)
+encoder = SentenceEncoder.load({str(tiny)!r})
+texts = ["the cat sits on the mat " * 5] * 200 + [str(i) for i in range(300)]
+here = encoder.encode(texts)
+with multiprocessing.get_context("fork").Pool(1) as pool:
+    there = pool.apply_async(encoder.encode, [texts]).get(timeout=60)
+assert abs(here - there).max() < 1e-6
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_cross_encoder_predicts_and_ranks(tiny, tmp_path):
+    from minisbert.core.heads import ConcatHead, JointHead
+
+    torch.manual_seed(3)
+    PairModel(SentenceEncoder.load(tiny), JointHead(24), "regression").eval().save(tmp_path / "model")
+    model = CrossEncoder.load(tmp_path / "model")
+    scores = model.scores(["moon"] * 4, TEXTS)  # 0 to 5
+    predicted = model.predict([("moon", text) for text in TEXTS])
+    np.testing.assert_allclose(5 * predicted, scores, rtol=1e-6)
+    assert model.predict(("moon", TEXTS[1])).shape == ()
+    assert model.predict([["moon", "a dog"]], convert_to_tensor=True).shape == (1,)
+    ranked = model.rank("moon", TEXTS, top_k=2, return_documents=True)
+    best = sorted(range(4), key=lambda row: -predicted[row])[:2]
+    assert [(hit["corpus_id"], hit["text"]) for hit in ranked] == [(row, TEXTS[row]) for row in best]
+    for wrong in ("moon", [("a", "b", "c")], ["ab"], [None]):
+        with pytest.raises(InputError, match="predict takes pairs of texts"):
+            model.predict(wrong)
+    with pytest.raises(InputError, match="reads pairs together"):
+        CrossEncoder(SentenceEncoder.load(tiny), ConcatHead(24))
+
+
+# What sentence-transformers' documentation does with a model; each runs with both libraries
+IDIOMS = {
+    "one text": lambda model: model.encode("the cat sits"),
+    "a list": lambda model: model.encode(TEXTS),
+    "a tensor": lambda model: model.encode(TEXTS, convert_to_tensor=True),
+    "tensors": lambda model: torch.stack(list(model.encode(TEXTS, convert_to_numpy=False))),
+    "small batches without a bar": lambda model: model.encode(TEXTS, batch_size=2, show_progress_bar=False),
+    "normalized": lambda model: model.encode(TEXTS, normalize_embeddings=True),
+    "cut and normalized": lambda model: model.encode(TEXTS, truncate_dim=5, normalize_embeddings=True),
+    "tokens": lambda model: torch.cat(model.encode(TEXTS, output_value="token_embeddings")),
+    "tokens of one text": lambda model: model.encode("a dog", output_value="token_embeddings"),
+    "int8": lambda model: model.encode(TEXTS, precision="int8"),
+    "uint8": lambda model: model.encode(TEXTS, precision="uint8"),
+    "binary": lambda model: model.encode(TEXTS, precision="binary"),
+    "ubinary": lambda model: model.encode(TEXTS, precision="ubinary"),
+    "a prompt": lambda model: model.encode(TEXTS, prompt="a bird "),
+    "a prompt by name": lambda model: model.encode(TEXTS, prompt_name="query"),
+    "queries": lambda model: model.encode_query("a dog"),
+    "documents": lambda model: model.encode_document(TEXTS, convert_to_tensor=True),
+    "similarity": lambda model: model.similarity(model.encode(TEXTS), model.encode("a dog")),
+    "pairs": lambda model: model.similarity_pairwise(model.encode(TEXTS), model.encode(TEXTS[::-1])),
+    "dimension": lambda model: np.array(model.get_embedding_dimension()),
+    "length": lambda model: np.array(model.max_seq_length),
+}
+
+
+def set_length(model):
+    model.max_seq_length = 4
+
+
+def set_prompts(model):
+    model.prompts = {"q": "the moon "}
+    model.default_prompt_name = "q"
+
+
+def set_columns(model):
+    model.truncate_dim = 6
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("change", [None, set_length, set_prompts, set_columns])
+def test_idioms_of_sentence_transformers_give_the_same(tiny, change):
+    from sentence_transformers import SentenceTransformer
+
+    models = minisbert.load(tiny, prompts=PROMPTS, device="cpu"), SentenceTransformer(str(tiny), device="cpu")
+    models[1].prompts = dict(PROMPTS)
+    if change is not None:
+        for model in models:
+            change(model)
+    idioms = {name: idiom for name, idiom in IDIOMS.items() if change is not set_prompts or "by name" not in name}
+    for name, idiom in idioms.items():
+        ours, theirs = (np.asarray(idiom(model)) for model in models)
+        assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype), name
+        allowed = 1 if name in ("int8", "uint8") else 0  # a level, where the last bit of a float decides
+        if ours.dtype.kind == "f":
+            allowed = 2e-6  # float32
+        assert np.abs(ours.astype(np.float64) - theirs).max() <= allowed, name

@@ -1,0 +1,40 @@
+"""What users write passes ``mypy --strict`` and pyright: the calls in ``typed_calls.py`` and the README's Python."""
+
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+from tests.conftest import ROOT
+
+CHECKERS = {
+    "mypy": ["-m", "mypy", "--strict", "--follow-imports=silent", "--ignore-missing-imports", "--config-file="],
+    "pyright": ["-m", "pyright"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("checker", CHECKERS)
+def test_calls_of_users_have_types(checker, tmp_path):
+    if not find_spec(checker):
+        pytest.skip(f"{checker} is not installed: pip install '.[dev]'")
+    readme = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert readme
+    (tmp_path / "readme.py").write_text("\n".join(readme), encoding="utf-8")
+    calls = ROOT / "tests" / "typed_calls.py"
+    command = [sys.executable, *CHECKERS[checker], str(calls), str(tmp_path / "readme.py")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", ["encoder.encode(['a'], batch_sise=3)", "encoder.encode(['a']).foo", "load(3)"])
+def test_a_wrong_call_is_noticed(wrong, tmp_path):
+    if not find_spec("mypy"):
+        pytest.skip("mypy is not installed: pip install '.[dev]'")
+    code = f"from minisbert import SentenceEncoder\nload = SentenceEncoder.load\nencoder = load('x')\n{wrong}\n"
+    (tmp_path / "wrong.py").write_text(code, encoding="utf-8")
+    command = [sys.executable, *CHECKERS["mypy"], str(tmp_path / "wrong.py")]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True).returncode == 1

@@ -1,0 +1,56 @@
+"""Calls as users write them. ``mypy --strict`` and pyright read this file in CI; nothing runs it."""
+
+from typing import assert_type
+
+import numpy as np
+from torch import Tensor
+
+import minisbert
+from minisbert import CrossEncoder, MultiVectorEncoder, PairModel, SentenceEncoder, SparseEncoder, StaticEncoder, util
+
+texts = ["A cat sits.", "A kitten is sitting."]
+encoder = SentenceEncoder.load("all-MiniLM-L6-v2", device="cpu", max_seq_length=128, truncate_dim=64)
+assert_type(encoder, SentenceEncoder)
+vectors = encoder.encode(texts)
+assert_type(vectors, np.ndarray)
+print(vectors.shape, vectors[0] @ vectors[1])
+one = encoder.encode("A cat sits.", normalize_embeddings=True, batch_size=8, show_progress_bar=False)
+print(one.tolist())
+tensor = encoder.encode(texts, convert_to_tensor=True)
+assert_type(tensor, Tensor)
+print(tensor.mean(dim=0))
+for row in encoder.encode(texts, convert_to_numpy=False):
+    assert_type(row, Tensor)
+for states in encoder.encode(texts, output_value="token_embeddings"):
+    print(states.shape)
+codes = encoder.encode(texts, precision="int8")
+print(codes.dtype)
+queries, documents = encoder.encode_query(texts), encoder.encode_document(texts)
+print(encoder.similarity(queries, documents).round(2))
+print(encoder.similarity_pairwise(queries, documents).tolist())
+encoder.max_seq_length = 16
+encoder.truncate_dim = None
+encoder.prompts = {"query": "query: "}
+encoder.default_prompt_name = "query"
+encoder.similarity_fn_name = "dot"
+assert_type(encoder.get_embedding_dimension(), int)
+for block in encoder.encode_stream(iter(texts)):
+    print(len(block))
+encoder.save("my-model")
+print(util.semantic_search(queries, documents, top_k=1)[0][0]["corpus_id"])
+print(util.paraphrase_mining(encoder, texts)[0][0])
+print(util.community_detection(vectors, threshold=0.8, min_community_size=1))
+reranker = CrossEncoder.load("cross-encoder/ms-marco-MiniLM-L6-v2", device="cpu", max_length=256)
+assert_type(reranker, CrossEncoder)
+print(reranker.predict([("a query", "a document")]))
+print(reranker.rank("a query", texts, top_k=1)[0]["score"])
+assert_type(PairModel.load("runs/siamese/model"), PairModel)
+assert_type(StaticEncoder.load("minishlab/potion-base-8M"), StaticEncoder)
+sparse = SparseEncoder.load("naver/splade-v3")
+assert_type(sparse, SparseEncoder)
+print(sparse.encode(texts, convert_to_sparse_tensor=True, max_active_dims=64))
+late = MultiVectorEncoder.load("path/to/colbert")
+assert_type(late, MultiVectorEncoder)
+print(late.similarity(late.encode_query(["a cat?"]), late.encode_document(texts)))
+anything = minisbert.load("all-MiniLM-L6-v2", compiled=True, dtype="bfloat16")
+print(anything.encode("A cat sits."))
