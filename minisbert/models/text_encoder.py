@@ -129,25 +129,19 @@ class TextEncoder(BatchedEncoder):
     ) -> np.ndarray | Tensor | list[Tensor]:
         """Texts -> (N, D) array, row i for text i; one text -> (D,). float32 (float64 after ``double()``).
 
-        An empty text is [CLS] [SEP] and has a vector, as in the reference. Texts beyond the length limit are cut
-        and counted in ``self.truncated``. Texts with the same tokens are computed once.
+        Longer texts than ``max_seq_length`` are cut and counted in ``self.truncated``. An empty text has a vector, that
+        of [CLS] [SEP]. Raises ``InputError`` for anything but valid strings, for options out of range, and for NaN.
 
-        prompt                put before each text, "" for nothing; ``prompt_name`` for one of the model's ``prompts``.
-                              Without either, the model's default prompt, if it has one
-        batch_size            a batch has as many tokens as this many texts of 64 tokens; texts of several lengths
-                              share it without pads
+        prompt                before each text; ``prompt_name`` for one of ``prompts``; otherwise the model's default
+        batch_size            a batch has as many tokens as this many texts of 64 tokens; short texts share rows
         show_progress_bar     True for a live line with rate and time left
-        output_value          "sentence_embedding", or "token_embeddings" for the hidden states (T, D) of every text's
-                              real tokens, a list of tensors
+        output_value          "sentence_embedding", or "token_embeddings": each text's hidden states (T, D), tensors
         precision             of what is returned: "float32", or codes in "int8", "uint8", "binary" or "ubinary"
-        convert_to_tensor     True for a torch tensor on the CPU; ``convert_to_numpy=False`` for a list of them
-        normalize_embeddings  True scales each vector to length 1 at the end; otherwise the model's own scaling, if it
-                              has one, comes before the cut to ``truncate_dim``, as in sentence-transformers
+        convert_to_tensor     True for a tensor on the CPU; ``convert_to_numpy=False`` for a list of them
+        normalize_embeddings  True scales to length 1 at the end, after ``truncate_dim``; a model's own scaling is
+                              before it, as in sentence-transformers
         truncate_dim          keep the first n columns; None for the model's default, usually all
-        dtype                 of the arithmetic: "float32", "bfloat16" if the hardware has it, or "auto"; None for
-                              float32, or what a compiled encoder was compiled for
-
-        Raises ``InputError`` for anything but valid strings, for options out of range, and for NaN.
+        dtype                 of the arithmetic: "float32", "bfloat16" or "auto"; None for the model's, usually float32
         """
         if prompt is None and prompt_name is None:
             self._remind_of_prompts()
