@@ -16,7 +16,7 @@ BUDGETS = {
     "search": 780,
     "architectures": 985,
     "folder": 1362,
-    "models": 2944,
+    "models": 2950,
     "compiled": 531,
     "data": 1495,
     "evaluation": 1125,
@@ -27,7 +27,7 @@ BUDGETS = {
     "integrations": 316,
     "commands": 2237,
 }
-PACKAGE_LINES = 20_365  # goal: 15,000
+PACKAGE_LINES = 20_370  # goal: 15,000
 TEST_LINES = 30_300  # goal: 26,000
 RAISES = 357  # of InputError and ValueError, in the whole package
 FILE_LINES, FUNCTION_LINES = 250, 60

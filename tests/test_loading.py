@@ -70,7 +70,7 @@ RIGHT = {
     "pooling": [None],
     "max_seq_length": [None],
     "batch_size": [3],
-    "normalize_embeddings": [True],
+    "normalize_embeddings": [None, True],
     "truncate_dim": [None, 3],
     "dtype": [None],
     "prompt": [None],

@@ -49,6 +49,17 @@ def as_progress(progress: bool | Progress | None, total: int) -> AbstractContext
     return Progress(total, bool(progress))
 
 
+def check_options(
+    batch_size: int, output_value: str, precision: str, normalize_embeddings: bool | None, dtype: str | None
+) -> None:
+    """Raise ``InputError`` for an option of ``encode`` that is none of its choices."""
+    check_count("batch_size", batch_size)
+    check_choice("output_value", output_value, ("sentence_embedding", "token_embeddings"))
+    check_choice("precision", precision, PRECISIONS)
+    check_choice("normalize_embeddings", normalize_embeddings, (None, True, False))
+    check_choice("dtype", dtype, (None, "auto", "float32", "bfloat16"))
+
+
 class TextEncoder(BatchedEncoder):
     """``load``, ``encode`` and its relatives, the same for every encoder."""
 
@@ -148,16 +159,10 @@ class TextEncoder(BatchedEncoder):
         single = isinstance(texts, str)
         texts = check_texts([texts] if single else texts)
         texts, skip = with_prompt(texts, self.settings, self.tokenizer, prompt, prompt_name)
-        check_count("batch_size", batch_size)
-        check_choice("normalize_embeddings", normalize_embeddings, (True, False))
-        check_choice("output_value", output_value, ("sentence_embedding", "token_embeddings"))
-        check_choice("precision", precision, PRECISIONS)
-        check_choice("dtype", dtype, (None, "auto", "float32", "bfloat16"))
+        check_options(batch_size, output_value, precision, normalize_embeddings, dtype)
         by_token = output_value == "token_embeddings"
         if by_token and (normalize_embeddings or truncate_dim is not None or precision != "float32"):
-            raise InputError(
-                "normalize_embeddings, truncate_dim and precision are for the vectors of texts, not tokens"
-            )
+            raise InputError("normalize_embeddings, truncate_dim, precision: of the vectors of texts, not of tokens")
         columns = self._columns(truncate_dim)
         keys, self.truncated = tokenize(self.tokenizer, texts)
         distinct = dict(zip(keys, texts, strict=True))  # a text for each sequence of tokens
@@ -166,14 +171,15 @@ class TextEncoder(BatchedEncoder):
             batches = self._finite(distinct, TEXT_TOKENS * batch_size, skip, by_token, line)
             if by_token:
                 result = self._gather_states(batches, keys, dtype)
-            else:
-                result = self._gather(batches, keys, columns, normalize_embeddings, dtype)
-        if not by_token:
-            if precision != "float32":
-                result = torch.from_numpy(quantize(as_array(result), precision))
-            if not convert_to_tensor:
-                result = as_array(result) if convert_to_numpy else list(result)
-        return result[0] if single else result
+                return result[0] if single else result
+            vectors = self._gather(batches, keys, columns, normalize_embeddings, dtype)
+        if precision != "float32":
+            vectors = torch.from_numpy(quantize(as_array(vectors), precision))
+        if single:
+            vectors = vectors[0]
+        if convert_to_tensor:
+            return vectors
+        return as_array(vectors) if convert_to_numpy or single else list(vectors)
 
     def _remind_of_prompts(self) -> None:
         """Say once that the model has prompts for queries and for documents, if it takes neither by default."""

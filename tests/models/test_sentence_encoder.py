@@ -263,8 +263,8 @@ def test_a_tensor_can_be_trained_on(model):
         ({"truncate_dim": 0}, "truncate_dim must be an integer from 1, not 0"),
         ({"truncate_dim": 25}, "truncate_dim 25 is above 24"),
         ({"batch_size": 0}, "batch_size must be an integer from 1, not 0"),
-        ({"truncate_dim": 5, "output_value": "token_embeddings"}, "are for the vectors of texts"),
-        ({"normalize_embeddings": True, "output_value": "token_embeddings"}, "are for the vectors of texts"),
+        ({"truncate_dim": 5, "output_value": "token_embeddings"}, "of the vectors of texts"),
+        ({"normalize_embeddings": True, "output_value": "token_embeddings"}, "of the vectors of texts"),
     ],
 )
 def test_texts_and_options_that_cannot_be_used(model, options, message):
