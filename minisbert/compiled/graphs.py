@@ -53,7 +53,7 @@ class ScoreGraph(nn.Module):
 
 def compile_model(folder: Path, dtype: str, pooling: str | None, path: Path) -> None:
     """Compile the encoder or the cross-encoder in a folder to the package ``path``."""
-    package_dtype(dtype)  # only what the CPU multiplies in hardware
+    package_dtype(dtype)  # raises for what the CPU has no hardware for
     if ModelFolder(folder).holds_pair_model:
         compile_pair_model(PairModel.load(folder), folder, dtype, path)
     else:

@@ -1,8 +1,4 @@
-"""Linear layers in int8: a quarter of the bytes, and about twice the products a second of bfloat16 on a CPU with VNNI.
-
-Every row of the weights has one scale. Every token's activations have a scale and an offset of their own, computed as
-they come (dynamic quantization, as in ONNX Runtime), so nothing has to be calibrated on texts.
-"""
+"""Linear layers in int8: a scale for each row of the weights, a step and an offset for each token as it comes."""
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +14,7 @@ CLIPS = 16  # ranges of a weight's row to choose from: 70 to 100 % of its larges
 
 
 def package_dtype(name: str) -> str:
-    """What ``minisbert compile --dtype NAME`` compiles for: ``choose_dtype``'s name of a dtype, or ``int8``.
-
-    Raises ``InputError`` for a dtype that this CPU does not multiply in hardware.
-    """
+    """What a package of dtype ``name`` is compiled for: float32, bfloat16 or int8. ``InputError`` without hardware."""
     if name != "int8":
         return str(choose_dtype(name, torch.device("cpu"))[0]).removeprefix("torch.")
     if INSTRUCTIONS not in cpu_flags():
@@ -85,10 +78,7 @@ class QuantizedLinear(nn.Module):
 
 
 def quantize(bert: Bert) -> None:
-    """Replace every linear layer in the encoder's layers by a ``QuantizedLinear``, in place.
-
-    Embeddings, attention's own products, softmax, LayerNorm and pooling stay in float32.
-    """
+    """Replace all linear layers of an encoder's layers in place. Everything else stays in float32."""
     for module in list(bert.layers.modules()):
         for name, child in module.named_children():
             if isinstance(child, nn.Linear):
