@@ -3,8 +3,8 @@
     python -m benchmarks.tune                               all-MiniLM-L6-v2, about two minutes
     python -m benchmarks.tune --model path/to/encoder
 
-Eager and compiled, at every dtype that the CPU multiplies in hardware. Sentences of STS-B test a second and milliseconds
-for one sentence are medians of rounds in which all ways take turns; the accuracy is Spearman's correlation times 100
+Eager and compiled, at every dtype that the CPU multiplies in hardware. Sentences of STS-B test a second and
+milliseconds for one sentence are medians of rounds in which all ways take turns; the accuracy is Spearman's correlation times 100
 over all pairs of STS-B test. Packages that are missing are compiled first, 20 to 60 seconds each.
 """
 

@@ -56,8 +56,8 @@ def quantized_linear(x: Tensor, codes: Tensor, scale: Tensor, bias: Tensor | Non
     c = ((x - low) * (1 / step)).round() - 128  # (N, D)
     middle = low + 128 * step  # (N, 1)
     sums = int8_products(c.to(torch.int8), codes) * scale  # (N, C)
-    # subtle: ``sums * step`` would match a pattern of torch's compiler, whose product of signed numbers is 500 times
-    # slower on CPUs without amx_int8
+    # subtle: ``sums * step`` would match a pattern of torch's compiler, whose product of signed numbers is 2,000 times
+    # slower on a Zen 4 (docs/speed.md)
     y = step * sums + middle * (codes.sum(dim=1) * scale)  # (N, C)
     return y if bias is None else y + bias
 
