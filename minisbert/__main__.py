@@ -1,5 +1,7 @@
 """The command ``minisbert``: ``minisbert train --epochs 4`` is ``python -m minisbert.train --epochs 4``."""
 
+import argparse
+import os
 import runpy
 import sys
 from difflib import get_close_matches
@@ -39,7 +41,26 @@ def overview() -> None:
     print("\nminisbert COMMAND --help shows a command's options; minisbert --version the version.")
 
 
+def complete() -> None:
+    """Complete a command's name here; behind it, have its own parser complete its options (``Parser.parse_args``)."""
+    typed = os.environ["COMP_LINE"][: int(os.environ["COMP_POINT"])]
+    words = typed.split()
+    if len(words) > 1 and typed.startswith(f"{words[0]} {words[1]} "):
+        sys.argv[1:] = [words[1]]
+        os.environ["_ARGCOMPLETE"] = "2"  # the first two words are the command
+        return
+    import argcomplete
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("command", choices=files())
+    argcomplete.autocomplete(parser)
+
+
 def main() -> None:
+    if "_ARGCOMPLETE" in os.environ:
+        complete()
+    if sys.argv[1:2] == ["help"]:  # help train: train --help
+        sys.argv[1:] = [*sys.argv[2:3], "--help"]
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in ("-h", "--help", "--version"):
         run_command(overview)

@@ -31,7 +31,7 @@ ROOMS = [
 ]
 FILES = sorted(PACKAGE.rglob("*.py"))
 OPTIONAL = {"matplotlib", "ray", "pyspark", "datasets", "starlette", "uvicorn", "onnx", "onnxruntime", "tensorboard"}
-OPTIONAL |= {"huggingface_hub"}  # always installed, but its import takes 0.2 s of every command
+OPTIONAL |= {"argcomplete", "huggingface_hub"}  # always installed, but its import takes 0.2 s of every command
 NAME_TABLES = ("weights.py", "relatives.py")  # names of weights, as text
 
 

@@ -8,8 +8,8 @@ minisbert assets verify
 MINISBERT_HOME moves the folders, MINISBERT_OFFLINE=1 forbids the network, HF_ENDPOINT names a mirror.
 """
 
-from minisbert.commands.options import command_parser
 from minisbert.core import InputError
+from minisbert.system.arguments import command_parser
 from minisbert.system.assets import asset, assets, fetch, problems
 from minisbert.system.console import run_command
 

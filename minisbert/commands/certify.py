@@ -14,12 +14,12 @@ from dataclasses import asdict
 import numpy as np
 
 from minisbert.commands.model_options import add_model_options, add_prompt_option, load_pooled, prompt_of
-from minisbert.commands.options import command_parser
 from minisbert.core import reading
 from minisbert.data.texts import every_text
 from minisbert.diagnosis.certify.certificate import EQUAL, EXPLAINED, ROUNDED, Certificate, certify
 from minisbert.diagnosis.certify.vector_files import VectorFile, read_vectors
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.arguments import command_parser
 from minisbert.system.console import exiting, run_command
 
 SHOWN = 5  # lines that are named

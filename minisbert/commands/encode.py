@@ -22,7 +22,6 @@ import torch
 
 from minisbert.commands.corpus_options import TEXT_FILES
 from minisbert.commands.model_options import add_model_options, add_prompt_option, check_written, load_encoder
-from minisbert.commands.options import command_parser
 from minisbert.core import InputError
 from minisbert.corpus.hashes import made_from, texts_hash
 from minisbert.corpus.index import MARK
@@ -37,6 +36,7 @@ from minisbert.models.prompts import choose_prompt
 from minisbert.models.sparse_encoder import SparseEncoder
 from minisbert.models.text_encoder import BATCH_SIZE
 from minisbert.search.vector_files import QUANTIZATIONS, write_codes, write_npy
+from minisbert.system.arguments import command_parser
 from minisbert.system.assets import local_path
 from minisbert.system.console import bounded, check_usage, run_command, say
 from minisbert.system.files import atomic_file, check_ending, check_output

@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from minisbert.commands.model_options import add_model_options, load_encoder, load_pooled
-from minisbert.commands.options import command_parser
 from minisbert.core import InputError
 from minisbert.data.sources import SPLITS, score_scale
 from minisbert.evaluation.retrieval import CUTOFFS, load_retrieval, retrieval_scores
@@ -27,6 +26,7 @@ from minisbert.evaluation.retrieval_metrics import METRICS
 from minisbert.evaluation.sts import PROTOCOL, load_rows
 from minisbert.evaluation.suite import average, evaluate_suite, load_suite
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.arguments import command_parser
 from minisbert.system.console import check_usage, run_command, say
 
 RETRIEVAL = ("queries", "corpus", "qrels")

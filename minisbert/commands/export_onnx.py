@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from minisbert.commands.options import command_parser
 from minisbert.compiled.onnx_export import TEXTS, export_onnx, onnx_vectors, quantize_onnx
 from minisbert.core import InputError
 from minisbert.folder.overwrite import check_replaceable, model_folder
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.arguments import command_parser
 from minisbert.system.assets import local_path
 from minisbert.system.console import run_command, say
 from minisbert.system.files import check_output

@@ -12,7 +12,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from minisbert.commands.options import command_parser
 from minisbert.data.sources import score_scale
 from minisbert.diagnosis.inspect.findings import NOTE, PROBLEM, WARNING
 from minisbert.diagnosis.inspect.inspected_file import InspectedFile
@@ -21,6 +20,7 @@ from minisbert.diagnosis.inspect.plot import draw_inspection
 from minisbert.evaluation.plots import require, save
 from minisbert.loading import load_tokenizer
 from minisbert.models.tokenizer import Tokenizer
+from minisbert.system.arguments import command_parser
 from minisbert.system.assets import asset, local_path
 from minisbert.system.console import exiting, run_command, say
 from minisbert.system.files import check_output

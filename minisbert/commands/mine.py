@@ -24,7 +24,6 @@ from minisbert.commands.corpus_options import (
     read_corpus,
 )
 from minisbert.commands.model_options import ROLES, check_written, prompt_of
-from minisbert.commands.options import command_parser
 from minisbert.core import InputError
 from minisbert.corpus.index import encode_with_progress
 from minisbert.corpus.mining import Candidates, Mined, Rules, candidates_of, mine, triplets
@@ -32,6 +31,7 @@ from minisbert.data.formats import PAIRS
 from minisbert.data.sources import read_file
 from minisbert.loading import Encoder
 from minisbert.search.vectors import Stacked
+from minisbert.system.arguments import command_parser
 from minisbert.system.console import check_usage, run_command, say
 from minisbert.system.files import atomic_file, listed
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from minisbert.commands.options import add_threads_option
 from minisbert.core import InputError
 from minisbert.folder.find import find_model
 from minisbert.loading import Encoder
 from minisbert.loading import load_encoder as load
 from minisbert.models.prompts import PROMPT_NAMES, choose_prompt, role_prompt_name
+from minisbert.system.arguments import add_threads_option
 from minisbert.system.assets import local_path
 from minisbert.system.console import bounded, say
 from minisbert.system.devices import choose_dtype, keep_freed_memory, use_threads

@@ -13,7 +13,6 @@ import argparse
 import numpy as np
 
 from minisbert.commands.model_options import add_compiled_option, if_compiled
-from minisbert.commands.options import add_threads_option, command_parser
 from minisbert.compiled.runtime import CompiledPairModel
 from minisbert.core import InputError, reading
 from minisbert.data.rows import Rows
@@ -21,6 +20,7 @@ from minisbert.folder.find import find_model
 from minisbert.folder.settings import MAX_SCORE
 from minisbert.models.pair_model import PairModel
 from minisbert.models.pair_scorer import PairScorer
+from minisbert.system.arguments import add_threads_option, command_parser
 from minisbert.system.console import run_command, say
 from minisbert.system.devices import use_threads
 

@@ -15,11 +15,11 @@ import numpy as np
 
 from minisbert.commands.corpus_options import TEXT_FILES, add_corpus_options, load_and_encode, read_corpus
 from minisbert.commands.model_options import ROLES, prompt_of
-from minisbert.commands.options import command_parser
 from minisbert.core import InputError
 from minisbert.corpus.index import encode_with_progress, index_metadata
 from minisbert.models.pair_model import PairModel
 from minisbert.search.vector_files import RESCORE, Bits
+from minisbert.system.arguments import command_parser
 from minisbert.system.console import bounded, check_usage, run_command, say
 
 CANDIDATES = 50  # texts for each query that a reranker reads

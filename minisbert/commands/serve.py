@@ -12,10 +12,10 @@ import os
 import socket
 
 from minisbert.commands.model_options import add_model_options, load_encoder
-from minisbert.commands.options import command_parser
 from minisbert.core import InputError
 from minisbert.models.pair_model import PairModel
 from minisbert.serving.engine import Engine
+from minisbert.system.arguments import command_parser
 from minisbert.system.console import run_command, say
 
 

@@ -16,13 +16,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from minisbert.commands.model_options import check_written
-from minisbert.commands.options import add_threads_option, command_parser
 from minisbert.core import reading
 from minisbert.diagnosis.trace import tracing
 from minisbert.diagnosis.trace.tracing import DOUBLE, HIDDEN, INPUTS, VECTOR, Stage, compare_states, our_states
 from minisbert.folder.find import find_model
 from minisbert.folder.weights import write_safetensors
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.arguments import add_threads_option, command_parser
 from minisbert.system.console import check_usage, exiting, run_command, say
 from minisbert.system.devices import use_threads
 from minisbert.system.files import atomic_file

@@ -26,7 +26,7 @@ def require() -> None:
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
-        raise InputError(f"plots need matplotlib ({error}): pip install '.[plots]'") from error
+        raise InputError(f"plots need matplotlib ({error}): pip install 'minisbert[plots]'") from error
 
 
 def new_figure(inches: tuple[float, float]) -> Any:

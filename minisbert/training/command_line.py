@@ -4,9 +4,10 @@ import argparse
 import os
 import tomllib
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from minisbert.core import InputError, read_json, reading
+from minisbert.system.arguments import Parser, command_parser
 from minisbert.training.run_folder import CONFIG, MODEL, RESULTS, STATE, publish, recover_run
 from minisbert.training.settings import COMPARING, FIRST_ADVANCED, FREE, GROUPS, SETTINGS, RunSettings, reads
 
@@ -17,11 +18,12 @@ EXCLUSIVE = (
 )
 
 
-class Parser(argparse.ArgumentParser):
-    """A wrong option is an ``InputError`` of one line, without the usage of sixty options before it."""
-
-    def error(self, message: str) -> NoReturn:
-        raise InputError(message)
+ABOUT_TRAIN = "Fine-tune a sentence encoder, by default on STS-B with the cosine and mean squared error."
+EXAMPLES = """Examples: minisbert train --epochs 4 --seed 7 --out runs/four-epochs
+          minisbert train --objective siamese --epochs 2 --lr 5e-5 --head-lr 1e-3
+          minisbert train --recipe list
+          minisbert train --resume runs/four-epochs
+          torchrun --nproc_per_node=2 -m minisbert.train"""
 
 
 def make_parser(advanced: bool = False) -> Parser:
@@ -29,17 +31,7 @@ def make_parser(advanced: bool = False) -> Parser:
 
     ``advanced``: ``--help`` also shows the options that recipes and few people set.
     """
-    parser = Parser(
-        prog="python -m minisbert.train",
-        description="Fine-tune a sentence encoder, by default on STS-B with the cosine and mean squared error.",
-        epilog="Examples: python -m minisbert.train --epochs 4 --seed 7 --out runs/four-epochs\n"
-        "          python -m minisbert.train --objective siamese --epochs 2 --lr 5e-5 --head-lr 1e-3\n"
-        "          python -m minisbert.train --recipe list\n"
-        "          python -m minisbert.train --resume runs/four-epochs\n"
-        "          torchrun --nproc_per_node=2 -m minisbert.train",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        argument_default=argparse.SUPPRESS,
-    )
+    parser = command_parser("train", ABOUT_TRAIN, epilog=EXAMPLES, argument_default=argparse.SUPPRESS)
     parser.add_argument("--help-all", action="store_true", help="show all options, also those that few people set")
     hidden = False
     for name, item in SETTINGS.items():

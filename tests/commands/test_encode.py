@@ -204,7 +204,7 @@ class Figure:
 def test_a_heat_map_without_matplotlib_is_refused_before_the_work(tiny, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     monkeypatch.setattr(SentenceEncoder, "load", lambda *_, **__: pytest.fail("it was loaded first"))
-    with pytest.raises(InputError, match=r"plots need matplotlib .*: pip install '\.\[plots\]'"):
+    with pytest.raises(InputError, match=r"plots need matplotlib .*: pip install 'minisbert\[plots\]'"):
         main(["--model", str(tiny), "--heatmap", str(tmp_path / "map.png"), "a cat"])
 
 

@@ -332,5 +332,5 @@ def test_the_picture(tiny, tokenizer, tmp_path):
 
 def test_a_picture_without_matplotlib_is_refused_before_the_work(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(InputError, match=r"plots need matplotlib .*: pip install '\.\[plots\]'"):
+    with pytest.raises(InputError, match=r"plots need matplotlib .*: pip install 'minisbert\[plots\]'"):
         main([str(tmp_path / "missing.tsv"), "--plots", str(tmp_path)])

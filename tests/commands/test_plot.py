@@ -355,7 +355,7 @@ def test_without_matplotlib_the_error_says_how_to_get_it(tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, name, None)  # importing it fails, installed or not
     run = write(tmp_path / "a")
     for attempt in (lambda: main([str(run)]), lambda: lengths([3], 16, run / "l.png")):
-        with pytest.raises(InputError, match=r"plots need matplotlib .*: pip install '\.\[plots\]'"):
+        with pytest.raises(InputError, match=r"plots need matplotlib .*: pip install 'minisbert\[plots\]'"):
             attempt()
     assert sorted(path.name for path in run.iterdir()) == ["config.json", "metrics.jsonl"]
 

@@ -250,7 +250,9 @@ def test_without_transformers_or_its_script_the_error_says_what_to_do(tiny, tmp_
     assert tracing.reference_script() == ROOT / "tests" / "reference" / "states.py"
     assert install(tmp_path, monkeypatch) == tracing.reference_script()
     monkeypatch.setattr(tracing.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"pip install '\.\[reference\]'; or compare with a file: --against FILE"):
+    with pytest.raises(
+        InputError, match=r"pip install 'minisbert\[reference\]'; or compare with a file: --against FILE"
+    ):
         main(["--model", str(tiny)])
     tracing.reference_script().unlink()
     with pytest.raises(InputError, match=r"needs reference_states\.py: install minisbert again"):

@@ -49,7 +49,7 @@ def test_help_shows_what_a_user_chooses_and_help_all_the_rest(capsys):
         shown[option] = {*re.findall(r"^  (--[a-z-]+)", capsys.readouterr().out, re.MULTILINE)}
     assert 30 <= len(shown["--help"]) <= 40
     assert {"--data", "--epochs", "--lr", "--teacher"} < shown["--help"] < shown["--help-all"]
-    assert len(shown["--help-all"]) == len(SETTINGS) + 1  # and itself
+    assert len(shown["--help-all"]) == len(SETTINGS) + 2  # and itself and --version
 
 
 def test_the_promised_recipes_and_objectives():

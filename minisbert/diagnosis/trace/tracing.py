@@ -74,7 +74,9 @@ def huggingface(folder: Path, inputs: dict[str, Tensor], double: bool) -> dict[s
     """What transformers computes, in a separate process: nothing under minisbert/ imports it."""
     script, instead = reference_script(), "; or compare with a file: --against FILE"
     if script is None or importlib.util.find_spec("transformers") is None:
-        needs = "transformers: pip install '.[reference]'" if script else "reference_states.py: install minisbert again"
+        needs = "reference_states.py: install minisbert again"
+        if script:
+            needs = "transformers: pip install 'minisbert[reference]'"
         raise InputError(f"--against hf needs {needs}{instead}")
     with tempfile.TemporaryDirectory() as place:
         given, made = Path(place) / "inputs.safetensors", Path(place) / "states.safetensors"
