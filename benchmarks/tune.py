@@ -4,8 +4,8 @@
     python -m benchmarks.tune --model path/to/encoder
 
 Eager and compiled, at every dtype that the CPU multiplies in hardware. Sentences of STS-B test a second and
-milliseconds for one sentence are medians of rounds in which all ways take turns; the accuracy is Spearman's correlation times 100
-over all pairs of STS-B test. Packages that are missing are compiled first, 20 to 60 seconds each.
+milliseconds for one sentence are medians of rounds in which all ways take turns; the accuracy is Spearman's correlation
+times 100 over all pairs of STS-B test. Packages that are missing are compiled first, 20 to 60 seconds each.
 """
 
 import argparse
