@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Lesson 16: making it small
 #
-# Steps through `minisbert/training/students.py`, `minisbert/search/quantized.py`, `minisbert/compiled/int8.py`. About
-# 50 minutes. You will drop layers, columns and bits, train what is left, and draw one curve of what each saving costs.
+# Steps through `minisbert/training/students.py`, `minisbert/search/quantized.py`, `minisbert/compiled/int8.py`.
+# About 50 minutes. You will drop layers, columns and bits, train what is left, and draw one curve of what each saving
+# costs.
 
 # %%
 import copy
