@@ -87,7 +87,7 @@ def minisbert_sides(encoder: SentenceEncoder, folder: Path) -> dict[str, Encode]
     sides: dict[str, Encode] = {}
     for dtype in machine.precisions():
         sides[f"minisbert {dtype}"] = partial(encoder.encode, dtype=dtype)
-    for dtype in machine.precisions():
+    for dtype in machine.package_dtypes():
         compiled = CompiledEncoder.load(folder, dtype=dtype)
         sides[f"minisbert compiled {dtype}"] = compiled.encode
     return sides

@@ -25,10 +25,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from minisbert.compiled.int8 import INSTRUCTIONS
 from minisbert.core.weights import BertConfig
 from minisbert.system import torch_internals as internals
 from minisbert.system.console import bounded, run_command
-from minisbert.system.devices import CPU_INFO, bfloat16_hardware
+from minisbert.system.devices import CPU_INFO, bfloat16_hardware, cpu_flags
 
 FLAGS = ("avx2", "avx512f", "avx_vnni", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "sve", "i8mm", "bf16")
 TOKENS, ROUNDS = 2048, 20
@@ -69,8 +70,13 @@ def cpu() -> dict:
 
 
 def precisions() -> list[str]:
-    """What minisbert and its packages are measured in: bfloat16 too if the CPU multiplies it."""
+    """What minisbert is measured in: bfloat16 too if the CPU multiplies it."""
     return ["float32", "bfloat16"] if bfloat16_hardware(torch.device("cpu"))[0] else ["float32"]
+
+
+def package_dtypes() -> list[str]:
+    """What packages are compiled for on this CPU."""
+    return precisions() + (["int8"] if INSTRUCTIONS in cpu_flags() else [])
 
 
 def bfloat16_product(x: Tensor, weight: Tensor) -> Callable[[], Tensor]:

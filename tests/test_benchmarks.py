@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import handover, ladder, machine, peers, row_length, serve_speed
+from benchmarks import handover, ladder, machine, peers, row_length, serve_speed, tune
 from benchmarks.killed_shards import write_texts
 from minisbert.commands.encode import main as encode
 from minisbert.core import InputError, bert
@@ -181,3 +181,15 @@ def test_sentences_are_encoded_once(quick, texts, tiny, tmp_path, monkeypatch, c
     assert written[0] == written[1]
     assert [*runs[0]] == [*runs[1]] == ["20", str(distinct - 4)]
     assert runs[0]["20"]["sides"]["minisbert, exact"]["bytes"] == 20 * 24 * 4
+
+
+def test_advice_weighs_the_rate_and_the_accuracy():
+    found = {
+        "minisbert float32": {"texts_per_second": 480.0, "spearman": 82.03},
+        "minisbert compiled bfloat16": {"texts_per_second": 900.0, "spearman": 82.04},
+        "minisbert compiled int8": {"texts_per_second": 1_170.0, "spearman": 81.5},
+    }
+    words = "use minisbert compiled bfloat16: the fastest within 0.2 points of the best Spearman"
+    assert tune.advice(found) == words + "; minisbert compiled int8 is 1.30 times as fast and costs 0.54"
+    found["minisbert compiled int8"]["spearman"] = 81.9
+    assert tune.advice(found) == words.replace("bfloat16", "int8")

@@ -1,4 +1,4 @@
-"""What is compiled of a model, and compiling it: ``python -m minisbert.compiled.graphs FOLDER PRECISION POOLING OUT``.
+"""What is compiled of a model, and compiling it: ``python -m minisbert.compiled.graphs FOLDER DTYPE POOLING OUT``.
 
 A graph is the model's own forward pass without Python around it. torch exports it with example inputs.
 """
@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from minisbert.compiled.int8 import package_dtype, quantize
 from minisbert.compiled.package import compile_package, identity
 from minisbert.core import InputError
 from minisbert.folder.model_folder import ModelFolder
@@ -17,7 +18,6 @@ from minisbert.models.guards import evaluating
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import run_command
-from minisbert.system.devices import choose_dtype
 
 EXAMPLE = (3, 5, 4, 6, 7)  # lengths of texts in the example batch: its sizes differ from each other, 0 and 1
 
@@ -53,7 +53,7 @@ class ScoreGraph(nn.Module):
 
 def compile_model(folder: Path, dtype: str, pooling: str | None, path: Path) -> None:
     """Compile the encoder or the cross-encoder in a folder to the package ``path``."""
-    choose_dtype(dtype, torch.device("cpu"))  # bfloat16 only on a CPU that has it
+    package_dtype(dtype)  # raises for what the CPU has no hardware for
     if ModelFolder(folder).holds_pair_model:
         compile_pair_model(PairModel.load(folder), folder, dtype, path)
     else:
@@ -68,6 +68,8 @@ def compile_encoder(encoder: SentenceEncoder, folder: Path, dtype: str, path: Pa
     about |= {"model": folder.name, "width": encoder.width, "hidden_size": encoder.hidden_size}
     batch = next(packed_batches([bytes(ID_BYTES * length) for length in EXAMPLE], sum(EXAMPLE)))
     rows = [x.repeat(2, 1) for x in (batch.ids, batch.positions, batch.text_index)]  # (2, T) each
+    if dtype == "int8":
+        quantize(encoder.bert)
     graph = VectorGraph(encoder, dtype)
     with evaluating(graph):
         compile_package(graph, [*rows, batch.places], path, about)
@@ -80,6 +82,8 @@ def compile_pair_model(model: PairModel, folder: Path, dtype: str, path: Path) -
     about = identity(ModelFolder(folder), dtype)
     about |= {"model": folder.name, "task": model.task, "labels": model.labels, "types": model.types}
     ids = torch.ones(3, 5, dtype=torch.long)
+    if dtype == "int8":
+        quantize(model.encoder.bert)
     graph = ScoreGraph(model, dtype)
     with evaluating(graph):
         compile_package(graph, [ids, ids.clone(), 0 * ids], path, about)

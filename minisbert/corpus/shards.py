@@ -60,7 +60,9 @@ def encode_shards(
 def plan(encoder: Encoder, file: str, folder: Path, shard_rows: int, options: dict[str, Any]) -> Manifest:
     """The manifest of shards that are still to be encoded. Reads the whole file, and so checks every line."""
     example = encoder.encode(["a"], **options)  # (1, D); an option that is out of range is found here
-    computed = str(choose_dtype(options.get("dtype") or "float32", encoder.device)[0]).removeprefix("torch.")
+    computed = getattr(encoder, "compiled_dtype", None)
+    if computed is None:
+        computed = str(choose_dtype(options.get("dtype") or "float32", encoder.device)[0]).removeprefix("torch.")
     prompt = choose_prompt(encoder.settings, options.get("prompt"), options.get("prompt_name"))
     made = made_from(encoder, prompt) | {
         "normalize_embeddings": str(bool(options.get("normalize_embeddings"))),

@@ -18,6 +18,7 @@ from minisbert.core.tokenizer import Tokenizer
 
 CHARACTERS = 2**18  # to tokenize at once
 ID_BYTES = array("i").itemsize  # bytes per token id
+LONG = 512  # a longer text alone in a batch has no pads: decoders would build a mask of T x T numbers for them
 ROW = 60  # tokens of a row that short texts share, on average: docs/speed.md has the rates of other lengths
 
 
@@ -143,6 +144,8 @@ def rounded(tokens: int) -> int:
 def make_batch(keys: Sequence[bytes], lengths: Sequence[int], rows: list[list[int]], width: int) -> Batch:
     """The texts of some rows, padded to ``width`` tokens each."""
     texts = [text for row in rows for text in row]
+    if len(texts) == 1 and lengths[texts[0]] > LONG:
+        width = lengths[texts[0]]
     counts = np.array([lengths[text] for text in texts])  # (N,)
     ends = [number * width + np.cumsum([lengths[text] for text in row]) for number, row in enumerate(rows)]
     starts = np.concatenate(ends) - counts  # (N,), in the flattened rows

@@ -57,7 +57,7 @@ def check_options(
     check_choice("output_value", output_value, ("sentence_embedding", "token_embeddings"))
     check_choice("precision", precision, PRECISIONS)
     check_choice("normalize_embeddings", normalize_embeddings, (None, True, False))
-    check_choice("dtype", dtype, (None, "auto", "float32", "bfloat16"))
+    check_choice("dtype", dtype, (None, "auto", "float32", "bfloat16", "int8"))
 
 
 class TextEncoder(BatchedEncoder):

@@ -78,6 +78,8 @@ def choose_dtype(name: str, device: torch.device) -> tuple[torch.dtype, str]:
     """
     if name == "float32":
         return torch.float32, "as requested"
+    if name == "int8":
+        raise InputError("dtype int8 is for compiled models: minisbert compile --dtype int8, then --compiled")
     if name not in ("auto", "bfloat16"):
         raise InputError(f"dtype {name!r} is not one of auto, float32, bfloat16")
     able, reason = bfloat16_hardware(device)

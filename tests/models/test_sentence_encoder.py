@@ -259,7 +259,7 @@ def test_a_tensor_can_be_trained_on(model):
         ({"texts": ["a cat", "a dog", "a \ud800"]}, "text 2 is not valid Unicode"),
         ({"output_value": "word"}, "output_value must be one of sentence_embedding, token_embeddings, not 'word'"),
         ({"precision": "int4"}, "precision must be one of float32, int8, uint8, binary, ubinary, not 'int4'"),
-        ({"dtype": "int8"}, "dtype must be one of None, auto, float32, bfloat16, not 'int8'"),
+        ({"dtype": "float16"}, "dtype must be one of None, auto, float32, bfloat16, int8, not 'float16'"),
         ({"truncate_dim": 0}, "truncate_dim must be an integer from 1, not 0"),
         ({"truncate_dim": 25}, "truncate_dim 25 is above 24"),
         ({"batch_size": 0}, "batch_size must be an integer from 1, not 0"),

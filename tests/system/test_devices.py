@@ -60,8 +60,12 @@ def test_auto_chooses_bfloat16_if_the_cpu_has_it_and_says_why(cpu_flags, flag):
     for name in ("auto", "bfloat16"):
         assert choose_dtype(name, CPU) == (torch.bfloat16, f"the CPU has {flag}")
     assert choose_dtype("float32", CPU) == (torch.float32, "as requested")
-    with pytest.raises(InputError, match="dtype 'int8' is not one of auto, float32, bfloat16"):
-        choose_dtype("int8", CPU)
+    for name, message in (
+        ("float16", "dtype 'float16' is not one of auto, float32, bfloat16"),
+        ("int8", "dtype int8 is for compiled models: minisbert compile --dtype int8"),
+    ):
+        with pytest.raises(InputError, match=message):
+            choose_dtype(name, CPU)
 
 
 @pytest.mark.parametrize("flags", ["", "avx512f avx512vl", "bf160"])

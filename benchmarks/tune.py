@@ -1,0 +1,86 @@
+"""Which way of encoding this machine is fastest at: a table of rates and accuracy, and one line of advice.
+
+    python -m benchmarks.tune                               all-MiniLM-L6-v2, about two minutes
+    python -m benchmarks.tune --model path/to/encoder
+
+Eager and compiled, at every dtype that the CPU multiplies in hardware. Sentences of STS-B test a second and
+milliseconds for one sentence are medians of rounds in which all ways take turns; the accuracy is Spearman's correlation
+times 100 over all pairs of STS-B test. Packages that are missing are compiled first, 20 to 60 seconds each.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Sequence
+
+from benchmarks import machine
+from benchmarks.encode_speed import minisbert_sides, stsb_spearman, table, texts_of
+from benchmarks.peers import Encode
+from minisbert.folder.find import find_model
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.console import Bar, bounded, run_command
+from minisbert.system.devices import keep_freed_memory
+
+CALLS = 20  # of one text, in a round
+LOSS = 0.2  # points of Spearman that a dtype may cost and still be advised
+
+
+def measure(sides: dict[str, Encode], texts: Sequence[str], rounds: int) -> dict[str, dict]:
+    """Texts a second, milliseconds for one text and Spearman x 100 of every side."""
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    single: dict[str, list[float]] = {name: [] for name in sides}
+    found: dict[str, dict] = {name: {} for name in sides}
+    with Bar(total=(rounds + 1) * len(sides), desc="measuring", unit=" turns") as bar:
+        for round_ in range(rounds + 1):  # the first one compiles oneDNN's kernels and gives the vectors
+            for name, encode in sides.items():
+                started = time.perf_counter()
+                vectors = encode(texts)
+                seconds[name].append(time.perf_counter() - started)
+                if not round_:
+                    found[name]["spearman"] = 100 * stsb_spearman(texts, vectors)
+                for text in texts[:CALLS]:
+                    started = time.perf_counter()
+                    encode([text])
+                    single[name].append(time.perf_counter() - started)
+                bar.update()
+    for name, row in found.items():
+        row["texts_per_second"] = len(texts) / statistics.median(seconds[name][1:])
+        row["milliseconds"] = 1000 * statistics.median(single[name][CALLS:])
+    return found
+
+
+def advice(found: dict[str, dict]) -> str:
+    """The fastest way that keeps the accuracy within ``LOSS`` of the best, and the fastest of all if it is another."""
+    best = max(row["spearman"] for row in found.values())
+    by_rate = sorted(found, key=lambda name: -found[name]["texts_per_second"])
+    accurate = next(name for name in by_rate if found[name]["spearman"] >= best - LOSS)
+    words = f"use {accurate}: the fastest within {LOSS} points of the best Spearman"
+    if by_rate[0] != accurate:
+        rate = found[by_rate[0]]["texts_per_second"] / found[accurate]["texts_per_second"]
+        words += f"; {by_rate[0]} is {rate:.2f} times as fast and costs {best - found[by_rate[0]]['spearman']:.2f}"
+    return words
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.tune", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
+    parser.add_argument("--rounds", type=bounded(int, 1), default=3, help="number of rounds (default: %(default)s)")
+    options = parser.parse_args(arguments)
+    keep_freed_memory()
+    folder = find_model(options.model)
+    encoder = SentenceEncoder.load(folder)
+    sides = minisbert_sides(encoder, folder)
+    measured = machine.measure()
+    found = measure(sides, texts_of("stsb", encoder), options.rounds)
+    rows = {}
+    for name, row in found.items():
+        rows[name] = [f"{row['texts_per_second']:,.0f}", f"{row['milliseconds']:.2f}", f"{row['spearman']:.2f}"]
+    columns = ["texts a second", "ms for one text", "Spearman"]
+    table("ways to encode on this machine", {"machine": measured}, columns, rows)
+    print(f"\n{advice(found)}")
+
+
+if __name__ == "__main__":
+    run_command(main)
