@@ -6,8 +6,8 @@
 # that you should read. Five right answers: go on to lesson 01.
 #
 # How a lesson works: read, and run one cell after the other, in VS Code, in Jupyter, or all at once with `python
-# lessons/00_before_we_begin.py`. Every claim in the text has an `assert` beside it. Now and then a cell asks for your
-# guess, and the next one shows the answer.
+# lessons/00_before_we_begin.py`. Most numbers in the text have an `assert` beside them. Now and then a cell asks for
+# your guess, and the next one shows the answer.
 
 # %%
 import math

@@ -5,8 +5,8 @@
 # similarity matrix in the first minute; the rest asks what these numbers are.
 #
 # How a lesson works: run one cell after the other, in VS Code, in Jupyter, or all at once with `python
-# lessons/01_first_embedding.py`. Every claim in the text has an `assert` beside it. If one fails, either the code or
-# the text is wrong, and you have found something.
+# lessons/01_first_embedding.py`. Most numbers in the text have an `assert` beside them. If one fails, either the code
+# or the text is wrong, and you have found something.
 
 # %%
 import numpy as np

@@ -142,7 +142,11 @@ results = {}
 
 
 def judge(name, search, bytes_per_document):
-    """nDCG@10 with its interval, bytes of a document, milliseconds of a query, all documents ready."""
+    """nDCG@10 with its interval, bytes of a document, milliseconds of a query.
+
+    Vectors are ready, of documents and of queries; BM25 counts the documents' words anew in each call, as an index
+    would not. So compare the times of vectors with each other, not with BM25's.
+    """
     start = time.perf_counter()
     found = search()
     spent = (time.perf_counter() - start) / Q
@@ -210,10 +214,11 @@ assert results["dense, then late on 50"][2] < results["late interaction"][2], "f
 # %% [markdown]
 # ## The figure
 #
-# Up is better, left is smaller, and a large dot is slow. The bars are 95 % intervals of the mean. With two hundred
+# Up is better, left is smaller, and a large dot is slow: its area grows with the root of the time, or the slow ones
+# would hide the others. The bars are 95 % intervals of the mean. With two hundred
 # questions they are wide; paired, as above, the engines are told apart all the same.
 #
-# ![Quality by bytes of a document; the area of a dot is the time of a query](figures/21_one_vector_many_or_none.png)
+# ![Quality by bytes of a document; the larger a dot, the slower the query](figures/21_one_vector_many_or_none.png)
 
 
 # %%
@@ -318,7 +323,8 @@ assert moved.mean() > 0.3, "one loud token is everybody's best partner"
 #
 # - Khattab and Zaharia 2020, *ColBERT: efficient and effective passage search via contextualized late interaction over
 #   BERT*: MaxSim, query augmentation, punctuation left out.
-# - Formal et al. 2021, *SPLADE*: words' weights from the masked-language head, and the FLOPS that make them few.
+# - Formal et al. 2021, *SPLADE* (arXiv 2107.05720): words' weights from the masked-language head, summed over the
+#   tokens, and the FLOPS that make them few; *SPLADE v2* (arXiv 2109.10086) takes the maximum over the tokens.
 # - Robertson and Zaragoza 2009, *The probabilistic relevance framework: BM25 and beyond*.
 # - Model2Vec, MinishLab/model2vec on GitHub: tables from encoders. Its weights are after Arora et al. 2017, *A simple
 #   but tough-to-beat baseline for sentence embeddings*.
