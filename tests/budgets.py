@@ -19,21 +19,21 @@ BUDGETS = {
     "models": 2950,
     "compiled": 531,
     "data": 1495,
-    "evaluation": 1125,
-    "training": 2570,
+    "evaluation": 980,
+    "training": 2715,
     "corpus": 810,
-    "diagnosis": 2095,
+    "diagnosis": 2173,
     "serving": 500,
     "integrations": 316,
-    "commands": 2241,
+    "commands": 2285,
 }
-PACKAGE_LINES = 20_426  # goal: 15,000
+PACKAGE_LINES = 20_560  # goal: 15,000
 TEST_LINES = 30_400  # goal: 26,000
-RAISES = 357  # of InputError and ValueError, in the whole package
+RAISES = 358  # of InputError and ValueError, in the whole package
 FILE_LINES, FUNCTION_LINES = 250, 60
 DENSITY = {  # per 1,000 lines outside core/ that are not blank; goals: 15, 12, 75
-    "conditional expressions": 15.4,
-    "starred expressions": 11.6,
+    "conditional expressions": 13.0,
+    "starred expressions": 10.6,
     "imports": 102.2,
 }
 NODES = {

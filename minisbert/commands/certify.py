@@ -14,9 +14,9 @@ from dataclasses import asdict
 import numpy as np
 
 from minisbert.commands.model_options import add_model_options, add_prompt_option, load_pooled, prompt_of
-from minisbert.core import reading
 from minisbert.data.texts import every_text
-from minisbert.diagnosis.certify.certificate import EQUAL, EXPLAINED, ROUNDED, Certificate, certify
+from minisbert.diagnosis.certify.certificate import certify
+from minisbert.diagnosis.certify.comparison import EQUAL, EXPLAINED, ROUNDED, Certificate
 from minisbert.diagnosis.certify.vector_files import VectorFile, read_vectors
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.arguments import command_parser
@@ -46,15 +46,21 @@ def sentence(found: Certificate) -> str:
 
 
 def lines_of(rows: list[int]) -> str:
+    """``line 3``, or ``lines 1, 2, 5, 8, 9, ...``."""
     shown = ", ".join(f"{row + 1:,}" for row in rows[:SHOWN])
-    return f"{'line' if len(rows) == 1 else 'lines'} {shown}{', ...' if len(rows) > SHOWN else ''}"
+    if len(rows) == 1:
+        return f"line {shown}"
+    if len(rows) > SHOWN:
+        shown += ", ..."
+    return f"lines {shown}"
 
 
 def print_report(found: Certificate, given: VectorFile, encoder: SentenceEncoder, options: argparse.Namespace) -> None:
     count, width = given.values.shape
-    ending = ", scaled to length 1" if encoder.normalize else ""
-    limit = encoder.tokenizer.limit
-    print(f"model      {options.model}: {encoder.pooling_mode} pooling, at most {limit} tokens{ending}")
+    about = f"{encoder.pooling_mode} pooling, at most {encoder.max_seq_length} tokens"
+    if encoder.normalize:
+        about += ", scaled to length 1"
+    print(f"model      {options.model}: {about}")
     print(f"vectors    {options.vectors}: {count:,} x {width}, {given.dtype}")
     if found.difference is not None:
         print(f"largest difference  {found.difference:.2e}, line {found.row + 1:,}")
@@ -79,13 +85,13 @@ def main(arguments: list[str] | None = None) -> None:
     given = read_vectors(options.vectors)
     texts = list(every_text(options.texts))
     encoder = load_pooled(options, "certify compares one vector of each text")
-    with reading(options.vectors):
-        found = certify(encoder, texts, given.values, prompt_of(encoder, options))
+    found = certify(encoder, texts, given.values, prompt_of(encoder, options), options.vectors)
     with exiting(0 if found.harmless else 1):
         if options.json:
-            about = {"model": options.model, "vectors": str(options.vectors), "shape": given.values.shape}
-            numbers = asdict(found) | {"dtype": given.dtype, "digits": found.digits, "harmless": found.harmless}
-            print(json.dumps(about | numbers | {"sentence": sentence(found)}))
+            report = {"model": options.model, "vectors": str(options.vectors), "shape": given.values.shape}
+            report.update(asdict(found), dtype=given.dtype, digits=found.digits, harmless=found.harmless)
+            report["sentence"] = sentence(found)
+            print(json.dumps(report))
         else:
             print_report(found, given, encoder, options)
 

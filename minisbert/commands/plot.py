@@ -6,10 +6,10 @@ minisbert plot runs/A runs/B runs/C --out compared.png
 
 from pathlib import Path
 
-from minisbert.evaluation.plots import curves
 from minisbert.system.arguments import command_parser
 from minisbert.system.console import run_command, say
 from minisbert.system.files import check_ending, check_output
+from minisbert.training.curves import curves
 
 
 def main(arguments: list[str] | None = None) -> None:

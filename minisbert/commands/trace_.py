@@ -15,18 +15,22 @@ import math
 from dataclasses import asdict
 from pathlib import Path
 
+from torch import Tensor
+
 from minisbert.commands.model_options import check_written
 from minisbert.core import reading
 from minisbert.diagnosis.trace import tracing
 from minisbert.diagnosis.trace.tracing import DOUBLE, HIDDEN, INPUTS, VECTOR, Stage, compare_states, our_states
 from minisbert.folder.find import find_model
 from minisbert.folder.weights import write_safetensors
+from minisbert.models.guards import check_inputs
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.arguments import add_threads_option, command_parser
 from minisbert.system.console import check_usage, exiting, run_command, say
 from minisbert.system.devices import use_threads
 from minisbert.system.files import atomic_file
 
+NAMES = {"hf": "Hugging Face transformers"}
 TEXTS = ["The cat sits on the mat.", "A happy child is playing with a small red ball in the garden.", "Rain."]
 
 
@@ -46,8 +50,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def as_json(row: Stage) -> dict:
-    difference = row.difference if math.isfinite(row.difference) else None  # JSON has no infinity
-    return asdict(row) | {"difference": difference, "ok": row.ok}
+    found = asdict(row) | {"ok": row.ok}
+    if not math.isfinite(row.difference):
+        found["difference"] = None  # JSON has no infinity
+    return found
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -55,48 +61,80 @@ def main(arguments: list[str] | None = None) -> None:
     against = options.against or "hf"
     check_usage((against != "hf" and options.texts, f"the texts are those of {against}: give none here"))
     check_written("--write", options.write, [".safetensors"], options.model, options.against)
-    other = tracing.read_states(Path(against), options.double) if against != "hf" else {}
+    other: dict[str, Tensor] = {}
+    if against != "hf":
+        other = tracing.read_states(Path(against), options.double)
     use_threads(options.threads)
     path = find_model(options.model)
-    encoder = SentenceEncoder.load(path, pooling=options.pooling)
-    encoder = encoder.double() if options.double else encoder
-    inputs = {name: other[name] for name in INPUTS} if other else tracing.inputs_of(encoder, options.texts or TEXTS)
-    with reading(against):
-        ours = our_states(encoder, inputs)
+    encoder = SentenceEncoder.load(path, pooling=options.pooling, device="cpu")
+    if options.double:
+        encoder = encoder.double()
+    if other:
+        inputs = {name: other[name] for name in INPUTS}
+        with reading(against):
+            check_inputs(encoder.bert.config, inputs["ids"], inputs["mask"], inputs["token_types"])
+    else:
+        inputs = tracing.inputs_of(encoder, options.texts or TEXTS)
+    ours = our_states(encoder, inputs)
     if options.write:
-        with atomic_file(options.write) as partial:
-            write_safetensors(inputs | ours, partial)
-        say(f"wrote {len(inputs | ours)} tensors to {options.write}: {', '.join(inputs | ours)}")
+        write(inputs | ours, options.write)
         if options.against is None:
             return
-    other = other or tracing.huggingface(path, inputs, options.double)
-    unknown = tracing.unknown_names(ours, other, against)
+    if not other:
+        other = tracing.huggingface(path, inputs, options.double)
+    report(options, encoder, inputs, ours, other)
 
-    hidden, vector = (DOUBLE, DOUBLE) if options.double else (HIDDEN, VECTOR if encoder.normalize else HIDDEN)
-    tolerances = {name: vector if name == "vector" else hidden for name in ours}
+
+def write(tensors: dict[str, Tensor], path: Path) -> None:
+    with atomic_file(path) as partial:
+        write_safetensors(tensors, partial)
+    say(f"wrote {len(tensors)} tensors to {path}: {', '.join(tensors)}")
+
+
+def report(
+    options: argparse.Namespace,
+    encoder: SentenceEncoder,
+    inputs: dict[str, Tensor],
+    ours: dict[str, Tensor],
+    other: dict[str, Tensor],
+) -> None:
+    """Print the comparison of both sides and the verdict; the exit code is 1 if they differ."""
+    against = options.against or "hf"
+    unknown = tracing.unknown_names(ours, other, against)
+    tolerance = vector_tolerance = DOUBLE
+    if not options.double:
+        tolerance = vector_tolerance = HIDDEN
+        if encoder.normalize:
+            vector_tolerance = VECTOR
+    tolerances = dict.fromkeys(ours, tolerance) | {"vector": vector_tolerance}
 
     def compare() -> list[Stage]:
         return compare_states(our_states(encoder, inputs), other, inputs["mask"], tolerances)
 
     rows = compare()
     first = tracing.first_divergence(rows)
-    whole, part = tracing.suspects(rows, compare) if first else ([], {})
+    whole: list[str] = []
+    part: dict[str, str] = {}
+    if first is not None:
+        whole, part = tracing.suspects(rows, compare)
     verdict = tracing.explain(rows, whole, part, list(ours))
-    with exiting(1 if first else 0):
+    with exiting(int(first is not None)):
         if options.json:
-            about = {"model": options.model, "against": against, "tensors": [as_json(row) for row in rows]}
-            found = {"first_divergence": first and first.name, "mistakes": whole, "mistakes_in_part": part}
-            print(json.dumps(about | found | {"unknown": unknown, "verdict": verdict}))
+            found = {"model": options.model, "against": against, "tensors": [as_json(row) for row in rows]}
+            found |= {"first_divergence": first and first.name, "mistakes": whole, "mistakes_in_part": part}
+            print(json.dumps(found | {"unknown": unknown, "verdict": verdict}))
             return
-        texts = inputs["mask"].sum(dim=1).tolist()
-        precision = "float64" if options.double else "float32"
-        print(f"model      {options.model}, {encoder.pooling_mode} pooling, {precision}")
-        print(f"against    {'Hugging Face transformers' if against == 'hf' else against}")
-        print(f"texts      {len(texts)}, with {', '.join(map(str, texts))} tokens; pads are not compared")
-        print(f"tolerance  {hidden:g}, for the final vector {vector:g}\n")
+        tokens = inputs["mask"].sum(dim=1).tolist()
+        print(
+            f"model      {options.model}, {encoder.pooling_mode} pooling, {str(encoder.dtype).removeprefix('torch.')}"
+        )
+        print(f"against    {NAMES.get(against, against)}")
+        print(f"texts      {len(tokens)}, with {', '.join(map(str, tokens))} tokens; pads are not compared")
+        print(f"tolerance  {tolerance:g}, for the final vector {vector_tolerance:g}\n")
         tracing.print_rows(rows)
         print()
-        for side, names in (("we have", unknown), ("the other side has", [name for name in ours if name not in other])):
+        missing = [name for name in ours if name not in other]
+        for side, names in (("we have", unknown), ("the other side has", missing)):
             if names:
                 print(f"not compared because {side} no such tensor: {', '.join(names)}")
         print(verdict)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from minisbert.core import InputError, reading
+from minisbert.core import InputError
 from minisbert.core.metrics import pearson, spearman
 from minisbert.data.formats import LABELLED, PAIRS, SCORED, Row
 from minisbert.data.recognition import recognise
@@ -55,8 +55,7 @@ def evaluate_triplets(encoder: SentenceEncoder, triplets: Sequence[Row], progres
     """``{"triplet_accuracy": share}`` of triplets with a higher cosine to the positive than to the negative."""
     texts = [text for row in triplets for text in row.texts]
     vectors = encoder.encode(texts, show_progress_bar=progress)  # (3N, D)
-    with reading("triplets"):
-        return {"triplet_accuracy": triplet_accuracy(*(vectors[place::3] for place in range(3)))}
+    return {"triplet_accuracy": triplet_accuracy(vectors[0::3], vectors[1::3], vectors[2::3])}
 
 
 def evaluate_pairs(encoder: SentenceEncoder, pairs: Sequence[Row], progress: bool = False) -> dict[str, float]:
@@ -76,13 +75,12 @@ def evaluate_labelled(
     labels = np.array([pair.label for pair in pairs])
     result = {}
     for name, values in similarities(*encode_pairs(encoder, pairs, progress)).items():
-        with reading(f"{name} similarity against the labels"):
-            accuracy_threshold, accuracy = best_threshold(values, labels, "accuracy")
-            f1_threshold, _ = best_threshold(values, labels)
-            precision, recall, f1 = precision_recall_f1(values >= f1_threshold, labels)
-            result[name] = {"accuracy": accuracy, "accuracy_threshold": accuracy_threshold, "f1": f1}
-            result[name] |= {"f1_threshold": f1_threshold, "precision": precision, "recall": recall}
-            result[name] |= {"average_precision": average_precision(values, labels)}
+        accuracy_threshold, accuracy = best_threshold(values, labels, "accuracy")
+        f1_threshold, _ = best_threshold(values, labels)
+        precision, recall, f1 = precision_recall_f1(values >= f1_threshold, labels)
+        result[name] = {"accuracy": accuracy, "accuracy_threshold": accuracy_threshold, "f1": f1}
+        result[name] |= {"f1_threshold": f1_threshold, "precision": precision, "recall": recall}
+        result[name] |= {"average_precision": average_precision(values, labels)}
     return result
 
 
@@ -125,5 +123,7 @@ def encode_pairs(
 def correlate(what: str, values: np.ndarray, pairs: Sequence[Row]) -> dict[str, float]:
     """``{"pearson": r, "spearman": rho}`` of values (N,) with the scores; ``InputError`` says what has none."""
     scores = np.array([pair.score for pair in pairs])  # (N,)
-    with reading(what):
+    try:
         return {"pearson": pearson(values, scores), "spearman": spearman(values, scores)}
+    except ValueError as error:  # one of the two is constant
+        raise InputError(f"{what}: {error}") from error

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from minisbert.commands.plot import main
 from minisbert.core import InputError
-from minisbert.evaluation import plots
-from minisbert.evaluation.plots import curves, draw_curves, draw_heatmap, draw_lengths, lengths, read_run, running_mean
+from minisbert.evaluation.plots import draw_heatmap, draw_histogram, new_figure
 from minisbert.training import train as train
+from minisbert.training.curves import curves, draw_curves, read_run, running_mean
 from tests import toys
 from tests.conftest import ROOT
 
@@ -51,7 +51,9 @@ LINES = [
 def write(folder: Path, lines: list = LINES, end: str = "", **config: Any) -> Path:
     """The folder of a run that logged ``lines``; ``end`` follows the last line break."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps({"objective": "cosine"} | config))
+    scored = [line["dev"] for line in lines if "dev" in line and not isinstance(line, str)]
+    metric = "spearman" if not scored or "spearman" in scored[0] else next(iter(scored[0]))
+    (folder / "config.json").write_text(json.dumps({"objective": "cosine", "best_metric": metric} | config))
     text = "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
     (folder / "metrics.jsonl").write_text(text + end)
     return folder
@@ -123,8 +125,7 @@ def test_the_running_mean_of_a_long_run_spans_a_twentieth(draw):
     ("config", "scores", "metric"),
     [
         ({"best_metric": "pearson"}, ["pearson", "spearman"], "pearson"),
-        ({}, ["pearson", "spearman"], "spearman"),
-        ({}, ["accuracy", "f1"], "accuracy"),
+        ({"best_metric": "accuracy"}, ["accuracy", "f1"], "accuracy"),
     ],
 )
 def test_the_metric_that_selects_the_model_is_drawn(draw, config, scores, metric):
@@ -235,10 +236,16 @@ def test_a_folder_that_is_not_a_run_is_an_error(tmp_path):
 # ------------------------------------------------------------------------------------------- lengths
 
 
+def histogram(tokens, limit):
+    axes = new_figure((9, 4.5)).subplots()
+    draw_histogram(axes, tokens, limit)
+    return axes
+
+
 @settings(max_examples=30)
 @given(st.lists(st.integers(1, 120) | st.integers(1, 2000), min_size=1, max_size=60))
 def test_every_length_has_its_bar_and_there_are_at_most_100(tokens):
-    (stairs,) = draw_lengths(tokens, 512).axes[0].patches
+    (stairs,) = histogram(tokens, 512).patches
     counts, edges = stairs.get_data().values, stairs.get_data().edges
     assert counts.sum() == len(tokens)
     assert len(counts) <= 100
@@ -250,13 +257,14 @@ def test_every_length_has_its_bar_and_there_are_at_most_100(tokens):
 
 
 def test_median_95th_percentile_and_limit_are_marked():
-    figure = draw_lengths([*range(1, 21), 21], 20)  # 21 lengths: the 11th is the median, the 20th the 95th percentile
-    assert [line.get_xdata()[0] for line in figure.axes[0].lines] == [11, 20, 20]
-    assert legend(figure) == ["median: 11", "95th percentile: 20", "the model's limit: 20 (reached by 2 of 21 texts)"]
+    axes = histogram([*range(1, 21), 21], 20)  # 21 lengths: the 11th is the median, the 20th the 95th percentile
+    assert [line.get_xdata()[0] for line in axes.lines] == [11, 20, 20]
+    labels = axes.get_legend_handles_labels()[1]
+    assert labels == ["median: 11", "95th percentile: 20", "the model's limit: 20 (reached by 2 of 21 texts)"]
 
 
 def test_a_limit_far_away_does_not_squeeze_the_bars():
-    near, far = draw_lengths([10, 20], 40).axes[0], draw_lengths([10, 20], 41).axes[0]
+    near, far = histogram([10, 20], 40), histogram([10, 20], 41)
     assert near.lines[-1].get_xdata()[0] == 40 < near.get_xlim()[1]
     assert far.lines[-1].get_marker() == ">"
     assert 20.5 < far.get_xlim()[1] < 25
@@ -301,11 +309,9 @@ def test_the_command_writes_a_png(tmp_path, monkeypatch, capsys):
     assert png_size(run / "curves.png") == (990, 816)
     assert capsys.readouterr().err == f"wrote {run / 'curves.png'}\n"
     assert sorted(path.name for path in run.iterdir()) == ["config.json", "curves.png", "metrics.jsonl"]
-    lengths([3, 4, 4, 5], 16, tmp_path / "lengths.png")
-    assert png_size(tmp_path / "lengths.png") == (990, 495)
     monkeypatch.chdir(tmp_path)
     saved = []
-    monkeypatch.setattr(plots, "save", lambda figure, target: saved.append(target))
+    monkeypatch.setattr("minisbert.training.curves.save", lambda figure, target: saved.append(target))
     main([str(run), str(run)])
     main([str(run), str(run), "--out", "new/both.png"])
     assert saved == [Path("curves.png"), Path("new/both.png")]
@@ -336,7 +342,7 @@ def test_the_command_draws_what_a_run_of_training_wrote(tiny, tmp_path, monkeypa
     data = ["--data", files["scored"], "--dev", files["dev"], "--test", files["test"]]
     train.main(["--model", str(tiny), *data, "--batch-size", "8", "--log-every", "2", "--out", str(out)])
     drawn = []
-    monkeypatch.setattr(plots, "save", lambda figure, target: drawn.append((figure, target)))
+    monkeypatch.setattr("minisbert.training.curves.save", lambda figure, target: drawn.append((figure, target)))
     main([str(out)])
     ((figure, target),) = drawn
     entries = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
@@ -354,7 +360,7 @@ def test_without_matplotlib_the_error_says_how_to_get_it(tmp_path, monkeypatch):
     for name in ("matplotlib", "matplotlib.figure"):
         monkeypatch.setitem(sys.modules, name, None)  # importing it fails, installed or not
     run = write(tmp_path / "a")
-    for attempt in (lambda: main([str(run)]), lambda: lengths([3], 16, run / "l.png")):
+    for attempt in (lambda: main([str(run)]), lambda: new_figure((1, 1))):
         with pytest.raises(InputError, match=r"plots need matplotlib .*: pip install 'minisbert\[plots\]'"):
             attempt()
     assert sorted(path.name for path in run.iterdir()) == ["config.json", "metrics.jsonl"]

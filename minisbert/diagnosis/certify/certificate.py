@@ -4,17 +4,22 @@
 under every hypothesis, and names one only if it gives the vectors of all of them.
 """
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 import torch
 
+from minisbert.core import InputError
 from minisbert.core.tokenizer import pad_batch
 from minisbert.diagnosis.certify.comparison import (
+    EQUAL,
+    EXPLAINED,
     FLOAT32,
+    ROUNDED,
+    UNEXPLAINED,
+    Certificate,
     Precision,
     agreement,
     nearest,
@@ -37,58 +42,37 @@ SAMPLE = 12  # texts that are recomputed
 FIRST = 4  # of these, the shortest: most mistakes are ruled out by them alone
 NOISE = 4  # another engine's float16 may be this many times as far off as ours
 LESS = 4  # in float16 and bfloat16 a cause must leave at most this part of the difference
-EQUAL, ROUNDED, EXPLAINED, UNEXPLAINED = "equal", "rounded", "explained", "unexplained"
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """The verdict, and the numbers that show it. Rows count from 0."""
-
-    verdict: str  # EQUAL, ROUNDED, EXPLAINED or UNEXPLAINED
-    meaning: str = ""
-    causes: tuple[str, ...] = ()
-    difference: float | None = None  # the largest; None if the widths differ
-    row: int | None = None  # where it is
-    cosine: float | None = None  # the smallest
-    differing: list[int] = field(default_factory=list)  # rows beyond rounding
-    checked: int = 0  # rows that were recomputed
-    left: float | None = None  # the largest difference under the explanation
-    showing: list[int] = field(default_factory=list)  # rows that the cause can change, if only some
-
-    @property
-    def harmless(self) -> bool:
-        return self.verdict in (EQUAL, ROUNDED)
-
-    @property
-    def digits(self) -> int | None:
-        """Decimal digits to which the vectors agree, relative to their length."""
-        return None if self.difference is None else min(16, int(-math.log10(max(self.difference, 1e-16))))
 
 
 def certify(
-    encoder: SentenceEncoder, texts: Sequence[str], values: np.ndarray, prompt: str | None = None
+    encoder: SentenceEncoder,
+    texts: Sequence[str],
+    values: np.ndarray,
+    prompt: str | None = None,
+    name: object = "the vectors",
 ) -> Certificate:
-    """Compare ``values`` (N, W) with the vectors of N texts.
+    """Compare ``values`` (N, W), which errors call ``name``, with the vectors of N texts.
 
-    Raises ``ValueError`` for another number of rows, and for a width that no known cause gives.
+    Raises ``InputError`` for another number of rows, and for a width that no known cause gives.
     """
     if len(values) != len(texts):
-        raise ValueError(
-            f"{len(values):,} vectors for {len(texts):,} texts: one for each, in the same order, is needed"
-        )
+        numbers = f"{len(values):,} vectors for {len(texts):,} texts"
+        raise InputError(f"{name}: {numbers}: one for each, in the same order, is needed")
     ours = encoder.encode(texts, show_progress_bar=True, prompt=prompt).astype(np.float64)  # (N, D)
-    if (code := quantization(ours, values)) is not None:
+    code = quantization(ours, values)
+    if code is not None:
         return Certificate(ROUNDED, code, (code.partition(":")[0],))
     case = Case(uncompiled(encoder), texts, ours, values, choose_prompt(encoder.settings, prompt))
-    steps = [case.hypothesis, case.mistake]
+    explanations = [case.hypothesis, case.mistake]
     if ours.shape == values.shape:
-        steps = [case.zeros, case.rounded, case.order, case.hypothesis, case.lengths, case.mistake]
-        steps += [case.half_precision, case.unexplained]
-    found = next(filter(None, (step() for step in steps)), None)
-    if found is None:
-        widths = f"the vectors have {values.shape[1]} columns, the model's have {ours.shape[1]}"
-        raise ValueError(f"{widths}, and no known cause gives these: another model's?")
-    return found
+        explanations = [case.zeros, case.rounded, case.order, case.hypothesis, case.lengths, case.mistake]
+        explanations += [case.half_precision, case.unexplained]
+    for explanation in explanations:
+        found = explanation()
+        if found is not None:
+            return found
+    widths = f"the vectors have {values.shape[1]} columns, the model's have {ours.shape[1]}"
+    raise InputError(f"{name}: {widths}, and no known cause gives these: another model's?")
 
 
 class Case:
@@ -100,15 +84,23 @@ class Case:
     def __init__(
         self, encoder: SentenceEncoder, texts: Sequence[str], ours: np.ndarray, values: np.ndarray, prompt: str
     ):
-        self.encoder, self.texts, self.ours, self.values, self.prompt = encoder, texts, ours, values, prompt
+        self.encoder, self.texts, self.prompt = encoder, texts, prompt
+        self.ours, self.values = ours, values
         self.precision = stored_precision(values)
-        self.base, self.gaps = Certificate(UNEXPLAINED), np.zeros(len(texts))
         self.tried: list[tuple[float, Hypothesis]] = []  # what each leaves, without its vectors
+        self.gaps = np.zeros(len(texts))  # beyond rounding, (N,)
+        self.base = Certificate(UNEXPLAINED)
         if ours.shape == values.shape:
-            plain, self.gaps = row_differences(ours, values), row_differences(ours, values, self.precision)  # (N,)
-            row, differing = int(plain.argmax()), np.flatnonzero(self.gaps > FLOAT32).tolist()
-            cosine = float(row_cosines(ours, values).min())
-            self.base = Certificate(UNEXPLAINED, "", (), float(plain[row]), row, cosine, differing)
+            self.gaps = row_differences(ours, values, self.precision)
+            differences = row_differences(ours, values)  # (N,)
+            worst = int(differences.argmax())
+            self.base = Certificate(
+                UNEXPLAINED,
+                difference=float(differences[worst]),
+                row=worst,
+                cosine=float(row_cosines(ours, values).min()),
+                differing=np.flatnonzero(self.gaps > FLOAT32).tolist(),
+            )
 
     @cached_property
     def sample(self) -> Sample:
@@ -116,10 +108,12 @@ class Case:
         texts, count = self.texts, min(SAMPLE, len(self.texts))
         say(f"not equal: {count} texts are computed again under every known cause")
         lengths = full_lengths(self.encoder.tokenizer, [self.prompt + text for text in texts])
-        worst, longest = np.argsort(-self.gaps, kind="stable"), np.argsort(-np.array(lengths), kind="stable")
+        worst = np.argsort(-self.gaps, kind="stable")
+        longest = np.argsort(-np.array(lengths), kind="stable")
         across = np.linspace(0, len(texts) - 1, count).astype(int)
-        wanted = map(int, [*worst[:4], *longest[:3], longest[-1], worst[-1], *across])
-        rows = sorted(list(dict.fromkeys(wanted))[:SAMPLE])
+        wanted = np.concatenate([worst[:4], longest[:3], longest[-1:], worst[-1:], across])
+        distinct = list(dict.fromkeys(wanted.tolist()))
+        rows = sorted(distinct[:SAMPLE])
         self.base = replace(self.base, checked=len(rows))
         return Sample(self.encoder, [texts[row] for row in rows], rows, lengths, self.prompt, self.values.shape[1])
 
@@ -165,8 +159,9 @@ class Case:
         return None
 
     def explained(self, hypothesis: Hypothesis, left: float, more: str = "") -> Certificate:
-        limit = hypothesis.limit
-        showing = [] if limit is None else [row for row, n in enumerate(self.sample.lengths) if n > limit]
+        showing: list[int] = []
+        if hypothesis.limit is not None:
+            showing = np.flatnonzero(np.array(self.sample.lengths) > hypothesis.limit).tolist()
         return self.found(hypothesis.meaning + more, *hypothesis.causes, left=left, showing=showing)
 
     def lengths(self) -> Certificate | None:
@@ -187,10 +182,13 @@ class Case:
 
         Only for vectors of the model's width, and unless the model leaves the prompt's tokens out of the pooling.
         """
-        if self.encoder.width == self.values.shape[1] and (self.encoder.settings.include_prompt or not self.prompt):
-            for mistake, explains in with_each_mistake(self.computed):
-                if explains:
-                    return self.found(mistake.meaning, mistake.name, left=0.0)
+        if self.encoder.width != self.values.shape[1]:
+            return None
+        if self.prompt and not self.encoder.settings.include_prompt:
+            return None
+        for mistake, explains in with_each_mistake(self.computed):
+            if explains:
+                return self.found(mistake.meaning, mistake.name, left=0.0)
         return None
 
     @torch.no_grad()
@@ -200,9 +198,10 @@ class Case:
         ids = encoder.tokenizer.encode([self.prompt + text for text in self.sample.texts]).ids
         order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
         for rows in (order[:FIRST], order):
-            padded = pad_batch([ids[row] for row in rows], encoder.tokenizer.pad_id)
-            vectors = encoder(*(x if x is None else x.to(encoder.device) for x in padded))
-            vectors = vectors[:, : given.shape[1]]  # (S, W)
+            padded, mask = pad_batch([ids[row] for row in rows], encoder.tokenizer.pad_id)
+            if mask is not None:
+                mask = mask.to(encoder.device)
+            vectors = encoder(padded.to(encoder.device), mask)[:, : given.shape[1]]  # (S, W)
             gaps = row_differences(vectors.double().cpu().numpy(), given[rows], self.precision)
             if not gaps.max() <= FLOAT32:
                 return False
@@ -223,7 +222,8 @@ class Case:
             others = [other for other, hypothesis in self.tried if hypothesis.meaning != best.meaning]
             if left <= min(bound, self.base.difference / LESS) and 2 * left < min(others):
                 return self.explained(best, left, f"; the rest is {note}")
-            if (order := self.order(bound)) is not None:
+            order = self.order(bound)
+            if order is not None:
                 return order
         return None
 

@@ -1,10 +1,11 @@
-"""How two sets of vectors for the same texts differ: by rounding, as int8 or bits, in the order of their rows.
+"""How two sets of vectors for the same texts differ: by rounding, as codes, in the order of rows; and the verdict.
 
 Differences are relative to the length of a vector, so that for vectors of length 1 they are plain absolute ones.
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -15,6 +16,34 @@ from minisbert.search.quantized import calibrate, to_bits, to_int8
 FLOAT32 = 2e-6  # the tolerance for real unit embeddings in float32; correct engines stay below 1e-6
 COMPARED = 512  # rows that are looked up among all others
 CODE = 1.0 + 1e-6  # steps of an int8 code: an engine may round to the nearest level or down to the next one
+EQUAL, ROUNDED, EXPLAINED, UNEXPLAINED = "equal", "rounded", "explained", "unexplained"
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """The verdict, and the numbers that show it. Rows count from 0."""
+
+    verdict: str  # EQUAL, ROUNDED, EXPLAINED or UNEXPLAINED
+    meaning: str = ""
+    causes: tuple[str, ...] = ()
+    difference: float | None = None  # the largest; None if the widths differ
+    row: int | None = None  # where it is
+    cosine: float | None = None  # the smallest
+    differing: list[int] = field(default_factory=list)  # rows beyond rounding
+    checked: int = 0  # rows that were recomputed
+    left: float | None = None  # the largest difference under the explanation
+    showing: list[int] = field(default_factory=list)  # rows that the cause can change, if only some
+
+    @property
+    def harmless(self) -> bool:
+        return self.verdict in (EQUAL, ROUNDED)
+
+    @property
+    def digits(self) -> int | None:
+        """Decimal digits to which the vectors agree, relative to their length."""
+        if self.difference is None:
+            return None
+        return min(16, int(-math.log10(max(self.difference, 1e-16))))
 
 
 @dataclass(frozen=True)

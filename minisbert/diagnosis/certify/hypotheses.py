@@ -46,7 +46,9 @@ class Hypothesis:
 
 def inner_pool(hidden: Tensor) -> Tensor:
     """The mean without the first and the last token, [CLS] and [SEP]."""
-    return mean_pool(hidden[:, 1:-1] if hidden.shape[1] > 2 else hidden)
+    if hidden.shape[1] > 2:
+        hidden = hidden[:, 1:-1]
+    return mean_pool(hidden)
 
 
 POOLINGS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
@@ -106,14 +108,16 @@ class Sample:
         if key not in self.cache:
             trace: dict[str, Tensor] = {}
             row = torch.tensor([list(ids)], device=self.encoder.device)  # (1, T)
-            types = torch.full_like(row, token_type) if token_type else None
+            types = None
+            if token_type:
+                types = torch.full_like(row, token_type)
             self.cache[key] = self.encoder.bert(row, None, types, trace), trace["layers.0"]
         return self.cache[key]
 
     def without_pads(self, tokenization: Tokenization) -> Iterator[Hypothesis]:
         """Every pooling and every ending."""
         for steps, pooled in self.poolings(tokenization):
-            yield from self.finished([*tokenization.steps, *steps], pooled, tokenization.limit)
+            yield from self.finished(tokenization.steps + steps, pooled, tokenization.limit)
 
     def poolings(self, tokenization: Tokenization) -> Iterator[tuple[list[Clue], list[Tensor]]]:
         """Pooled vectors (1, D) of each text under each hypothesis about the pooling; the model's own first."""
@@ -140,12 +144,16 @@ class Sample:
         """The hypotheses about what follows the pooling, the model's own way first; pooled (C, D) for each text."""
         if not pooled:
             return
-        starts, joined, dense = np.cumsum([len(rows) for rows in pooled])[:-1], torch.cat(pooled), self.encoder.dense
-        ways = [(steps, dense(joined))] if not len(dense) or dense[0].linear.in_features == joined.shape[1] else []
-        ways += [([*steps, ("no dense", "the dense layer was left out")], joined)] if len(dense) else []
+        starts = np.cumsum([len(rows) for rows in pooled])[:-1]
+        joined, dense = torch.cat(pooled), self.encoder.dense
+        ways = []
+        if not len(dense) or dense[0].linear.in_features == joined.shape[1]:
+            ways.append((steps, dense(joined)))
+        if len(dense):
+            ways.append(([*steps, ("no dense", "the dense layer was left out")], joined))
         for before, vectors in ways:
             for more, result in self.scaled(vectors):
-                yield Hypothesis([*before, *more], np.split(result.double().cpu().numpy(), starts), limit)
+                yield Hypothesis(before + more, np.split(result.double().cpu().numpy(), starts), limit)
 
     def scaled(self, vectors: Tensor) -> Iterator[tuple[list[Clue], Tensor]]:
         """Vectors (S, D) cut to the width in question, and scaled to length 1 or not; the model's own way first."""
@@ -153,7 +161,9 @@ class Sample:
         if width > full:
             return
         usual = min(self.encoder.settings.truncate_dim or full, full)
-        cut = [("truncated", f"the first {width} columns were kept, the model has {usual}")] if width != usual else []
+        cut: list[Clue] = []
+        if width != usual:
+            cut = [("truncated", f"the first {width} columns were kept, the model has {usual}")]
         raw, unit = vectors[:, :width], normalize(vectors)[:, :width]
         if self.encoder.normalize:
             yield cut, unit
@@ -179,7 +189,7 @@ class Sample:
         mode, tokenizer = self.encoder.pooling_mode, self.encoder.tokenizer
         if mode not in ("mean", "max", "lasttoken"):
             return []
-        pooled, size = [], min(self.encoder.bert.config.positions, max(*PADDED, tokenizer.limit))
+        pooled, size = [], min(self.encoder.bert.config.positions, max(PADDED[-1], tokenizer.limit))
         for ids in tokenization.ids:
             count = torch.arange(1, size + 1, device=self.encoder.device)  # (P,)
             # (P, D): the state of the last pad, for texts that have that many pads
@@ -194,11 +204,12 @@ class Sample:
     def pads_attended(self, tokenization: Tokenization) -> tuple[list[Tensor], list[Tensor]]:
         """For each text and each likely number of pads: the tokens pooled, and everything pooled, (C, D) each."""
         tokenizer, pool = self.encoder.tokenizer, POOLINGS[self.encoder.pooling_mode][0]
-        longest = min(self.encoder.bert.config.positions, max(*PADDED, tokenizer.limit))
+        longest = min(self.encoder.bert.config.positions, max(PADDED[-1], tokenizer.limit))
         cut = [min(length, tokenizer.limit) for length in self.lengths]
         tokens, everything = [], []
         for number, ids in zip(self.rows, tokenization.ids, strict=True):
-            likely = {len(ids), tokenizer.limit, *PADDED, *padded_lengths(number, cut)}
+            likely = {len(ids), tokenizer.limit}
+            likely.update(PADDED, padded_lengths(number, cut))
             sizes = [size for size in sorted(likely) if len(ids) <= size <= longest]
             hidden = [self.encoder.bert(self.padded(ids, size)) for size in sizes]  # (1, P, D) each
             tokens.append(torch.cat([pool(x[:, : len(ids)]) for x in hidden]))

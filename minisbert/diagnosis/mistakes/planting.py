@@ -94,23 +94,42 @@ def replaced(original: Callable, stand_in: Callable, owner: Any, attribute: str)
 
     Modules of this folder keep the original: a stand-in may call what it replaces.
     """
-    modules = [vars(module) for name, module in sys.modules.items() if name.startswith("minisbert.")]
-    modules = [space for space in modules if not space["__name__"].startswith("minisbert.diagnosis")]
-    tables = [value for space in modules for value in space.values() if isinstance(value, dict)]
-    is_class = isinstance(owner, type)
-    holders = [*modules, *tables] + ([] if is_class else [vars(owner)])
-    places = [(holder, key) for holder in holders for key, value in holder.items() if value is original]
-    inherited = is_class and attribute not in vars(owner)
+    places = places_of(original)
+    if not isinstance(owner, type):
+        places.append((vars(owner), attribute))
     try:
         for holder, key in places:
             holder[key] = stand_in
-        if is_class:
-            setattr(owner, attribute, stand_in)
-        yield
+        with attribute_of_class(owner, attribute, stand_in):
+            yield
     finally:
         for holder, key in places:
             holder[key] = original
+
+
+def places_of(original: Callable) -> list[tuple[dict, Any]]:
+    """The modules of the package, and the dictionaries in them, that hold a function: each with its key."""
+    holders = []
+    for name, module in sys.modules.items():
+        if name.startswith("minisbert.") and not name.startswith("minisbert.diagnosis"):
+            holders.append(vars(module))
+            holders += [value for value in vars(module).values() if isinstance(value, dict)]
+    return [(holder, key) for holder in holders for key, value in holder.items() if value is original]
+
+
+@contextmanager
+def attribute_of_class(owner: Any, attribute: str, value: Callable) -> Iterator[None]:
+    """Inside this context the class ``owner`` has the attribute; of anything but a class nothing changes."""
+    if not isinstance(owner, type):
+        yield
+        return
+    inherited = attribute not in vars(owner)
+    before = getattr(owner, attribute)
+    setattr(owner, attribute, value)
+    try:
+        yield
+    finally:
         if inherited:
             delattr(owner, attribute)
-        elif is_class:
-            setattr(owner, attribute, original)
+        else:
+            setattr(owner, attribute, before)

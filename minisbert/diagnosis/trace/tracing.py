@@ -63,7 +63,8 @@ def inputs_of(encoder: SentenceEncoder, texts: list[str]) -> dict[str, Tensor]:
     if encoded.truncated:
         say(encoder.tokenizer.cut_message(encoded.truncated, len(texts)))
     ids, mask = pad_batch(encoded.ids, encoder.tokenizer.pad_id)
-    mask = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask
+    if mask is None:
+        mask = torch.ones_like(ids, dtype=torch.bool)
     return {"ids": ids, "mask": mask, "token_types": torch.zeros_like(ids)}
 
 
@@ -83,7 +84,9 @@ def huggingface(folder: Path, inputs: dict[str, Tensor], double: bool) -> dict[s
         write_safetensors(inputs, given)
         # subtle: -P, or the script's neighbours (bert.py, heads.py, ...) would be importable as top-level modules
         command = [sys.executable, "-P", script, folder.resolve(), given, made]
-        run = subprocess.run(command + ["--double"] * double, capture_output=True, text=True)
+        if double:
+            command.append("--double")
+        run = subprocess.run(command, capture_output=True, text=True)
         if run.returncode:
             said = (run.stderr.strip().splitlines() or ["no message"])[-1]
             raise InputError(f"transformers could not run {folder}: {said}{instead}")
@@ -117,7 +120,8 @@ def unknown_names(ours: dict[str, Tensor], other: dict[str, Tensor], source: str
     shapes = {name: (tuple(other[name].shape), tuple(ours[name].shape)) for name in ours if name in other}
     if not shapes:
         raise InputError(f"{source} has none of the tensors that are compared, {', '.join(ours)}")
-    if wrong := [f"\n  {name} is {its}, should be {right}" for name, (its, right) in shapes.items() if its != right]:
+    wrong = [f"\n  {name} is {its}, should be {right}" for name, (its, right) in shapes.items() if its != right]
+    if wrong:
         raise InputError(f"{source} does not fit this model and these texts:{''.join(wrong)}")
     return [name for name in other if name not in ours and name not in INPUTS]
 
@@ -198,15 +202,26 @@ def explain(rows: list[Stage], whole: list[str], part: dict[str, str], names: li
         named = [MISTAKES[name] for name in whole or part]
         causes = ", or when ".join(f"{one.meaning} ({one.name}, {one.target})" for one in named)
         said += f": these are exactly the numbers you get when {causes}."
-        left = "" if whole else next(iter(part.values()))
-        return said + (f" But that is not all: with the same mistake on our side {left} still differs." if left else "")
+        if not whole:
+            left = next(iter(part.values()))
+            said += f" But that is not all: with the same mistake on our side {left} still differs."
+        return said
     path = [name for name in names if name == first.name or name != "pooler"]  # nothing comes after the pooler
     before = [row.name for row in rows[: rows.index(first)] if row.name in path]
-    between = path[path.index(before[-1]) + 1 if before else 0 : path.index(first.name) + 1]
-    keys = ["attention" if name.endswith(".attention") else name.partition(".")[0] for name in between]
-    parts = "; ".join(dict.fromkeys(PARTS[key] for key in keys))
-    where = f"between {before[-1]}, which agrees, and {first.name}" if before else f"before {first.name}"
+    start, where = 0, f"before {first.name}"
+    if before:
+        start = path.index(before[-1]) + 1
+        where = f"between {before[-1]}, which agrees, and {first.name}"
+    between = path[start : path.index(first.name) + 1]
+    parts = "; ".join(dict.fromkeys(PARTS[part_of(name)] for name in between))
     return f"{said}, and no known mistake explains it. Look {where}: {parts}."
+
+
+def part_of(name: str) -> str:
+    """The part of the model that computes a tensor, a key of ``PARTS``: ``layers.3.attention -> attention``."""
+    if name.endswith(".attention"):
+        return "attention"
+    return name.partition(".")[0]
 
 
 def print_rows(rows: list[Stage]) -> None:
@@ -214,6 +229,10 @@ def print_rows(rows: list[Stage]) -> None:
     first = first_divergence(rows)
     print(f"{'tensor':<21}{'shape':<18}{'max difference':>14}   {'at':<18}")
     for row in rows:
-        verdict = "ok" if row.ok else "FIRST DIVERGENCE" if row is first else "differs"
+        verdict = "differs"
+        if row.ok:
+            verdict = "ok"
+        elif row is first:
+            verdict = "FIRST DIVERGENCE"
         shape = " x ".join(map(str, row.shape))
         print(f"{row.name:<21}{shape:<18}{row.difference:>14.2e}   {row.at!s:<18}{verdict}")
