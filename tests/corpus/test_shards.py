@@ -113,6 +113,12 @@ def test_a_shard_is_a_file_for_numpy(encode, folder, tiny, capsys):
     np.testing.assert_array_equal(np.load(folder / "shard-00001.npy"), expected)
 
 
+def test_the_manifest_says_what_a_package_computes_in(folder, tiny, text):
+    encoder = SentenceEncoder.load(tiny)
+    encoder.compiled_dtype = "int8"  # as a CompiledEncoder has it
+    assert shards.plan(encoder, str(text), folder, 2, {}).made["computed"] == "int8"
+
+
 def test_the_same_texts_in_other_files_are_the_same_shards(encode, folder, text, finishes):
     """White space at the ends of lines is no text anywhere, however the file is stored."""
     encode()
