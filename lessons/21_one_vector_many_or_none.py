@@ -119,8 +119,8 @@ def unit(x):
 
 
 states = {
-    "documents": encoder.encode(documents, output_value="token_embeddings"),
-    "queries": encoder.encode(queries, output_value="token_embeddings"),
+    "documents": [x.numpy() for x in encoder.encode(documents, output_value="token_embeddings")],
+    "queries": [x.numpy() for x in encoder.encode(queries, output_value="token_embeddings")],
 }
 dense = {side: unit(np.stack([x.mean(axis=0) for x in found])) for side, found in states.items()}
 again = encoder.encode(documents[:50])

@@ -12,24 +12,24 @@ TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "minisbert"
 BUDGETS = {
     "core": 1505,
-    "system": 1193,
+    "system": 1202,
     "search": 780,
     "architectures": 985,
     "folder": 1362,
     "models": 2950,
-    "compiled": 531,
+    "compiled": 620,
     "data": 1495,
     "evaluation": 980,
     "training": 2715,
-    "corpus": 810,
+    "corpus": 811,
     "diagnosis": 2173,
     "serving": 500,
     "integrations": 316,
-    "commands": 2285,
+    "commands": 2286,
 }
-PACKAGE_LINES = 20_560  # goal: 15,000
-TEST_LINES = 30_400  # goal: 26,000
-RAISES = 358  # of InputError and ValueError, in the whole package
+PACKAGE_LINES = 20_661  # goal: 15,000
+TEST_LINES = 30_600  # goal: 26,000
+RAISES = 360  # of InputError and ValueError, in the whole package
 FILE_LINES, FUNCTION_LINES = 250, 60
 DENSITY = {  # per 1,000 lines outside core/ that are not blank; goals: 15, 12, 75
     "conditional expressions": 13.0,
