@@ -48,6 +48,7 @@ SPLITS = ("test", "dev")
 LABELS = [
     ("sentences encoded per second, float32", "sentences", "texts a second", "float32", 0),
     ("the same at lower precision (bfloat16, ONNX Runtime int8)", "sentences", "texts a second", "lower", 0),
+    ("the same in int8, measured by itself", "int8", "texts a second", "int8", 0),
     ("one sentence, ms, float32", "few-two-peers", "1", "float32", 1),
     ("16 sentences, ms, float32", "few-two-peers", "16", "float32", 0),
     ("seconds from process start to first vector", "start", "seconds", "", 1),
