@@ -12,7 +12,7 @@ TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "minisbert"
 BUDGETS = {
     "core": 1505,
-    "system": 1202,
+    "system": 1256,
     "search": 780,
     "architectures": 985,
     "folder": 1362,
@@ -27,9 +27,9 @@ BUDGETS = {
     "integrations": 316,
     "commands": 2286,
 }
-PACKAGE_LINES = 20_661  # goal: 15,000
-TEST_LINES = 30_600  # goal: 26,000
-RAISES = 360  # of InputError and ValueError, in the whole package
+PACKAGE_LINES = 20_715  # goal: 15,000
+TEST_LINES = 30_660  # goal: 26,000
+RAISES = 361  # of InputError and ValueError, in the whole package
 FILE_LINES, FUNCTION_LINES = 250, 60
 DENSITY = {  # per 1,000 lines outside core/ that are not blank; goals: 15, 12, 75
     "conditional expressions": 13.0,

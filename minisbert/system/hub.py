@@ -5,11 +5,15 @@ variables apply: HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE, HF_ENDPOINT, HF_TOKEN. W
 pickle, which can execute code, is never downloaded.
 """
 
+import json
 import os
 import re
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from glob import escape
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from minisbert.core import InputError, one_line
@@ -17,9 +21,8 @@ from minisbert.system.console import say
 from minisbert.system.files import BROKEN_DISK, listed
 
 SECONDS = 5  # for the hub's first answer; huggingface_hub itself would wait for minutes
-MODEL_FILES = ["*.json", "model.safetensors", "model-*-of-*.safetensors", "[0-9]_*/*.safetensors"]
-MODEL_FILES += ["vocab.txt", "merges.txt", "*.model"]  # *.model: SentencePiece
-OTHER_FOLDERS = "[!0-9]*/*"  # onnx, openvino; the folders of modules begin with a digit
+MODEL_FILES = ["*.json", "model.safetensors", "model-*-of-*.safetensors", "vocab.txt", "merges.txt", "*.model"]
+NEEDED = ["modules.json", "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"]
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 
 
@@ -31,20 +34,48 @@ def is_hub_name(model: str) -> bool:
 def download_model(name: str, revision: str | None = None) -> Path:
     """Download what the cache lacks of a model and return its folder there; ``name`` may end in @revision.
 
-    Raises ``InputError`` with the remedy: an unknown name or revision, a gated model, no network, a full disk, or a
-    repository without safetensors.
+    Its files are those of the repository's root and of the folders that ``modules.json`` names. Raises ``InputError``
+    with the remedy: an unknown name or revision, a gated model, no network, a full disk, or weights without
+    safetensors.
     """
     name, _, given = name.partition("@")
-    folder, listing = snapshot(name, revision or given or None, MODEL_FILES, OTHER_FOLDERS)
-    if any((folder / file).is_file() for file in ("model.safetensors", "model.safetensors.index.json")):
-        return folder
-    problem = f"has no model.safetensors{'' if listing else f' in {folder}'}: choose another repository"
-    if pickles := [file for file in listing if file.endswith(PICKLES)]:
-        problem = (
-            f"has weights only as pickles ({one_line(pickles[0])}), which can execute code: choose a repository with "
-            "model.safetensors, or download the file yourself and run minisbert checkpoint convert"
-        )
-    raise InputError(f"{name} {problem}")
+    folder, listing = snapshot(name, revision or given or None, model_files)
+    places = module_folders(folder / "modules.json")
+    files = listing or [path.relative_to(folder).as_posix() for path in folder.rglob("*")]
+    weights = {str(PurePosixPath(file).parent) for file in files if file.endswith(".safetensors")}
+    pickles = [file for file in files if file.endswith(PICKLES)]
+    for file in pickles:
+        place = str(PurePosixPath(file).parent)
+        if place in places and place not in weights:
+            remedy = "choose a repository with model.safetensors, or download the file yourself and run"
+            problem = f"has weights only as pickles ({one_line(file)}), which can execute code"
+            raise InputError(f"{name} {problem}: {remedy} minisbert checkpoint convert")
+    if not weights & places:
+        where = "" if listing else f" in {folder}"
+        raise InputError(f"{name} has no model.safetensors{where}: choose another repository")
+    return folder
+
+
+def model_files(files: Sequence[str], modules: Path | None) -> list[str]:
+    """Of a repository's files those that a model is read from; ``modules`` is its ``modules.json``, if it has one."""
+    places = module_folders(modules)
+    chosen = []
+    for file in files:
+        path = PurePosixPath(file)
+        if str(path.parent) in places and any(fnmatchcase(path.name, pattern) for pattern in MODEL_FILES):
+            chosen.append(file)
+    return chosen
+
+
+def module_folders(modules: Path | None) -> set[str]:
+    """The root, ".", and the folders that a ``modules.json`` names; only the root if it is missing or damaged."""
+    places = {"."}
+    if modules is None or not modules.is_file():
+        return places
+    with suppress(ValueError, LookupError, TypeError, AttributeError, OSError, RecursionError):
+        for module in json.loads(modules.read_text(encoding="utf-8")):
+            places.add(str(PurePosixPath(module["path"])))
+    return places
 
 
 def offline() -> bool:
@@ -53,14 +84,16 @@ def offline() -> bool:
 
 
 def snapshot(
-    name: str, revision: str | None, patterns: Sequence[str], ignored: str | None = None
+    name: str, revision: str | None, choose: Callable[[Sequence[str], Path | None], Sequence[str]]
 ) -> tuple[Path, list[str]]:
-    """The folder in the cache with the files of a repository that match, and the names of all its files.
+    """The folder in the cache with some files of a repository, and the names of all its files.
 
-    The newest revision that the hub has; if the hub cannot be asked, the one in the cache, and no names.
+    ``choose`` is given these names and the repository's ``modules.json``, if it has one, and returns the files to
+    download. The newest revision that the hub has; if the hub cannot be asked, the one in the cache, and no names.
     """
-    from huggingface_hub import HfApi, constants, snapshot_download, try_to_load_from_cache  # here: they take 0.2 s
-    from huggingface_hub.utils import filter_repo_objects, tqdm
+    # here: they take 0.2 s
+    from huggingface_hub import HfApi, constants, hf_hub_download, snapshot_download, try_to_load_from_cache
+    from huggingface_hub.utils import tqdm
 
     class DownloadBar(tqdm):  # the library's, shown on a terminal while there is something to download
         def __init__(self, *arguments: Any, **options: Any):
@@ -68,30 +101,50 @@ def snapshot(
             super().__init__(*arguments, **options)
 
     local = constants.HF_HUB_OFFLINE or offline()
-    wanted: dict[str, Any] = {"allow_patterns": list(patterns), "ignore_patterns": ignored}
     listing: list[str] = []
     missing: list[str] = []
+    wanted: list[str] | None = None
     failure = None
     try:
         if not local:
             found = HfApi().model_info(name, revision=revision, timeout=SECONDS)
             listing = [file.rfilename for file in found.siblings or []]
+            modules = None
+            if "modules.json" in listing:
+                modules = Path(hf_hub_download(name, "modules.json", revision=found.sha))
+            chosen = choose(listing, modules)
+            wanted = [escape(file) for file in chosen]
             missing = [
-                file
-                for file in filter_repo_objects(listing, **wanted)
-                if not isinstance(try_to_load_from_cache(name, file, revision=found.sha), str)
+                file for file in chosen if not isinstance(try_to_load_from_cache(name, file, revision=found.sha), str)
             ]
     except Exception as error:  # of this library, the one below it, or a proxy in between
         failure, local = error, True
     if missing:
         say(f"downloading {name} from {constants.ENDPOINT}: {listed(missing)}")
+    if local:
+        wanted, revision = cached_files(name, revision)
+    options: dict[str, Any] = {"local_files_only": local, "allow_patterns": wanted, "tqdm_class": DownloadBar}
     try:
-        folder = snapshot_download(name, revision=revision, local_files_only=local, tqdm_class=DownloadBar, **wanted)
+        folder = snapshot_download(name, revision=revision, **options)
     except Exception as error:
         raise InputError(explained(name, revision, failure or error)) from error
     if failure:
         say(f"{constants.ENDPOINT} cannot serve {name} ({reason(failure)}); using {folder}")
     return Path(folder), listing
+
+
+def cached_files(name: str, revision: str | None) -> tuple[list[str], str | None]:
+    """The files without which a cached model is not complete, and the commit that the cache has for a branch or tag."""
+    from huggingface_hub import constants
+    from huggingface_hub.file_download import repo_folder_name
+
+    places = {"."}
+    with suppress(OSError, ValueError):
+        folder = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=name, repo_type="model"))
+        # other programs end the file with a newline
+        revision = (folder / "refs" / (revision or "main")).read_text(encoding="ascii").strip()
+        places = module_folders(folder / "snapshots" / revision / "modules.json")
+    return [escape(str(PurePosixPath(place, file))) for place in places for file in NEEDED], revision
 
 
 def explained(name: str, revision: str | None, error: Exception) -> str:

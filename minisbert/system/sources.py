@@ -33,7 +33,8 @@ class AssetFile:
 
 def from_hub(files: tuple[AssetFile, ...], source: dict, folder: Path) -> None:
     """A repository on the Hugging Face Hub, through the cache that all libraries share."""
-    cache, _ = snapshot(source["hub"], source["revision"], [file.name for file in files])
+    names = [file.name for file in files]
+    cache, _ = snapshot(source["hub"], source["revision"], lambda *_: names)
     for file in files:
         (folder / file.name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(cache / file.name, folder / file.name)

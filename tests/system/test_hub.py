@@ -82,6 +82,52 @@ def test_only_what_a_model_is_loaded_from_is_downloaded_and_only_once(site, file
     assert served(site) == []
 
 
+LAYOUTS = {"1_Pooling": "pooling", "2_Normalize": "10_Normalize"}  # folders without a digit, and from 10 on
+
+
+def test_the_folders_that_modules_json_names_are_downloaded_and_no_others(site, files, tmp_path):
+    """The encoder in a folder of its own, others with unusual names: by name as by path."""
+    moved = {}
+    for name, body in files.items():
+        place, _, rest = name.partition("/")
+        if rest:
+            moved[f"{LAYOUTS.get(place, place)}/{rest}"] = body
+        elif name in ("modules.json", "config_sentence_transformers.json", "README.md"):
+            moved[name] = body
+        else:
+            moved[f"0_Transformer/{name}"] = body
+    modules = json.loads(moved["modules.json"])
+    modules[0]["path"] = "0_Transformer"
+    for module in modules[1:]:
+        module["path"] = LAYOUTS.get(module["path"], module["path"])
+    moved["modules.json"] = json.dumps(modules).encode()
+    for name, body in moved.items():
+        (tmp_path / "M" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "M" / name).write_bytes(body)
+    site.pages |= repository("someone/else", moved | STRAY | {"9_Other/config.json": b"{}"}, COMMIT, "main")
+    folder = download_model("someone/else")
+    assert names(folder) == {*moved} - {"README.md"}
+    expected = SentenceEncoder.load(tmp_path / "M").encode(TEXTS)
+    np.testing.assert_array_equal(SentenceEncoder.load("someone/else").encode(TEXTS), expected)
+
+
+def test_a_module_with_weights_only_as_a_pickle_says_how_to_convert_it(site, files):
+    modules = json.loads(files["modules.json"])
+    modules.append({"idx": 9, "name": "9", "path": "9_Dense", "type": "sentence_transformers.models.Dense"})
+    dense = {"9_Dense/config.json": b"{}", "9_Dense/pytorch_model.bin": b"pickle"}
+    changed = files | dense | {"modules.json": json.dumps(modules).encode()}
+    site.pages |= repository("someone/dense", changed, COMMIT, "main")
+    assert "only as pickles ('9_Dense/pytorch_model.bin')" in tell("someone/dense")
+    assert "minisbert checkpoint convert" in tell("someone/dense")
+
+
+def test_a_branch_whose_file_in_the_cache_ends_with_a_newline(site, monkeypatch):
+    folder = download_model("someone/tiny")
+    (folder.parents[1] / "refs" / "main").write_text(f"{COMMIT}\n")
+    offline(monkeypatch)
+    assert download_model("someone/tiny") == folder
+
+
 @pytest.mark.parametrize(
     ("name", "revision"), [("someone/tiny", "v1"), (f"someone/tiny@{OLDER}", None), ("someone/tiny@refs/pr/9", None)]
 )
@@ -236,3 +282,9 @@ def test_a_connection_that_breaks_leaves_nothing_that_looks_complete(site, files
     assert "cannot be reached" in tell()
     site.pages[path] = page
     assert (find_model("someone/tiny") / "model.safetensors").read_bytes() == body
+
+
+@pytest.mark.weights
+def test_a_repository_of_the_manifest_is_the_asset(minilm, site):
+    assert find_model("sentence-transformers/all-MiniLM-L6-v2") == find_model("all-MiniLM-L6-v2")
+    assert site.asked == []
