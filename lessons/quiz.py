@@ -45,6 +45,9 @@ def show_quiz(lesson: int) -> None:
             print(f"{'Right' if reply == question.right else 'No'}: {question.why[reply - 1]}")
             if reply != question.right:
                 print(f"Right is {question.right}: {question.why[question.right - 1]}")
+    if all(reply is None for reply in replies.values()):
+        print("\nNobody answered. In a terminal the quiz asks for the number of a choice after each question.")
+        return
     good = sum(reply == question.right for question, reply in replies.items())
     print(f"\n{good} of {len(replies)} right.", end=" ")
     again = dict.fromkeys(question.read for question, reply in replies.items() if reply != question.right)

@@ -129,6 +129,21 @@ def _():
 
     yield case("a gradient that was there before", 2.0, leftover)
 
+    def outside() -> float:
+        """A parameter that the optimizer has and the model has not, as a learned temperature would be."""
+        model, other = Weight(), nn.Parameter(d(3.0)[0])
+        optimizer = Logged(model)
+        optimizer.add_param_group({"params": [other], "lr": 0.1})
+
+        def loss(_: Weight, rows: Sequence[float]) -> Tensor:
+            x = d(*rows)
+            return (other * x - x).pow(2).mean()
+
+        list(loop.fit(model, loss, [PAIR, PAIR], optimizer, constant))
+        return other.item()
+
+    yield case("a parameter of the optimizer outside the model, two steps", 1.5, outside)
+
     def reported() -> tuple[bool, list, list]:
         model, batches = Weight(), [PAIR, [2.0]]
         found = list(loop.fit(model, squares, batches, Logged(model), up, start=1))

@@ -56,6 +56,7 @@ def _():
     yield case("a gate of 0 lets nothing pass", d(0.0), qwen3.swiglu, d(0.0), d(5.0))
     yield case("a wide gate lets all pass, times itself", d(300.0), qwen3.swiglu, d(100.0), d(3.0))
     yield case("a gate far below 0", d(0.0, 0.0), qwen3.swiglu, d(-1000.0, -1e5), d(2.0, -3.0))
+    yield case("a gate far above 0", d(2000.0), qwen3.swiglu, d(1000.0), d(2.0))
     yield case("a matrix", d([0.0, 2 / (1 + math.exp(-1))]), qwen3.swiglu, d([0.0, 1.0]), d([9.0, 2.0]))
 
 

@@ -102,7 +102,10 @@ def attempt(rung: str, name: str, run: Callable[[], Iterator[Finding]]) -> list[
     except Trouble as trouble:
         where = "traps" if rung == "traps" and trouble.rung == "runs" else trouble.rung
         found.append(Finding(where, name, False, f"{name}: {trouble}"))
-    except Exception as error:  # of autograd, or of the package, which could not go on with the learner's result
+    except (
+        Exception,
+        KeyboardInterrupt,
+    ) as error:  # of autograd, or of the package, which could not go on with the learner's result
         cut = isinstance(error, RuntimeError) and "grad" in str(error)
         text = "no gradient comes back (a detach, an item(), a detour through numpy?)" if cut else one_line(error)
         rung = "gradient" if cut and rung == "golden" else rung
@@ -144,7 +147,7 @@ def watched(piece: Piece, function: Callable, found: list[Finding], calls: list[
                 result = function(*args, **kwargs)
         except (NotImplementedError, Trouble):  # of another piece, which has said it already
             raise
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
             in_place = isinstance(error, RuntimeError) and "in-place" in str(error)
             text = told(error, function)
             raise (
@@ -174,7 +177,7 @@ def steps_of(generator: Iterator, piece: Piece, function: Callable, guard: bool)
                 value = next(generator, END)
         except (NotImplementedError, Trouble, InputError):  # the last is the package's, which a case may expect
             raise
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
             raise Trouble(told(error, function)) from error
         if value is END:
             return

@@ -163,7 +163,7 @@ def grade_here(lesson: int, masters: Sequence[str], tell: Callable[..., None]) -
         objections, space, reason = {}, {}, f"line {error.lineno}: not Python: {error.msg}"
     except Refused as refused:
         objections, space, reason = dict.fromkeys(masters, str(refused)), {}, ""
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
         objections, space, reason = {}, {}, f"the file cannot be loaded: {type(error).__name__}: {error}"
     written = dict(space)
     masters_of = {piece.path[0]: piece.original for piece in pieces if len(piece.path) == 1}

@@ -193,7 +193,7 @@ def reports_on(path: Path, cases: dict[str, list]) -> Iterator[dict[str, Any]]:
         reason = f"line {error.lineno}: not Python: {error.msg}"
     except Refused as refused:
         objections = {piece.master: str(refused) for piece in pieces.values()}
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
         reason = f"the file cannot be loaded: {type(error).__name__}: {error}"
     for name, piece in pieces.items():
         function, problem = find(space, piece, path) if not reason else (None, reason)
@@ -222,7 +222,7 @@ def attempted(function: Any, variant: Variant, cases: list) -> dict[str, Any]:
         return {"status": "unwritten", "reason": "it raises NotImplementedError"}
     except Refused as refused:
         return {"status": "refused", "reason": str(refused)}
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
         from lessons.grader.ladder import told  # here: it imports all cases
 
         return {"status": "failed", "reason": told(error, function)}

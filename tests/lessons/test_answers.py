@@ -295,7 +295,7 @@ ALSO_RIGHT = [
     ("bert.attention", DROPPED, "torch.nn.Dropout(dropout)(shares)"),
     ("dense.top_k", "return values[:, :k]", "return values[:, :k].flip(1)", ".numpy(), ", ".numpy()[:, ::-1], "),
     ("data.length_grouped_batches", "lengths[row])", "lengths[row], reverse=True)"),
-    ("loop.fit", ZERO, "model.zero_grad()", "value.item()", "float(value.detach())", "norm.is", "norm.sum().is"),
+    ("loop.fit", "value.item()", "float(value.detach())", "norm.is", "norm.sum().is"),
     ("bm25.bm25_scores", f"math.log({IDF})", "math.log(N + 1) - math.log(n + 0.5)"),
     ("students.keep_layers", COPY, "student: Bert = copy.deepcopy(bert)"),
     ("students.keep_layers", COPY, "student = other = copy.deepcopy(bert)"),
@@ -451,6 +451,7 @@ def test_a_wrong_answer_fails_with_its_mistakes_name(master, mistake, body):
 
 
 NEARLY_RIGHT = [
+    ("loop.fit", ZERO, "model.zero_grad()"),
     ("data.length_grouped_batches", "len(lengths), generator=generator", "len(lengths)"),
     ("gradient_cache.vectors_in_parts", "found = ", "network.eval()\nfound = ", "return", "network.train()\nreturn"),
     ("gradient_cache.vectors_in_parts", "return", "network.eval()\nreturn"),
@@ -502,6 +503,8 @@ text = "".join(c for c in unicodedata.normalize("NFD", text) if unicodedata.cate
 text = "".join(c.lower() for c in text)
 alone = lambda c: not c.isalnum() and not c.isspace() or "\\u4e00" <= c <= "\\u9fff"
 return "".join(f" {c} " if alone(c) else c for c in text).split()
+== qwen3.swiglu: infinity over infinity
+return gate * gate.exp() / (1 + gate.exp()) * up
 == bert.gelu: cut at 5
 return torch.where(x > 5, x, torch.where(x < -5, torch.zeros_like(x), x * (1 + torch.erf(x / 2**.5)) / 2))
 == losses.triplet_loss: a constant under the root

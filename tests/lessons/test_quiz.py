@@ -50,6 +50,8 @@ def test_without_a_terminal_the_questions_are_shown_without_answers_and_a_missin
     monkeypatch.setattr(sys, "stdin", None)
     check.main(["quiz", "00"])
     said = capsys.readouterr().out
+    assert "Nobody answered." in said
+    assert "of 5 right" not in said
     assert all(choice in said for question in QUIZ[0] for choice in question.choices)
     assert not any(reason in said for question in QUIZ[0] for reason in question.why)
     monkeypatch.setattr("lessons.quiz.questions", lambda: {0: QUIZ[0]})
