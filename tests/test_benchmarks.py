@@ -126,7 +126,7 @@ def test_the_benchmark_of_servers(quick, tiny, capsys):
     assert row["mebibytes"] > 100
     serve_speed.show(found)
     assert f"| {row['one']:.1f} | {row['few']:.1f} | {row['rate']:,.0f} |" in capsys.readouterr().out
-    other = {"minisbert float32": eager["minisbert float32"].replace(".encode,", ".encode, normalize=False,")}
+    other = {"minisbert float32": eager["minisbert float32"].replace(".encode,", '.encode, prompt="the ",')}
     with pytest.raises(InputError, match="minisbert float32 answers other vectors"):
         serve_speed.measure(other, encoder, lines[:2], lines, rounds=1, requests=1)
     with pytest.raises(InputError, match="a server ended before it listened"):

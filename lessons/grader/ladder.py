@@ -102,10 +102,8 @@ def attempt(rung: str, name: str, run: Callable[[], Iterator[Finding]]) -> list[
     except Trouble as trouble:
         where = "traps" if rung == "traps" and trouble.rung == "runs" else trouble.rung
         found.append(Finding(where, name, False, f"{name}: {trouble}"))
-    except (
-        Exception,
-        KeyboardInterrupt,
-    ) as error:  # of autograd, or of the package, which could not go on with the learner's result
+    except (Exception, KeyboardInterrupt) as error:
+        # of autograd, or of the package, which could not go on with the learner's result
         cut = isinstance(error, RuntimeError) and "grad" in str(error)
         text = "no gradient comes back (a detach, an item(), a detour through numpy?)" if cut else one_line(error)
         rung = "gradient" if cut and rung == "golden" else rung
