@@ -121,6 +121,9 @@ def best_step(folder: Path, metric: str = "spearman") -> int:
     return max(lines, key=lambda line: line["dev"][metric])["step"]
 
 
+TIMELESS = {"training_seconds": 0, "evaluation_seconds": 0}  # to compare results without their times
+
+
 def results(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "results.json").read_text())
 

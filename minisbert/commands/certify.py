@@ -2,6 +2,7 @@
 
 minisbert certify vectors.npy --texts sentences.txt
 minisbert certify served.jsonl --texts sentences.txt --model my-model --json
+minisbert certify --url http://127.0.0.1:8080 --api tei --texts sentences.txt
 
 ``minisbert trace`` does the same for code whose inner results you have.
 Exit codes: 0 equal, or different by rounding alone; 1 not equal; 2 bad input.
@@ -17,23 +18,31 @@ from minisbert.commands.model_options import add_model_options, add_prompt_optio
 from minisbert.data.texts import every_text
 from minisbert.diagnosis.certify.certificate import certify
 from minisbert.diagnosis.certify.comparison import EQUAL, EXPLAINED, ROUNDED, Certificate
+from minisbert.diagnosis.certify.servers import PATHS, fetch_vectors
 from minisbert.diagnosis.certify.vector_files import VectorFile, read_vectors
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.arguments import command_parser
-from minisbert.system.console import exiting, run_command
+from minisbert.system.console import check_usage, exiting, run_command
 
 SHOWN = 5  # lines that are named
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("certify", __doc__)
-    parser.add_argument("vectors", metavar="VECTORS", help=".npy, .safetensors, .jsonl or .csv, a row for each text")
+    parser.add_argument(
+        "vectors", nargs="?", metavar="VECTORS", help=".npy, .safetensors, .jsonl or .csv, a row for each text"
+    )
+    parser.add_argument("--url", help="ask a server for the vectors instead: http://127.0.0.1:8080")
+    parser.add_argument("--api", choices=PATHS, default="openai", help="the server's protocol (default: %(default)s)")
+    parser.add_argument("--served-model", metavar="NAME", help="the model's name on the server (default: --model)")
     parser.add_argument("--texts", required=True, metavar="FILE", help="the texts, one per line")
     parser.add_argument("--json", action="store_true", help="print one JSON object; rows count from 0")
     group = parser.add_argument_group("what the vectors should be")
     add_model_options(group, device="cpu")
     add_prompt_option(group)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    check_usage((bool(options.vectors) == bool(options.url), "give either VECTORS, a file, or --url"))
+    return options
 
 
 def sentence(found: Certificate) -> str:
@@ -82,8 +91,12 @@ def decimals(cosine: float) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
-    given = read_vectors(options.vectors)
     texts = list(every_text(options.texts))
+    if options.url:
+        options.vectors = options.url
+        given = fetch_vectors(options.url, texts, options.api, options.served_model or options.model)
+    else:
+        given = read_vectors(options.vectors)
     encoder = load_pooled(options, "certify compares one vector of each text")
     found = certify(encoder, texts, given.values, prompt_of(encoder, options), options.vectors)
     with exiting(0 if found.harmless else 1):

@@ -180,6 +180,7 @@ class Run:
     def evaluate(self) -> None:
         """Scores on dev; the best model so far, the untrained one included, is saved in ``model/``."""
         state, objective, scores = self.state, self.objective, {}
+        began = time.monotonic()
         if self.group.rank == 0:
             scores = objective.scores("dev")
             if not state.before:
@@ -193,6 +194,7 @@ class Run:
                 if better:
                     objective.model.save(self.folder / MODEL)
             self.record(dev=scores)
+            state.evaluation_seconds += time.monotonic() - began
             state.evaluated = state.step
             state.waited += 1
             if better:
@@ -225,19 +227,23 @@ class Run:
         if self.group.rank != 0:
             return
         state, folder = self.state, self.folder
+        began = time.monotonic()
         try:
             after = {"dev": state.best_dev, "test": self._test_scores()}
         except KeyboardInterrupt:
             say(f"stopped in the final evaluation, all {state.step} steps are saved: --resume {folder} repeats it")
             raise
+        evaluation = state.evaluation_seconds + time.monotonic() - began
         results = {"before": state.before, "after": after, "steps": state.step}
+        results |= {"training_seconds": round(state.seconds, 2), "evaluation_seconds": round(evaluation, 2)}
         with self.interrupts.defer():
             self.log.close()
-            folder = finish_folder(folder, results | {"training_seconds": round(state.seconds, 2)})
+            folder = finish_folder(folder, results)
         best = f"best by dev, of step {state.best_step}, in {folder / MODEL}"
         if state.best_step == 0:
             best = f"none was better on dev than the untrained model, which is in {folder / MODEL}"
-        print(f"\ntrained {state.step} steps in {duration(state.seconds)}; {best}\n")
+        times = f"in {duration(state.seconds)}, evaluated in {duration(evaluation)}"
+        print(f"\ntrained {state.step} steps {times}; {best}\n")
         print_table(state.before, after)
 
     def _test_scores(self) -> dict[str, float]:

@@ -46,14 +46,21 @@ def read_vectors(path: str | Path) -> VectorFile:
                 array, dtype = read_text_rows(path, at), "text"
             case _:
                 raise ValueError(f"the name must end in {', '.join(ENDINGS)}")
-        values = array.astype(np.float64, casting="same_kind")  # raises for complex numbers and texts
-        check("vectors (N, D)", values)
-        finite = np.isfinite(values).all(axis=1)
-        if not finite.all():
-            row = int(finite.argmin())
-            kind = "NaN" if np.isnan(values[row]).any() else "infinity"
-            raise ValueError(f"row {row + 1}: {kind} (in {int((~finite).sum()):,} of {len(values):,} rows)")
-        return VectorFile(values, dtype)
+        return VectorFile(checked(array), dtype)
+
+
+def checked(array: np.ndarray) -> np.ndarray:
+    """The vectors (N, D) as float64; ``ValueError`` for anything but real, finite numbers."""
+    values = array.astype(np.float64, casting="same_kind")  # raises for complex numbers and texts
+    check("vectors (N, D)", values)
+    finite = np.isfinite(values).all(axis=1)
+    if not finite.all():
+        row = int(finite.argmin())
+        kind = "infinity"
+        if np.isnan(values[row]).any():
+            kind = "NaN"
+        raise ValueError(f"row {row + 1}: {kind} (in {int((~finite).sum()):,} of {len(values):,} rows)")
+    return values
 
 
 def read_text_rows(path: Path, at: Place) -> np.ndarray:
