@@ -20,16 +20,16 @@ BUDGETS = {
     "compiled": 620,
     "data": 1495,
     "evaluation": 980,
-    "training": 2715,
+    "training": 2718,
     "corpus": 811,
-    "diagnosis": 2173,
+    "diagnosis": 2266,
     "serving": 500,
     "integrations": 316,
-    "commands": 2286,
+    "commands": 2299,
 }
-PACKAGE_LINES = 20_715  # goal: 15,000
-TEST_LINES = 30_660  # goal: 26,000
-RAISES = 361  # of InputError and ValueError, in the whole package
+PACKAGE_LINES = 20_825  # goal: 15,000
+TEST_LINES = 30_760  # goal: 26,000
+RAISES = 367  # of InputError and ValueError, in the whole package
 FILE_LINES, FUNCTION_LINES = 250, 60
 DENSITY = {  # per 1,000 lines outside core/ that are not blank; goals: 15, 12, 75
     "conditional expressions": 13.0,

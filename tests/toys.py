@@ -121,7 +121,7 @@ def best_step(folder: Path, metric: str = "spearman") -> int:
     return max(lines, key=lambda line: line["dev"][metric])["step"]
 
 
-TIMELESS = {"training_seconds": 0, "evaluation_seconds": 0}  # to compare results without their times
+TIMELESS = {"training_seconds": 0}  # to compare results without their times
 
 
 def results(folder: Path) -> dict[str, Any]:

@@ -39,7 +39,6 @@ class RunState:
     waited: int = 0  # evaluations since the best
     tokens: int = 0
     seconds: float = 0.0  # of training, without evaluation
-    evaluation_seconds: float = 0.0
     recent: list[float] = field(default_factory=list)  # last losses, for the progress line
     unlogged: list[float] = field(default_factory=list)  # losses since the last line of metrics.jsonl
     logged: int = 0  # length of metrics.jsonl in bytes

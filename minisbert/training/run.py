@@ -47,8 +47,7 @@ class Run:
 
     def __init__(self, options: RunSettings, objective: Objective, optimizer: Optimizer, group: ProcessGroup):
         self.options, self.objective, self.optimizer, self.group = options, objective, optimizer, group
-        self.interrupts, self.line = Interrupts(), LiveLine()
-        self.state = RunState()
+        self.interrupts, self.line, self.state = Interrupts(), LiveLine(), RunState()
         self.order = torch.Generator().manual_seed(options.seed)  # its own: dropout must not change which rows meet
         # states of the random generators; "order" is that before the current epoch
         self.random = {"order": self.order.get_state()} | random_state(group.device)
@@ -65,6 +64,7 @@ class Run:
             self._restore()
         elif group.rank == 0:
             self.folder, self.log = create_folder(options, group.device, objective)
+        self.began = time.monotonic() - self.state.seconds
 
     def _restore(self) -> None:
         """Give network, optimizer and random generators the state that was saved."""
@@ -180,7 +180,6 @@ class Run:
     def evaluate(self) -> None:
         """Scores on dev; the best model so far, the untrained one included, is saved in ``model/``."""
         state, objective, scores = self.state, self.objective, {}
-        began = time.monotonic()
         if self.group.rank == 0:
             scores = objective.scores("dev")
             if not state.before:
@@ -194,7 +193,6 @@ class Run:
                 if better:
                     objective.model.save(self.folder / MODEL)
             self.record(dev=scores)
-            state.evaluation_seconds += time.monotonic() - began
             state.evaluated = state.step
             state.waited += 1
             if better:
@@ -227,23 +225,20 @@ class Run:
         if self.group.rank != 0:
             return
         state, folder = self.state, self.folder
-        began = time.monotonic()
         try:
             after = {"dev": state.best_dev, "test": self._test_scores()}
         except KeyboardInterrupt:
             say(f"stopped in the final evaluation, all {state.step} steps are saved: --resume {folder} repeats it")
             raise
-        evaluation = state.evaluation_seconds + time.monotonic() - began
         results = {"before": state.before, "after": after, "steps": state.step}
-        results |= {"training_seconds": round(state.seconds, 2), "evaluation_seconds": round(evaluation, 2)}
         with self.interrupts.defer():
             self.log.close()
-            folder = finish_folder(folder, results)
+            folder = finish_folder(folder, results | {"training_seconds": round(state.seconds, 2)})
         best = f"best by dev, of step {state.best_step}, in {folder / MODEL}"
         if state.best_step == 0:
             best = f"none was better on dev than the untrained model, which is in {folder / MODEL}"
-        times = f"in {duration(state.seconds)}, evaluated in {duration(evaluation)}"
-        print(f"\ntrained {state.step} steps {times}; {best}\n")
+        times = f"{duration(state.seconds)}, {duration(time.monotonic() - self.began)} with evaluation"
+        print(f"\ntrained {state.step} steps in {times}; {best}\n")
         print_table(state.before, after)
 
     def _test_scores(self) -> dict[str, float]:
