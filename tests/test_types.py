@@ -11,7 +11,7 @@ from tests.conftest import ROOT
 
 CHECKERS = {
     "mypy": ["-m", "mypy", "--strict", "--follow-imports=silent", "--ignore-missing-imports", "--config-file="],
-    "pyright": ["-m", "pyright"],
+    "pyright": ["-m", "pyright", "--pythonpath", sys.executable],
 }
 
 
