@@ -22,6 +22,7 @@ if sys.path[0] != str(ROOT):  # the package of this checkout, which you edit, no
 from lessons.predictions import predict  # noqa: E402, F401
 from minisbert.core import bert  # noqa: E402
 
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # the numbers that the lessons check are those of the CPU
 bert.FUSED = False  # the formulas as the book writes them out; lesson 13 is about the others
 
 torch.set_printoptions(precision=4, sci_mode=False, linewidth=110)

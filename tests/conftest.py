@@ -22,6 +22,7 @@ from minisbert.system.assets import ensure
 from tests.budgets import report
 
 ROOT = Path(__file__).parents[1]
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # on a machine with a GPU too, what is tested is the CPU
 # OMP_NUM_THREADS, which torch has read, holds for every test; without it the processes of ``pytest -n`` share the cores
 GIVEN = "OMP_NUM_THREADS" in os.environ
 WORKERS = 1 if GIVEN else int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))

@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> None:
         if find_spec(package) is None:
             raise InputError(f"minisbert export-onnx needs {package}: pip install 'minisbert[onnx]'")
     check_replaceable(options.out)
-    encoder = SentenceEncoder.load(options.model)
+    encoder = SentenceEncoder.load(options.model, device="cpu")
     say(f"exporting {options.model}, about 20 seconds")
     expected = encoder.encode(list(TEXTS))  # (N, W)
     with model_folder(options.out) as folder:

@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from minisbert.compiled.int8 import package_dtype
 from minisbert.core import InputError
 from minisbert.folder.find import find_model
 from minisbert.loading import Encoder
@@ -15,7 +14,7 @@ from minisbert.models.prompts import PROMPT_NAMES, choose_prompt, role_prompt_na
 from minisbert.system.arguments import add_threads_option
 from minisbert.system.assets import local_path
 from minisbert.system.console import bounded, say
-from minisbert.system.devices import choose_dtype, keep_freed_memory, use_threads
+from minisbert.system.devices import keep_freed_memory, use_threads
 from minisbert.system.files import check_ending, check_output
 
 ROLES = {"query": "query", "corpus": "document"}  # in the names of options -> of texts
@@ -56,7 +55,7 @@ def load_encoder(options: argparse.Namespace) -> Encoder:
     use_threads(options.threads)
     dtype = getattr(options, "dtype", None)
     if dtype == "auto" and options.compiled:
-        dtype = str(choose_dtype("auto", torch.device("cpu"))[0]).removeprefix("torch.")
+        dtype = package_dtype("auto")
     model = find_model(options.model)
 
     chosen = {"pooling": options.pooling, "max_seq_length": options.max_length}

@@ -55,9 +55,9 @@ def compile_model(folder: Path, dtype: str, pooling: str | None, path: Path) -> 
     """Compile the encoder or the cross-encoder in a folder to the package ``path``."""
     package_dtype(dtype)  # raises for what the CPU has no hardware for
     if ModelFolder(folder).holds_pair_model:
-        compile_pair_model(PairModel.load(folder), folder, dtype, path)
+        compile_pair_model(PairModel.load(folder, device="cpu"), folder, dtype, path)
     else:
-        compile_encoder(SentenceEncoder.load(folder, pooling=pooling), folder, dtype, path)
+        compile_encoder(SentenceEncoder.load(folder, pooling=pooling, device="cpu"), folder, dtype, path)
 
 
 def compile_encoder(encoder: SentenceEncoder, folder: Path, dtype: str, path: Path) -> None:

@@ -11,7 +11,6 @@ from minisbert.core import InputError, one_line
 from minisbert.core.encoder import normalize as unit
 from minisbert.models.batching import Batch, packed_batches
 from minisbert.models.encoder_properties import EncoderProperties
-from minisbert.models.guards import check_count
 from minisbert.system.console import Progress
 
 
@@ -98,9 +97,7 @@ class BatchedEncoder(EncoderProperties):
         """How many columns ``encode`` returns."""
         if truncate_dim is None:
             return self.get_embedding_dimension()
-        check_count("truncate_dim", truncate_dim)
-        if truncate_dim > self.width:
-            raise InputError(f"truncate_dim {truncate_dim} is above {self.width}, the number of columns")
+        self.check_columns(truncate_dim)
         return int(truncate_dim)
 
     def _scaled(self, vectors: Tensor, normalize_embeddings: bool, columns: int) -> Tensor:

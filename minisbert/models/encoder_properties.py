@@ -56,10 +56,14 @@ class EncoderProperties:
     @truncate_dim.setter
     def truncate_dim(self, columns: int | None) -> None:
         if columns is not None:
-            check_count("truncate_dim", columns)
-            if columns > self.width:
-                raise InputError(f"truncate_dim {columns} is above {self.width}, the number of columns")
+            self.check_columns(columns)
         self.settings = replace(self.settings, truncate_dim=columns)
+
+    def check_columns(self, columns: int) -> None:
+        """Raise ``InputError`` unless vectors can be cut to so many columns."""
+        check_count("truncate_dim", columns)
+        if columns > self.width:
+            raise InputError(f"truncate_dim {columns} is above {self.width}, the number of columns")
 
     @property
     def prompts(self) -> dict[str, str]:

@@ -38,15 +38,16 @@ def instruction_sets() -> list[str]:
 
 
 def choose_device(name: str | torch.device) -> torch.device:
-    """A torch device by name; ``auto`` is CUDA, else MPS, else the CPU. ``InputError`` if it cannot be used."""
+    """A torch device by name; ``auto`` is CUDA, else the CPU: MPS, which no test covers, must be asked for.
+
+    Raises ``InputError`` if it cannot be used.
+    """
     if not isinstance(name, str | torch.device):
         raise InputError(f"a device is named, such as cpu or cuda:1, not {one_line(name)}")
     if name == "auto":
         name = "cpu"
         if torch.cuda.is_available():
             name = "cuda"
-        elif torch.backends.mps.is_available():
-            name = "mps"
     try:
         torch.empty(1, device=name).cpu()  # there and back: "meta" accepts tensors but cannot return them
     except (RuntimeError, AssertionError, ImportError) as error:  # which one depends on how torch was built

@@ -54,6 +54,12 @@ def test_auto_is_a_device_that_can_be_used():
     assert choose_device("cpu") == CPU
 
 
+def test_auto_never_takes_apples_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert choose_device("auto") == CPU
+
+
 @pytest.mark.parametrize("flag", ["avx512_bf16", "amx_bf16", "bf16"])
 def test_auto_chooses_bfloat16_if_the_cpu_has_it_and_says_why(cpu_flags, flag):
     cpu_flags(flag)
