@@ -17,7 +17,7 @@ from minisbert.core.checks import check_texts
 from minisbert.loading import Encoder
 from minisbert.models.guards import check_count
 from minisbert.models.similarity import as_rows
-from minisbert.search.dense import closest_pairs, top_k
+from minisbert.search import dense
 
 COMMUNITY_ROWS = 1024  # of the cosines of all with all, in memory at once
 
@@ -32,14 +32,11 @@ def semantic_search(
     """
     check_count("top_k", top_k)
     queries, corpus = as_rows(query_embeddings), as_rows(corpus_embeddings)
-    scores, rows = exact_search(queries, corpus, min(top_k, len(corpus)))
+    scores, rows = dense.top_k(queries, corpus, min(top_k, len(corpus)))
     found = []
     for best, numbers in zip(scores.tolist(), rows.tolist(), strict=True):
         found.append([{"corpus_id": row, "score": score} for score, row in zip(best, numbers, strict=True)])
     return found
-
-
-exact_search = top_k  # under the name that the argument ``top_k`` hides
 
 
 def paraphrase_mining(
@@ -60,7 +57,7 @@ def paraphrase_mining(
     if count < 2:
         return []
     vectors = model.encode(sentences, show_progress_bar=show_progress_bar, **options)
-    scores, pairs = closest_pairs(vectors, min(max_pairs, count * (count - 1) // 2), progress=show_progress_bar)
+    scores, pairs = dense.closest_pairs(vectors, min(max_pairs, count * (count - 1) // 2), progress=show_progress_bar)
     return [[score, *pair] for score, pair in zip(scores.tolist(), pairs.tolist(), strict=True)]
 
 

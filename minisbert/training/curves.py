@@ -42,7 +42,8 @@ def read_run(folder: Path) -> History:
     log = folder / METRICS
     if not log.is_file():
         raise InputError(f"{folder} is not the folder of a run: it has no {METRICS}, which training writes")
-    metric = read_json(folder / CONFIG).get("best_metric")
+    with reading(folder / CONFIG):
+        metric = read_json(folder / CONFIG)["best_metric"]
     losses, rates, scores, dev_losses = {}, {}, {}, {}  # by step, so what a resumed run logs again counts once
     with reading(log) as at:
         for at.line, entry in enumerate(read_lines(log), 1):
@@ -50,14 +51,12 @@ def read_run(folder: Path) -> History:
             if dev is None:
                 losses[step], rates[step] = number_in(entry, "loss"), number_in(entry, "lr")
                 continue
-            if metric is None:
-                metric = next(iter(dev), "score")
             scores[step] = 100 * number_in(dev, metric)
             if "loss" in dev:
                 dev_losses[step] = number_in(dev, "loss")
     if not losses:
         raise InputError(f"{folder} has no losses yet: training logs them every few steps (--log-every)")
-    return History(folder, metric or "score", losses, rates, scores, dev_losses)
+    return History(folder, metric, losses, rates, scores, dev_losses)
 
 
 def number_in(entry: dict[str, Any], name: str) -> float:
