@@ -62,10 +62,18 @@ def line(w, b):
 # %%
 table = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])  # (2, 3)
 print(table.shape, table.sum(0), table.sum(1), table.mean())
-assert table.sum(0).tolist() == [5, 7, 9], "axis 0 is summed away: one number per column is left, (3,)"
-assert table.sum(1).tolist() == [6, 15], "axis 1 is summed away: one number per row, (2,)"
-assert (table @ table.T).shape == (2, 2), "a matrix product: (2, 3) @ (3, 2), the inner sizes must agree"
-assert (table @ table.T)[0, 1] == 1 * 4 + 2 * 5 + 3 * 6, "row 0 of the left with column 1 of the right"
+assert table.sum(0).tolist() == [5, 7, 9], (
+    "axis 0 is summed away: one number per column is left, (3,)"
+)
+assert table.sum(1).tolist() == [6, 15], (
+    "axis 1 is summed away: one number per row, (2,)"
+)
+assert (table @ table.T).shape == (2, 2), (
+    "a matrix product: (2, 3) @ (3, 2), the inner sizes must agree"
+)
+assert (table @ table.T)[0, 1] == 1 * 4 + 2 * 5 + 3 * 6, (
+    "row 0 of the left with column 1 of the right"
+)
 
 # %% [markdown]
 # Two ways to turn (2, 3) into (3, 2). Only one of them moves rows to columns. The other one reads the same six numbers
@@ -74,7 +82,9 @@ assert (table @ table.T)[0, 1] == 1 * 4 + 2 * 5 + 3 * 6, "row 0 of the left with
 # %%
 print(table.T, table.reshape(3, 2), sep="\n")
 assert table.T.tolist() == [[1, 4], [2, 5], [3, 6]], "transposed"
-assert table.reshape(3, 2).tolist() == [[1, 2], [3, 4], [5, 6]], "the right shape and the wrong numbers"
+assert table.reshape(3, 2).tolist() == [[1, 2], [3, 4], [5, 6]], (
+    "the right shape and the wrong numbers"
+)
 
 # %% [markdown]
 # Two tensors of different shapes can be added, if they fit. **Broadcasting** writes both shapes below each other, flush
@@ -87,7 +97,10 @@ assert table.reshape(3, 2).tolist() == [[1, 2], [3, 4], [5, 6]], "the right shap
 #     (2, 3)        (2, 3)         does not fit: 3 and 2
 
 # %%
-row, column = torch.tensor([10.0, 20.0, 30.0]), torch.tensor([[100.0], [200.0]])  # (3,), (2, 1)
+row, column = (
+    torch.tensor([10.0, 20.0, 30.0]),
+    torch.tensor([[100.0], [200.0]]),
+)  # (3,), (2, 1)
 print(table + row, table + column, sep="\n")
 assert (table + row)[1].tolist() == [14, 25, 36], "(3,) is added to each row"
 assert (table + column)[1].tolist() == [204, 205, 206], "(2, 1) is added to each column"
@@ -96,11 +109,17 @@ assert (table + column)[1].tolist() == [204, 205, 206], "(2, 1) is added to each
 # A column of four and a list of four: (4, 1) minus (4,). What is the result's shape?
 
 # %%
-guess = predict("00.1", "The shape of (4, 1) minus (4,)?", ["(4,)", "(4, 1)", "(4, 4)", "none: an error"])
+guess = predict(
+    "00.1",
+    "The shape of (4, 1) minus (4,)?",
+    ["(4,)", "(4, 1)", "(4, 4)", "none: an error"],
+)
 
 # %%
 print((x[:, None] - y).shape)  # [:, None] adds an axis of size 1
-assert (x[:, None] - y).shape == (4, 4), "1 is repeated 4 times, and so is what is missing: each x minus each y"
+assert (x[:, None] - y).shape == (4, 4), (
+    "1 is repeated 4 times, and so is what is missing: each x minus each y"
+)
 guess.answer("(4, 4)")
 
 # %% [markdown]
@@ -121,13 +140,21 @@ scores = torch.tensor([0.0, math.log(3)], dtype=torch.float64)
 for temperature in (0.5, 1, 10):
     print(f"temperature {temperature:4}: {(scores / temperature).softmax(0)}")
 assert largest_difference(scores.softmax(0), [0.25, 0.75]) < 1e-12, "1 and 3, over 4"
-assert largest_difference((scores / 0.5).softmax(0), [0.1, 0.9]) < 1e-12, "1 and 9, over 10"
+assert largest_difference((scores / 0.5).softmax(0), [0.1, 0.9]) < 1e-12, (
+    "1 and 9, over 10"
+)
 
 # %%
-guess = predict("00.2", "100 is added to every score. The shares ...", ["even out", "sharpen", "stay as they are"])
+guess = predict(
+    "00.2",
+    "100 is added to every score. The shares ...",
+    ["even out", "sharpen", "stay as they are"],
+)
 
 # %%
-assert largest_difference((scores + 100).softmax(0), scores.softmax(0)) < 1e-12, "exp(100) is in every term: it cancels"
+assert largest_difference((scores + 100).softmax(0), scores.softmax(0)) < 1e-12, (
+    "exp(100) is in every term: it cancels"
+)
 guess.answer("stay as they are")
 
 # %% [markdown]
@@ -142,7 +169,9 @@ as_written = large.exp() / large.exp().sum()
 stable = (large - large.max()).exp() / (large - large.max()).exp().sum()
 print(as_written, stable, large.softmax(0))
 assert as_written.isnan().all(), "infinity over infinity is not a number, NaN"
-assert largest_difference(stable, [0.25, 0.75]) < 1e-12, "the same formula, minus the largest score"
+assert largest_difference(stable, [0.25, 0.75]) < 1e-12, (
+    "the same formula, minus the largest score"
+)
 assert largest_difference(large.softmax(0), [0.25, 0.75]) < 1e-12, "as in PyTorch"
 
 # %% [markdown]
@@ -176,7 +205,9 @@ assert w.grad.item() == -22, "added to what was there"
 # %%
 little = 1e-4
 with torch.no_grad():  # record nothing
-    up, down = ((line(w + move, b) - y).pow(2).mean().item() for move in (little, -little))
+    up, down = (
+        (line(w + move, b) - y).pow(2).mean().item() for move in (little, -little)
+    )
 print(f"by differences {(up - down) / (2 * little):.6f}")
 assert abs((up - down) / (2 * little) + 11) < 1e-6, "-11 again"
 
@@ -217,22 +248,32 @@ def train(lr, steps=20, rows=(0, 1, 2, 3)):
         return (model(x[batch, None]).squeeze(1) - y[batch]).pow(2).mean()
 
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
-    steps = loop.fit(model, squared_error, [list(rows)] * steps, optimizer, lambda step: 1.0)
+    steps = loop.fit(
+        model, squared_error, [list(rows)] * steps, optimizer, lambda step: 1.0
+    )
     return [step.loss for step in steps], (model.weight.item(), model.bias.item())
 
 
 losses, (slope, offset) = train(0.1)
-print(f"{losses[0]:.3f} {losses[1]:.3f} ... {losses[-1]:.3f}   w {slope:.2f}, b {offset:.2f}")
+print(
+    f"{losses[0]:.3f} {losses[1]:.3f} ... {losses[-1]:.3f}   w {slope:.2f}, b {offset:.2f}"
+)
 assert abs(losses[1] - 0.535) < 1e-12, "the step by hand"
 assert losses[-1] < 0.305, "nearly as good as a line can be on these pairs"
 
 # %%
-guess = predict("00.3", "The loss after 20 steps with lr = 0.3?", ["0.3", "about 9", "above a million"])
+guess = predict(
+    "00.3",
+    "The loss after 20 steps with lr = 0.3?",
+    ["0.3", "about 9", "above a million"],
+)
 
 # %%
 by_rate = {lr: train(lr, steps=21)[0] for lr in (0.01, 0.1, 0.3)}
 print({lr: f"{losses[-1]:.3g}" for lr, losses in by_rate.items()})
-assert by_rate[0.3][-1] > 1e6, "each step jumps over the valley, and lands higher on the other side"
+assert by_rate[0.3][-1] > 1e6, (
+    "each step jumps over the valley, and lands higher on the other side"
+)
 assert by_rate[0.01][-1] > 1.5 * by_rate[0.1][-1], "a small rate is safe, and slow"
 guess.answer("above a million")
 
@@ -241,13 +282,19 @@ guess.answer("above a million")
 # so a step of 0.1 leads to w = 3, b = 1. What is the loss over all four pairs then? It was 9.
 
 # %%
-guess = predict("00.4", "After one step on the fourth pair alone:", ["about 0.5", "about 5", "above 9"])
+guess = predict(
+    "00.4",
+    "After one step on the fourth pair alone:",
+    ["about 0.5", "about 5", "above 9"],
+)
 
 # %%
 _, (slope, offset) = train(0.1, steps=1, rows=[3])
 after = (line(slope, offset) - y).pow(2).mean().item()
 print(f"w {slope:.0f}, b {offset:.0f}, loss {after}")
-assert after == 12.5, "errors 0, 3, 4, 5: a step that is right for one pair can be wrong for the others"
+assert after == 12.5, (
+    "errors 0, 3, 4, 5: a step that is right for one pair can be wrong for the others"
+)
 guess.answer("above 9")
 
 # %% [markdown]
@@ -270,7 +317,9 @@ guess.answer("above 9")
 print(f"Pearson {metrics.pearson(x, y):.3f}, Spearman {metrics.spearman(x, y):.3f}")
 assert abs(metrics.pearson(x, y) - 7 / math.sqrt(5 * 11)) < 1e-12, "by hand"
 assert abs(metrics.spearman(x, y) - 4.5 / math.sqrt(5 * 4.5)) < 1e-12, "by hand"
-assert abs(metrics.pearson(line(1.4, 0.4), y) - metrics.pearson(x, y)) < 1e-12, "training the line changed nothing here"
+assert abs(metrics.pearson(line(1.4, 0.4), y) - metrics.pearson(x, y)) < 1e-12, (
+    "training the line changed nothing here"
+)
 
 # %% [markdown]
 # The last assert deserves a thought. Slope and offset are exactly what a correlation ignores. So it cannot tell a
@@ -286,20 +335,34 @@ assert abs(metrics.pearson(line(1.4, 0.4), y) - metrics.pearson(x, y)) < 1e-12, 
 
 # %%
 def draw(plt):
-    drawn, (left, middle, right) = plt.subplots(1, 3, figsize=(8.4, 2.8), layout="constrained")
-    for (lr, values), shade in zip(by_rate.items(), ("#8bb8de", "#1f4e79", "#c0392b"), strict=True):
+    drawn, (left, middle, right) = plt.subplots(
+        1, 3, figsize=(8.4, 2.8), layout="constrained"
+    )
+    for (lr, values), shade in zip(
+        by_rate.items(), ("#8bb8de", "#1f4e79", "#c0392b"), strict=True
+    ):
         left.semilogy(values, color=shade, label=f"lr {lr}")
     left.set(xlabel="step", ylabel="loss", ylim=(0.1, 1e4), title="20 steps")
     left.legend(frameon=False, loc="upper right")
     four = torch.arange(4, dtype=torch.float64)
-    for place, (temperature, shade) in enumerate(((0.5, "#1f4e79"), (1, "#5b8fc0"), (10, "#c9dcee"))):
+    for place, (temperature, shade) in enumerate(
+        ((0.5, "#1f4e79"), (1, "#5b8fc0"), (10, "#c9dcee"))
+    ):
         middle.bar(
-            four + 0.27 * (place - 1), (four / temperature).softmax(0), 0.25, color=shade, label=f"{temperature}"
+            four + 0.27 * (place - 1),
+            (four / temperature).softmax(0),
+            0.25,
+            color=shade,
+            label=f"{temperature}",
         )
     middle.set(xlabel="score", ylabel="share", title="Softmax by temperature")
     middle.legend(frameon=False)
     right.plot(curve, curve_scores, "o", color="#1f4e79")
-    right.set(xlabel="x", ylabel="exp(x)", title=f"Spearman 1, Pearson {metrics.pearson(curve, curve_scores):.2f}")
+    right.set(
+        xlabel="x",
+        ylabel="exp(x)",
+        title=f"Spearman 1, Pearson {metrics.pearson(curve, curve_scores):.2f}",
+    )
     return drawn
 
 
@@ -314,11 +377,19 @@ figure("00_before_we_begin", draw)
 # Spearman's correlation is 1. And Pearson's?
 
 # %%
-guess = predict("00.5", "Pearson's correlation of x and exp(x)?", ["1", "about 0.8", "about 0", "below 0"])
+guess = predict(
+    "00.5",
+    "Pearson's correlation of x and exp(x)?",
+    ["1", "about 0.8", "about 0", "below 0"],
+)
 
 # %%
-print(f"Pearson {metrics.pearson(curve, curve_scores):.3f}, Spearman {metrics.spearman(curve, curve_scores):.3f}")
-assert 0.75 < metrics.pearson(curve, curve_scores) < 0.8, "they rise together, and not on a line"
+print(
+    f"Pearson {metrics.pearson(curve, curve_scores):.3f}, Spearman {metrics.spearman(curve, curve_scores):.3f}"
+)
+assert 0.75 < metrics.pearson(curve, curve_scores) < 0.8, (
+    "they rise together, and not on a line"
+)
 assert metrics.spearman(curve, curve_scores) > 1 - 1e-12, "the order is the same"
 guess.answer("about 0.8")
 
@@ -341,11 +412,18 @@ def careless(model, batch):
 
 
 careless_losses = [
-    step.loss for step in loop.fit(torch.nn.Identity(), careless, [[0]] * 100, optimizer, lambda step: 1)
+    step.loss
+    for step in loop.fit(
+        torch.nn.Identity(), careless, [[0]] * 100, optimizer, lambda step: 1
+    )
 ]
-print(f"loss {careless_losses[0]:.2f} -> {careless_losses[-1]:.2f}, predictions {line(w, b).detach()}")
+print(
+    f"loss {careless_losses[0]:.2f} -> {careless_losses[-1]:.2f}, predictions {line(w, b).detach()}"
+)
 assert careless_losses[-1] < careless_losses[0] / 3, "it trains beautifully"
-assert largest_difference(line(w, b), [2.5] * 4) < 0.02, "to say the mean of all y, whatever x is"
+assert largest_difference(line(w, b), [2.5] * 4) < 0.02, (
+    "to say the mean of all y, whatever x is"
+)
 
 # %% [markdown]
 # Each prediction is pulled to each y, and the mean is the best answer to all of them. When a model says the same for
@@ -360,11 +438,21 @@ with planted(MISTAKES["gradients not zeroed"]):
     dragged = train(0.1)[0]
 with planted(MISTAKES["Pearson not centred"]):
     uncentred = metrics.pearson(x, -y), metrics.pearson(x, -y + 10)
-print(f"loss after 1, 2 and 3 steps {dragged[1]:.2f} {dragged[2]:.2f} {dragged[3]:.2f}, right {by_rate[0.1][3]:.2f}")
-print(f"x and -y: {uncentred[0]:.2f}; x and 10 - y: {uncentred[1]:.2f}; right, for both: {metrics.pearson(x, -y):.2f}")
-assert dragged[1] == by_rate[0.1][1], "the first step is right: there was nothing to set to zero"
-assert dragged[3] > 5 * by_rate[0.1][3], "then it shoots past the goal, like a ball that nothing brakes"
-assert uncentred[1] > 0.5, "10 - y falls as x rises, and this formula says that they go together"
+print(
+    f"loss after 1, 2 and 3 steps {dragged[1]:.2f} {dragged[2]:.2f} {dragged[3]:.2f}, right {by_rate[0.1][3]:.2f}"
+)
+print(
+    f"x and -y: {uncentred[0]:.2f}; x and 10 - y: {uncentred[1]:.2f}; right, for both: {metrics.pearson(x, -y):.2f}"
+)
+assert dragged[1] == by_rate[0.1][1], (
+    "the first step is right: there was nothing to set to zero"
+)
+assert dragged[3] > 5 * by_rate[0.1][3], (
+    "then it shoots past the goal, like a ball that nothing brakes"
+)
+assert uncentred[1] > 0.5, (
+    "10 - y falls as x rises, and this formula says that they go together"
+)
 
 # %% [markdown]
 # ## Exercises

@@ -61,7 +61,9 @@ assert vectors.shape == (4, 384), "four sentences, 384 numbers each"
 small = np.array([[1.0, 0.0], [0.0, 2.0], [3.0, 3.0]])
 print(encoder.similarity(small, small))
 expected = [[1, 0, 0.7071], [0, 1, 0.7071], [0.7071, 0.7071, 1]]
-assert largest_difference(encoder.similarity(small, small), expected) < 1e-4, "cosines of 0, 45 and 90 degrees"
+assert largest_difference(encoder.similarity(small, small), expected) < 1e-4, (
+    "cosines of 0, 45 and 90 degrees"
+)
 
 # %% [markdown]
 # Now the real ones. The first four columns of three sentences, then the whole matrix.
@@ -82,7 +84,9 @@ assert np.abs(matrix[0, 2:]).max() < 0.1, "chess and the stock market are elsewh
 # %%
 print(np.linalg.norm(vectors, axis=1))
 assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6), "unit vectors"
-assert largest_difference(vectors @ vectors.T, matrix) < 1e-6, "for unit vectors, dot product and cosine are the same"
+assert largest_difference(vectors @ vectors.T, matrix) < 1e-6, (
+    "for unit vectors, dot product and cosine are the same"
+)
 
 # %% [markdown]
 # ## The figure
@@ -112,12 +116,18 @@ figure("01_first_embedding", draw)
 # **1.** "dog bites man" and "man bites dog" have the same words. Is their cosine near 0, about 0.5, about 0.9, or 1?
 
 # %%
-guess = predict("01.1", 'The cosine of "dog bites man" and "man bites dog"?', ["near 0", "about 0.5", "about 0.9", "1"])
+guess = predict(
+    "01.1",
+    'The cosine of "dog bites man" and "man bites dog"?',
+    ["near 0", "about 0.5", "about 0.9", "1"],
+)
 
 # %%
 u, v = encoder.encode(["dog bites man", "man bites dog"])
 print(f"{u @ v:.3f}")
-assert 0.85 < u @ v < 0.95, "near, since the subject is the same; not 1, since order counts"
+assert 0.85 < u @ v < 0.95, (
+    "near, since the subject is the same; not 1, since order counts"
+)
 guess.answer("about 0.9")
 
 # %% [markdown]
@@ -125,14 +135,24 @@ guess.answer("about 0.9")
 # nearer to the first one: its negation, or "A person plays an instrument."?
 
 # %%
-guess = predict("01.2", 'Which is nearer to "A man is playing a guitar."?', ["its negation", "the wider statement"])
+guess = predict(
+    "01.2",
+    'Which is nearer to "A man is playing a guitar."?',
+    ["its negation", "the wider statement"],
+)
 
 # %%
 u, negated, wider = encoder.encode(
-    ["A man is playing a guitar.", "A man is not playing a guitar.", "A person plays an instrument."]
+    [
+        "A man is playing a guitar.",
+        "A man is not playing a guitar.",
+        "A person plays an instrument.",
+    ]
 )
 print(f"its negation {u @ negated:.3f}, the wider statement {u @ wider:.3f}")
-assert u @ negated > u @ wider, "these vectors tell what a sentence is about better than whether it is true"
+assert u @ negated > u @ wider, (
+    "these vectors tell what a sentence is about better than whether it is true"
+)
 guess.answer("its negation")
 
 # %% [markdown]
@@ -140,7 +160,9 @@ guess.answer("its negation")
 # comes second?
 
 # %%
-guess = predict("01.3", "Mars wins. Which planet comes second?", ["Venus", "Jupiter", "Saturn"])
+guess = predict(
+    "01.3", "Mars wins. Which planet comes second?", ["Venus", "Jupiter", "Saturn"]
+)
 
 # %%
 question = "Which planet is known as the Red Planet?"
@@ -150,10 +172,14 @@ answers = [
     "Jupiter, the largest planet in our solar system, has a prominent red spot.",
     "Saturn, famous for its rings, is sometimes mistaken for the Red Planet.",
 ]
-found = encoder.similarity(encoder.encode([question]), encoder.encode(answers))[0]  # (4,)
+found = encoder.similarity(encoder.encode([question]), encoder.encode(answers))[
+    0
+]  # (4,)
 for score, answer in sorted(zip(found, answers, strict=True), reverse=True):
     print(f"{score:.3f}  {answer}")
-assert np.abs(found - [0.465, 0.811, 0.728, 0.750]).max() < 1e-3, "Mars, then Saturn, Jupiter, Venus"
+assert np.abs(found - [0.465, 0.811, 0.728, 0.750]).max() < 1e-3, (
+    "Mars, then Saturn, Jupiter, Venus"
+)
 guess.answer("Saturn")
 
 # %% [markdown]
@@ -171,7 +197,9 @@ for name in ("tanh GELU", "[CLS] and [SEP] left out", "no 1/sqrt(K)", "ReLU"):
         wrong = encoder.encode(sentences)
     moved = largest_difference(encoder.similarity(wrong, wrong), matrix)
     first_row = encoder.similarity(wrong[:1], wrong)[0]
-    print(f"{name:24} {MISTAKES[name].meaning:62} largest change {moved:.4f}   {first_row}")
+    print(
+        f"{name:24} {MISTAKES[name].meaning:62} largest change {moved:.4f}   {first_row}"
+    )
 
 # %% [markdown]
 # The first row of the right matrix was 1, 0.655, -0.073, 0.091. Three of the four wrong encoders give a matrix that no
@@ -180,14 +208,24 @@ for name in ("tanh GELU", "[CLS] and [SEP] left out", "no 1/sqrt(K)", "ReLU"):
 # a reference. Lesson 07 shows how to find the mistake.
 
 # %%
-for name, most in (("tanh GELU", 0.001), ("[CLS] and [SEP] left out", 0.03), ("no 1/sqrt(K)", 0.1)):
+for name, most in (
+    ("tanh GELU", 0.001),
+    ("[CLS] and [SEP] left out", 0.03),
+    ("no 1/sqrt(K)", 0.1),
+):
     with planted(MISTAKES[name]):
         wrong = encoder.encode(sentences)
     wrong_matrix = encoder.similarity(wrong, wrong)
-    assert 1e-4 < largest_difference(wrong_matrix, matrix) < most, f"{name} is wrong, but not visibly"
-    assert wrong_matrix[0].argsort()[-2] == 1, f"{name}: the kitten is still the cat's nearest"
+    assert 1e-4 < largest_difference(wrong_matrix, matrix) < most, (
+        f"{name} is wrong, but not visibly"
+    )
+    assert wrong_matrix[0].argsort()[-2] == 1, (
+        f"{name}: the kitten is still the cat's nearest"
+    )
 
-assert largest_difference(encoder.encode(sentences), vectors) < 1e-6, "outside the block the package is whole again"
+assert largest_difference(encoder.encode(sentences), vectors) < 1e-6, (
+    "outside the block the package is whole again"
+)
 
 # %% [markdown]
 # ## Exercises

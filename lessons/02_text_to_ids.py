@@ -33,10 +33,19 @@ from minisbert.system.assets import ensure
 # %%
 folder = ensure("all-MiniLM-L6-v2")
 tokenizer = Tokenizer.load(folder, limit=256)  # at most 256 tokens per text
-lines = (folder / "vocab.txt").read_text(encoding="utf-8").removesuffix("\n").split("\n")
+lines = (
+    (folder / "vocab.txt").read_text(encoding="utf-8").removesuffix("\n").split("\n")
+)
 vocab = {piece: i for i, piece in enumerate(lines)}  # the line number is the id
-print(f"V = {len(vocab):,} pieces; {sum(piece.startswith('##') for piece in vocab):,} of them continue a word")
-print({piece: vocab[piece] for piece in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "cat", "##s")})
+print(
+    f"V = {len(vocab):,} pieces; {sum(piece.startswith('##') for piece in vocab):,} of them continue a word"
+)
+print(
+    {
+        piece: vocab[piece]
+        for piece in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "cat", "##s")
+    }
+)
 assert len(vocab) == 30522, "V, the size of the vocabulary"
 
 # %% [markdown]
@@ -58,18 +67,29 @@ assert len(vocab) == 30522, "V, the size of the vocabulary"
 
 # %%
 def is_punctuation(character):
-    ascii_mark = character.isascii() and character.isprintable() and not character.isalnum() and character != " "
-    return ascii_mark or unicodedata.category(character).startswith("P")  # so $ and + count, but the euro sign does not
+    ascii_mark = (
+        character.isascii()
+        and character.isprintable()
+        and not character.isalnum()
+        and character != " "
+    )
+    return ascii_mark or unicodedata.category(character).startswith(
+        "P"
+    )  # so $ and + count, but the euro sign does not
 
 
 def split_words(text):
     """Text -> words in lower case without accents, each punctuation mark a word of its own."""
-    text = unicodedata.normalize("NFD", text.lower())  # an accent becomes a character of its own, of category Mn
+    text = unicodedata.normalize(
+        "NFD", text.lower()
+    )  # an accent becomes a character of its own, of category Mn
     letters = []
     for character in text:
         if character.isspace():
             letters.append(" ")
-        elif unicodedata.category(character) == "Mn" or unicodedata.category(character).startswith("C"):
+        elif unicodedata.category(character) == "Mn" or unicodedata.category(
+            character
+        ).startswith("C"):
             continue  # accents, control characters
         elif is_punctuation(character):
             letters.append(f" {character} ")
@@ -94,7 +114,11 @@ def wordpiece(word, vocab):
 
 
 def to_ids(text):
-    pieces = ["[CLS]", *(piece for word in split_words(text) for piece in wordpiece(word, vocab)), "[SEP]"]
+    pieces = [
+        "[CLS]",
+        *(piece for word in split_words(text) for piece in wordpiece(word, vocab)),
+        "[SEP]",
+    ]
     return [vocab[piece] for piece in pieces]
 
 
@@ -121,8 +145,14 @@ sentences = [
     for text in (pair.sentence1, pair.sentence2)
 ]
 library = tokenizer.encode(sentences)
-different = [text for text, ids in zip(sentences, library.ids, strict=True) if to_ids(text) != ids]
-print(f"{len(sentences):,} sentences, {len(different)} with other ids than the library's")
+different = [
+    text
+    for text, ids in zip(sentences, library.ids, strict=True)
+    if to_ids(text) != ids
+]
+print(
+    f"{len(sentences):,} sentences, {len(different)} with other ids than the library's"
+)
 assert len(sentences) == 17256, "both sentences of 8,628 pairs"
 assert not different, f"WordPiece by hand differs on {different[:3]}"
 
@@ -133,8 +163,12 @@ assert not different, f"WordPiece by hand differs on {different[:3]}"
 # `minisbert/core/tokenizer.py` have both rules; read them beside ours.
 
 # %%
-assert to_ids("東京") != tokenizer.encode(["東京"]).ids[0], "Chinese characters are what ours does not know yet"
-assert token_ids("東京", vocab) == tokenizer.encode(["東京"]).ids[0], "the package's WordPiece does"
+assert to_ids("東京") != tokenizer.encode(["東京"]).ids[0], (
+    "Chinese characters are what ours does not know yet"
+)
+assert token_ids("東京", vocab) == tokenizer.encode(["東京"]).ids[0], (
+    "the package's WordPiece does"
+)
 
 # %% [markdown]
 # ## The figure
@@ -145,16 +179,31 @@ assert token_ids("東京", vocab) == tokenizer.encode(["東京"]).ids[0], "the p
 
 # %%
 lengths = [len(ids) for ids in library.ids]
-cuts = Counter(len(wordpiece(word, vocab)) for text in sentences for word in split_words(text))
+cuts = Counter(
+    len(wordpiece(word, vocab)) for text in sentences for word in split_words(text)
+)
 
 
 def draw(plt):
     drawn, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
     left.hist(lengths, bins=range(0, 72, 2), color="#3b7ab8")
-    left.set(xlabel="tokens, with [CLS] and [SEP]", ylabel="sentences", title="STS Benchmark, 17,256 sentences")
-    bars = right.bar([str(count) for count in sorted(cuts)], [cuts[count] for count in sorted(cuts)], color="#3b7ab8")
+    left.set(
+        xlabel="tokens, with [CLS] and [SEP]",
+        ylabel="sentences",
+        title="STS Benchmark, 17,256 sentences",
+    )
+    bars = right.bar(
+        [str(count) for count in sorted(cuts)],
+        [cuts[count] for count in sorted(cuts)],
+        color="#3b7ab8",
+    )
     right.bar_label(bars, fmt="{:,.0f}", fontsize=8)
-    right.set(yscale="log", xlabel="pieces", ylabel="words (log scale)", title="Pieces that a word is cut into")
+    right.set(
+        yscale="log",
+        xlabel="pieces",
+        ylabel="words (log scale)",
+        title="Pieces that a word is cut into",
+    )
     return drawn
 
 
@@ -171,25 +220,39 @@ assert 0.95 < cuts[1] / cuts.total() < 0.97, "most words in a text are frequent 
 # language has its joints?
 
 # %%
-guess = predict("02.1", 'How is "unaffable" cut?', ["un ##aff ##able", "una ##ffa ##ble", "not at all", "[UNK]"])
+guess = predict(
+    "02.1",
+    'How is "unaffable" cut?',
+    ["un ##aff ##able", "una ##ffa ##ble", "not at all", "[UNK]"],
+)
 
 # %%
 for word in ("embeddings", "unaffable", "tokenization"):
     print(word, wordpiece(word, vocab))
-assert wordpiece("embeddings", vocab) == ["em", "##bed", "##ding", "##s"], "the longest start in V is em"
-assert wordpiece("unaffable", vocab) == ["una", "##ffa", "##ble"], "greedy, without any idea of un-"
+assert wordpiece("embeddings", vocab) == ["em", "##bed", "##ding", "##s"], (
+    "the longest start in V is em"
+)
+assert wordpiece("unaffable", vocab) == ["una", "##ffa", "##ble"], (
+    "greedy, without any idea of un-"
+)
 guess.answer("una ##ffa ##ble")
 
 # %% [markdown]
 # **2.** "Zürich", "ZURICH" and "zurich": one, two or three different rows of ids?
 
 # %%
-guess = predict("02.2", '"Zürich", "ZURICH", "zurich": how many different rows of ids?', ["one", "two", "three"])
+guess = predict(
+    "02.2",
+    '"Zürich", "ZURICH", "zurich": how many different rows of ids?',
+    ["one", "two", "three"],
+)
 
 # %%
 rows = tokenizer.encode(["Zürich", "ZURICH", "zurich"]).ids
 print(rows)
-assert rows[0] == rows[1] == rows[2], "case and accents are gone before the first layer: this model cannot see them"
+assert rows[0] == rows[1] == rows[2], (
+    "case and accents are gone before the first layer: this model cannot see them"
+)
 guess.answer("one")
 
 # %% [markdown]
@@ -208,7 +271,11 @@ guess.answer("2")
 # fit. `longest_first` shortens the longer one first. What is left of each? And of 10 and 9?
 
 # %%
-guess = predict("02.4", "10 and 9 tokens, room for 8: what is left of each?", ["5 and 3", "4 and 4", "8 and 0"])
+guess = predict(
+    "02.4",
+    "10 and 9 tokens, room for 8: what is left of each?",
+    ["5 and 3", "4 and 4", "8 and 0"],
+)
 
 # %%
 print(longest_first(10, 3, 8), longest_first(10, 9, 8))
@@ -240,15 +307,23 @@ def shortest_first(word):
 without_marks = [piece.removeprefix("##") for piece in wordpiece("embeddings", vocab)]
 print(shortest_first("cat"), [vocab[piece] for piece in shortest_first("cat")])
 print(without_marks, [vocab[piece] for piece in without_marks])
-assert shortest_first("cat") == ["c", "##a", "##t"], "single letters are pieces too, so the shortest always wins"
+assert shortest_first("cat") == ["c", "##a", "##t"], (
+    "single letters are pieces too, so the shortest always wins"
+)
 
 encoder = SentenceEncoder.load(folder)
 with torch.no_grad():
     right = encoder(torch.tensor([to_ids("A cat sits.")]))  # (1, D)
-    spelled = [vocab[piece] for word in split_words("A cat sits.") for piece in shortest_first(word)]
+    spelled = [
+        vocab[piece]
+        for word in split_words("A cat sits.")
+        for piece in shortest_first(word)
+    ]
     wrong = encoder(torch.tensor([[101, *spelled, 102]]))
 print(f"cosine of the same sentence cut in two ways: {(right @ wrong.T).item():.3f}")
-assert (right @ wrong.T).item() < 0.6, "to the model a word spelled in letters is hardly the same word"
+assert (right @ wrong.T).item() < 0.6, (
+    "to the model a word spelled in letters is hardly the same word"
+)
 
 # %% [markdown]
 # **A trap in the file.** The published `tokenizer.json` of this model fills every text up to 128 tokens with **pads**
@@ -271,12 +346,16 @@ mask = ids != 0
 with torch.no_grad():
     short = encoder(*pad_batch([encoded.ids[0]], 0))  # (1, D), no pads
     padded = encoder(ids, mask)
-    print(f"128 ids with a mask: largest difference {largest_difference(short, padded):.1e}")
+    print(
+        f"128 ids with a mask: largest difference {largest_difference(short, padded):.1e}"
+    )
     assert largest_difference(short, padded) < 2e-6, "hidden pads change nothing"
     mistake = MISTAKES["no attention mask"]
     with planted(mistake):
         unmasked = encoder(ids, mask)
-print(f"{mistake.meaning}: largest difference {largest_difference(short, unmasked):.2f}")
+print(
+    f"{mistake.meaning}: largest difference {largest_difference(short, unmasked):.2f}"
+)
 assert largest_difference(short, unmasked) > 0.05, "125 pads outvote three tokens"
 
 # %% [markdown]

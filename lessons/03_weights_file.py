@@ -62,7 +62,9 @@ print(f"{path.stat().st_size:,} bytes")
 with open(path, "rb") as file:
     (n,) = struct.unpack("<Q", file.read(8))
     header = json.loads(file.read(n))
-print(f"header of {n:,} bytes: {len(header) - 1} tensors, and metadata {header.pop('__metadata__')}")
+print(
+    f"header of {n:,} bytes: {len(header) - 1} tensors, and metadata {header.pop('__metadata__')}"
+)
 for name in list(header)[:5]:
     print(f"{name:55} {header[name]}")
 for name in header:
@@ -87,7 +89,9 @@ by_hand = np.stack(by_hand)  # (3, D)
 bert = load_bert(folder)
 print(by_hand[:, :4])
 print(bert.embeddings.word.weight[[101, 7592, 102], :4].detach())
-assert largest_difference(by_hand, bert.embeddings.word.weight[[101, 7592, 102]]) == 0, "the same bits"
+assert (
+    largest_difference(by_hand, bert.embeddings.word.weight[[101, 7592, 102]]) == 0
+), "the same bits"
 
 # %% [markdown]
 # The loader needs a name table, because our modules have other names than the file. Each family of models has one
@@ -96,9 +100,15 @@ assert largest_difference(by_hand, bert.embeddings.word.weight[[101, 7592, 102]]
 
 # %%
 names = BERT.names(layers=6, pooler=True)
-for ours in ("embeddings.word.weight", "layers.0.attention.query.weight", "layers.0.feed_forward_norm.bias"):
+for ours in (
+    "embeddings.word.weight",
+    "layers.0.attention.query.weight",
+    "layers.0.feed_forward_norm.bias",
+):
     print(f"{ours:35} {names[ours]}")
-assert {*names} == {name for name, _ in bert.named_parameters()}, "each of our parameters is in the table"
+assert {*names} == {name for name, _ in bert.named_parameters()}, (
+    "each of our parameters is in the table"
+)
 left_over = {*header} - {*names.values()}
 print("in the file, but not in the table:", left_over or "nothing")
 assert left_over <= BERT.skipped, "what is left over must be known by name"
@@ -122,7 +132,9 @@ for part, count in minilm.items():
     print(f"{part:14} {count:>12,}  {count / sum(minilm.values()):6.1%}")
 print(f"{'all':14} {sum(minilm.values()):>12,}")
 assert sum(minilm.values()) == 22_713_216, "as the README says"
-assert sum(minilm.values()) == sum(parameter.numel() for parameter in bert.parameters()), "and as torch counts"
+assert sum(minilm.values()) == sum(
+    parameter.numel() for parameter in bert.parameters()
+), "and as torch counts"
 
 # %% [markdown]
 # ## The figure
@@ -140,10 +152,19 @@ def draw(plt):
     for y, counts in enumerate((base, minilm)):
         left = 0.0
         for shade, (part, count) in zip(shades, counts.items(), strict=True):
-            axes.barh(y, count / 1e6, left=left, color=shade, label=part if y == 0 else None)
+            axes.barh(
+                y, count / 1e6, left=left, color=shade, label=part if y == 0 else None
+            )
             if count > 3e6:
                 ink = "white" if shade != shades[2] else "black"
-                axes.text(left + count / 2e6, y, f"{count / 1e6:.1f}", ha="center", va="center", color=ink)
+                axes.text(
+                    left + count / 2e6,
+                    y,
+                    f"{count / 1e6:.1f}",
+                    ha="center",
+                    va="center",
+                    color=ink,
+                )
             left += count / 1e6
     axes.set_yticks([0, 1], ["BERT base\nL=12, D=768", "MiniLM\nL=6, D=384"])
     axes.set(xlabel="million parameters", title="Where the parameters are")
@@ -160,7 +181,11 @@ figure("03_weights_file", draw)
 # rows does a sentence of 15 tokens read?
 
 # %%
-guess = predict("03.1", "The word table's share of MiniLM's parameters?", ["a tenth", "a quarter", "a half"])
+guess = predict(
+    "03.1",
+    "The word table's share of MiniLM's parameters?",
+    ["a tenth", "a quarter", "a half"],
+)
 
 # %%
 share = 30522 * 384 / sum(minilm.values())
@@ -172,14 +197,18 @@ guess.answer("a half")
 # **2.** Double the width D (and F with it). Do the parameters of the layers double, or quadruple?
 
 # %%
-guess = predict("03.2", "Twice the width: the parameters of attention ...", ["double", "quadruple"])
+guess = predict(
+    "03.2", "Twice the width: the parameters of attention ...", ["double", "quadruple"]
+)
 
 # %%
 wide = parameters(V=30522, D=768, L=6, F=3072, P=512)
 for part in ("embeddings", "attention", "feed-forward"):
     print(f"{part:14} x {wide[part] / minilm[part]:.2f}")
 assert wide["embeddings"] == 2 * minilm["embeddings"], "tables are linear in D"
-assert 3.98 < wide["attention"] / minilm["attention"] < 4, "matrices D by D are quadratic"
+assert 3.98 < wide["attention"] / minilm["attention"] < 4, (
+    "matrices D by D are quadratic"
+)
 guess.answer("quadruple")
 
 # %% [markdown]
@@ -189,7 +218,14 @@ guess.answer("quadruple")
 guess = predict("03.3", "How large is the file?", ["45 MB", "91 MB", "182 MB"])
 
 # %%
-size = 8 + n + sum(end - begin for begin, end in (entry["data_offsets"] for entry in header.values()))
+size = (
+    8
+    + n
+    + sum(
+        end - begin
+        for begin, end in (entry["data_offsets"] for entry in header.values())
+    )
+)
 print(f"{size:,} bytes; of these {4 * sum(minilm.values()):,} are parameters")
 assert size == path.stat().st_size == 90_868_376, "every byte is accounted for"
 guess.answer("91 MB")
@@ -217,7 +253,9 @@ def forget(tensors):
 
 
 def misspell(tensors):
-    tensors["encoder.layer.0.attention.self.qery.bias"] = tensors.pop("encoder.layer.0.attention.self.query.bias")
+    tensors["encoder.layer.0.attention.self.qery.bias"] = tensors.pop(
+        "encoder.layer.0.attention.self.query.bias"
+    )
 
 
 for change in (forget, misspell):
@@ -226,7 +264,9 @@ for change in (forget, misspell):
     except InputError as error:
         print(str(error).partition(":\n")[2])
     else:
-        raise AssertionError(f"{change.__name__}: a strict loader must refuse this file")
+        raise AssertionError(
+            f"{change.__name__}: a strict loader must refuse this file"
+        )
 
 # %% [markdown]
 # A loader that is not strict would leave the missing bias as it was initialised: at zero. The model would run without
@@ -239,7 +279,10 @@ for change in (forget, misspell):
 def swap(tensors):
     for i in range(2):
         for part in ("weight", "bias"):
-            key, query = (f"encoder.layer.{i}.attention.self.{name}.{part}" for name in ("key", "query"))
+            key, query = (
+                f"encoder.layer.{i}.attention.self.{name}.{part}"
+                for name in ("key", "query")
+            )
             tensors[key], tensors[query] = tensors[query], tensors[key]
 
 
@@ -248,14 +291,25 @@ tiny = load_bert(TINY)
 with torch.no_grad():
     right = tiny(ids)  # (1, T, D)
     swapped = load_changed(swap)(ids)
-    print(f"swapped in the file: no error, largest difference {largest_difference(right, swapped):.2f}")
-    assert largest_difference(right, swapped) > 0.1, "loaded without complaint, and wrong"
+    print(
+        f"swapped in the file: no error, largest difference {largest_difference(right, swapped):.2f}"
+    )
+    assert largest_difference(right, swapped) > 0.1, (
+        "loaded without complaint, and wrong"
+    )
     for name in ("q and k swapped", "no beta"):
         with planted(MISTAKES[name]):
             wrong = tiny(ids)
-        print(f"planted {name!r}: {largest_difference(right, wrong):.2f} from the right numbers, ", end="")
-        print(f"{largest_difference(swapped, wrong):.1e} from those of the swapped file")
-        assert (largest_difference(swapped, wrong) < 1e-5) == (name == "q and k swapped"), "one of them is the swap"
+        print(
+            f"planted {name!r}: {largest_difference(right, wrong):.2f} from the right numbers, ",
+            end="",
+        )
+        print(
+            f"{largest_difference(swapped, wrong):.1e} from those of the swapped file"
+        )
+        assert (largest_difference(swapped, wrong) < 1e-5) == (
+            name == "q and k swapped"
+        ), "one of them is the swap"
 
 # %% [markdown]
 # The numbers of the swapped file are those of the mistake "q and k swapped", up to rounding in float32. So a wrong

@@ -51,11 +51,17 @@ embeddings = encoder.bert.embeddings
 # %%
 x = torch.tensor([[1.0, 3.0], [2.0, 6.0], [11.0, 13.0]])  # (3, D) with D = 2
 plain = bert.layer_norm(x, torch.ones(2), torch.zeros(2), eps=1e-12)
-stretched = bert.layer_norm(x, torch.tensor([10.0, 1.0]), torch.tensor([0.0, 5.0]), eps=1e-12)
+stretched = bert.layer_norm(
+    x, torch.tensor([10.0, 1.0]), torch.tensor([0.0, 5.0]), eps=1e-12
+)
 print(plain)
 print(stretched)
-assert largest_difference(plain, [[-1, 1]] * 3) < 1e-6, "size and offset of the input are gone"
-assert largest_difference(stretched, [[-10, 6]] * 3) < 1e-5, "gamma stretches each column, beta moves it"
+assert largest_difference(plain, [[-1, 1]] * 3) < 1e-6, (
+    "size and offset of the input are gone"
+)
+assert largest_difference(stretched, [[-10, 6]] * 3) < 1e-5, (
+    "gamma stretches each column, beta moves it"
+)
 
 # %% [markdown]
 # Now three real tokens. The first four of 384 columns; check one number of the sum by eye.
@@ -68,14 +74,27 @@ with torch.no_grad():
     token_type = embeddings.token_type.weight[0]  # (D,), the same for all
     total = word + position + token_type  # (T, D)
     normed = embeddings(ids, None)[0]  # (T, D), the real function
-for name, values in (("word", word), ("position", position), ("type", token_type[None]), ("sum", total)):
-    print(name, *(" ".join(f"{value:8.4f}" for value in row[:4]) for row in values), sep="\n  ")
+for name, values in (
+    ("word", word),
+    ("position", position),
+    ("type", token_type[None]),
+    ("sum", total),
+):
+    print(
+        name,
+        *(" ".join(f"{value:8.4f}" for value in row[:4]) for row in values),
+        sep="\n  ",
+    )
 print("after LayerNorm", normed[:, :4], sep="\n")
 
 norm = embeddings.norm
-by_hand = (total - total.mean(1, keepdim=True)) / (total.var(1, correction=0, keepdim=True) + norm.eps).sqrt()
+by_hand = (total - total.mean(1, keepdim=True)) / (
+    total.var(1, correction=0, keepdim=True) + norm.eps
+).sqrt()
 by_hand = by_hand * norm.weight + norm.bias
-assert largest_difference(by_hand, normed) < 1e-5, "sum of three rows, then LayerNorm: that is all"
+assert largest_difference(by_hand, normed) < 1e-5, (
+    "sum of three rows, then LayerNorm: that is all"
+)
 
 # %% [markdown]
 # Three rows from three tables: no multiplication so far, only looking up and adding. The word table is half of the
@@ -96,7 +115,11 @@ with torch.no_grad():
     text_ids = encoder.tokenizer.encode(["The old fisherman mended his nets."]).ids
     tokens = encoder.tokenizer.tokens(text_ids[0])
     text_ids = torch.tensor(text_ids)  # (1, T)
-    first = embeddings.word(text_ids)[0] + embeddings.position.weight[: len(tokens)] + token_type  # (T, D)
+    first = (
+        embeddings.word(text_ids)[0]
+        + embeddings.position.weight[: len(tokens)]
+        + token_type
+    )  # (T, D)
     second = embeddings(text_ids, None)[0]
 
 
@@ -109,9 +132,19 @@ def draw(plt):
     drawn.colorbar(image, ax=left, shrink=0.8)
     places = np.arange(len(tokens))
     right.bar(
-        places - 0.2, first.std(1, correction=0).numpy(), width=0.4, label="sum of the three rows", color="#8bb8de"
+        places - 0.2,
+        first.std(1, correction=0).numpy(),
+        width=0.4,
+        label="sum of the three rows",
+        color="#8bb8de",
     )
-    right.bar(places + 0.2, second.std(1, correction=0).numpy(), width=0.4, label="after LayerNorm", color="#1f4e79")
+    right.bar(
+        places + 0.2,
+        second.std(1, correction=0).numpy(),
+        width=0.4,
+        label="after LayerNorm",
+        color="#1f4e79",
+    )
     right.set_xticks(places, tokens, rotation=45, ha="right")
     right.set(title="Standard deviation over the columns", ylim=(0, 0.95))
     right.legend(frameon=False, loc="upper right")
@@ -130,7 +163,9 @@ assert cosines[0, 1:].max() < 0.4, "position 0 is always [CLS], and like no othe
 # %%
 bare = bert.layer_norm(first, torch.ones(384), torch.zeros(384), norm.eps)
 print(bare.mean(1).abs().max(), bare.std(1, correction=0))
-assert largest_difference(bare.std(1, correction=0), torch.ones(len(tokens))) < 1e-5, "mean 0, spread 1"
+assert largest_difference(bare.std(1, correction=0), torch.ones(len(tokens))) < 1e-5, (
+    "mean 0, spread 1"
+)
 
 # %% [markdown]
 # ## Predict, then run
@@ -139,25 +174,37 @@ assert largest_difference(bare.std(1, correction=0), torch.ones(len(tokens))) < 
 # not at all?
 
 # %%
-guess = predict("04.1", "Tables times 100: the output changes ...", ["100 times", "a little", "not at all"])
+guess = predict(
+    "04.1",
+    "Tables times 100: the output changes ...",
+    ["100 times", "a little", "not at all"],
+)
 
 # %%
 with torch.no_grad():
     scaled = norm(100 * total)
 print(f"{largest_difference(scaled, normed):.1e}")
-assert largest_difference(scaled, normed) < 1e-4, "not at all: LayerNorm divides the size out again"
+assert largest_difference(scaled, normed) < 1e-4, (
+    "not at all: LayerNorm divides the size out again"
+)
 guess.answer("not at all")
 
 # %% [markdown]
 # **2.** Add 7 to every column of every token. And now?
 
 # %%
-guess = predict("04.2", "7 added to every column: the output changes ...", ["by 7", "a little", "not at all"])
+guess = predict(
+    "04.2",
+    "7 added to every column: the output changes ...",
+    ["by 7", "a little", "not at all"],
+)
 
 # %%
 with torch.no_grad():
     print(f"{largest_difference(norm(total + 7), normed):.1e}")
-    assert largest_difference(norm(total + 7), normed) < 1e-4, "not at all: the mean is subtracted"
+    assert largest_difference(norm(total + 7), normed) < 1e-4, (
+        "not at all: the mean is subtracted"
+    )
 guess.answer("not at all")
 
 # %% [markdown]
@@ -165,14 +212,20 @@ guess.answer("not at all")
 # added. What will it be?
 
 # %%
-guess = predict("04.3", "The cosine without position vectors?", ["about 0.5", "about 0.9", "1"])
+guess = predict(
+    "04.3", "The cosine without position vectors?", ["about 0.5", "about 0.9", "1"]
+)
 
 # %%
 pair = ["dog bites man", "man bites dog"]
 with planted(MISTAKES["positions forgotten"]):
     u, v = encoder.encode(pair)
-print(f"cosine {u @ v:.6f}, largest difference of the two vectors {largest_difference(u, v):.1e}")
-assert largest_difference(u, v) < 1e-6, "the same vector: nothing else in a BERT knows about order"
+print(
+    f"cosine {u @ v:.6f}, largest difference of the two vectors {largest_difference(u, v):.1e}"
+)
+assert largest_difference(u, v) < 1e-6, (
+    "the same vector: nothing else in a BERT knows about order"
+)
 guess.answer("1")
 
 # %% [markdown]
@@ -205,7 +258,11 @@ for name, change in sorted(moved.items(), key=lambda item: item[1]):
 # random, pairs of sentences, eps = 1e-3, and gradients.
 
 # %%
-for name in ("token types ignored", "detached LayerNorm statistics", "eps outside the root"):
+for name in (
+    "token types ignored",
+    "detached LayerNorm statistics",
+    "eps outside the root",
+):
     assert moved[name] < 1e-5, f"{name} hides from this test"
 for name in ("LayerNorm eps 1e-5", "unbiased variance"):
     assert 1e-3 < moved[name] < 0.02, f"{name} is small"
@@ -217,7 +274,9 @@ with torch.no_grad():
     right = embeddings(ids, types)
     with planted(MISTAKES["token types ignored"]):
         wrong = embeddings(ids, types)
-print(f"token types ignored, with a second sentence: {largest_difference(right, wrong):.2f}")
+print(
+    f"token types ignored, with a second sentence: {largest_difference(right, wrong):.2f}"
+)
 assert largest_difference(right, wrong) > 0.1, "now it shows"
 
 # %% [markdown]

@@ -54,7 +54,9 @@ def one_head(q, k, v, real):
             exponentials.append(math.exp(score) if real[s] else 0.0)
         row = [value / sum(exponentials) for value in exponentials]
         probabilities.append(row)
-        context.append([sum(row[s] * v[s][j] for s in range(tokens)) for j in range(width)])
+        context.append(
+            [sum(row[s] * v[s][j] for s in range(tokens)) for j in range(width)]
+        )
     return context, probabilities
 
 
@@ -72,16 +74,26 @@ log3 = math.log(3)
 q = [[0, 0, 0, 0], [0, 2 * log3, 0, 0], [2 * log3, 0, 0, 0]]
 k = [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]]
 v = [[10, 0, 0, 0], [0, 10, 0, 0], [0, 0, 10, 0]]
-query, key, value = (torch.tensor(rows, dtype=torch.float64)[None, None] for rows in (q, k, v))  # (B, H, T, K)
+query, key, value = (
+    torch.tensor(rows, dtype=torch.float64)[None, None] for rows in (q, k, v)
+)  # (B, H, T, K)
 for real in ([True, True, True], [True, True, False]):
     mask = torch.tensor(real)[None, None, None]  # (B, 1, 1, T)
     context, probabilities = bert.attention(query, key, value, mask)
     print(probabilities[0, 0], context[0, 0], sep="\n")
     by_loops, shares = one_head(q, k, v, real)
-    assert largest_difference(context[0, 0], torch.tensor(by_loops)) < 1e-6, "loops and matrices agree"
-    assert largest_difference(probabilities[0, 0], torch.tensor(shares)) < 1e-6, "and so do the probabilities"
-    assert largest_difference(probabilities.sum(-1), torch.ones(1, 1, 3)) < 1e-12, "each row sums to 1"
-assert largest_difference(probabilities[0, 0, 1], [0.25, 0.75, 0]) < 1e-12, "1 to 3, and nothing for the pad"
+    assert largest_difference(context[0, 0], torch.tensor(by_loops)) < 1e-6, (
+        "loops and matrices agree"
+    )
+    assert largest_difference(probabilities[0, 0], torch.tensor(shares)) < 1e-6, (
+        "and so do the probabilities"
+    )
+    assert largest_difference(probabilities.sum(-1), torch.ones(1, 1, 3)) < 1e-12, (
+        "each row sums to 1"
+    )
+assert largest_difference(probabilities[0, 0, 1], [0.25, 0.75, 0]) < 1e-12, (
+    "1 to 3, and nothing for the pad"
+)
 
 # %% [markdown]
 # Now a head of MiniLM on a real sentence. The vectors q, k and v are dense layers of x; head h takes the columns from
@@ -97,16 +109,31 @@ states = {}
 with torch.no_grad():
     encoder.bert(ids, trace=states)  # fills every intermediate result, by name
     module = encoder.bert.layers[3].attention
-    x = states["layers.2"]  # (1, T, D): what layer 3 reads, the fourth, since we count from 0
-    queries, keys, values = (dense(x) for dense in (module.query, module.key, module.value))  # (1, T, D) each
+    x = states[
+        "layers.2"
+    ]  # (1, T, D): what layer 3 reads, the fourth, since we count from 0
+    queries, keys, values = (
+        dense(x) for dense in (module.query, module.key, module.value)
+    )  # (1, T, D) each
     head, width = 1, module.split(queries).shape[-1]
     columns = slice(head * width, (head + 1) * width)
-    by_loops, shares = one_head(*(y[0, :, columns].tolist() for y in (queries, keys, values)), [True] * len(tokens))
-    all_heads, everything = bert.attention(*(module.split(y) for y in (queries, keys, values)))  # (1, H, T, K)
+    by_loops, shares = one_head(
+        *(y[0, :, columns].tolist() for y in (queries, keys, values)),
+        [True] * len(tokens),
+    )
+    all_heads, everything = bert.attention(
+        *(module.split(y) for y in (queries, keys, values))
+    )  # (1, H, T, K)
 print(f"T = {len(tokens)}, H = {module.heads}, K = {width}, D = {module.heads * width}")
-print(f"one head with loops against the real one: {largest_difference(all_heads[0, head], torch.tensor(by_loops)):.1e}")
-assert largest_difference(all_heads[0, head], torch.tensor(by_loops)) < 1e-5, "the same head, written twice"
-assert largest_difference(everything, states["layers.3.attention"]) < 1e-6, "as the model itself computed it"
+print(
+    f"one head with loops against the real one: {largest_difference(all_heads[0, head], torch.tensor(by_loops)):.1e}"
+)
+assert largest_difference(all_heads[0, head], torch.tensor(by_loops)) < 1e-5, (
+    "the same head, written twice"
+)
+assert largest_difference(everything, states["layers.3.attention"]) < 1e-6, (
+    "as the model itself computed it"
+)
 
 # %% [markdown]
 # Where does "it" look, in this head?
@@ -115,7 +142,9 @@ assert largest_difference(everything, states["layers.3.attention"]) < 1e-6, "as 
 it = tokens.index("it")
 for share, token in sorted(zip(shares[it], tokens, strict=True), reverse=True)[:4]:
     print(f"{share:.2f}  {token}")
-assert shares[it][tokens.index("animal")] > 0.6, "in this sentence head 1 of layer 3 looks from the pronoun to its noun"
+assert shares[it][tokens.index("animal")] > 0.6, (
+    "in this sentence head 1 of layer 3 looks from the pronoun to its noun"
+)
 
 # %% [markdown]
 # ## The figure
@@ -128,21 +157,33 @@ assert shares[it][tokens.index("animal")] > 0.6, "in this sentence head 1 of lay
 # ![Attention of three heads](figures/05_attention.png)
 
 # %%
-shown = (("layers.0.attention", 2, "one token back"), ("layers.1.attention", 8, "the next token"))
+shown = (
+    ("layers.0.attention", 2, "one token back"),
+    ("layers.1.attention", 8, "the next token"),
+)
 shown += (("layers.3.attention", 1, "it: animal"),)
 roles = zip(shown[:2], (-1, 1), strict=True)
-back, ahead = (states[name][0, number].diagonal(offset).mean() for (name, number, _), offset in roles)
-print(f"one token back {back:.3f}, the next token {ahead:.3f} of a token's attention, on average")
+back, ahead = (
+    states[name][0, number].diagonal(offset).mean()
+    for (name, number, _), offset in roles
+)
+print(
+    f"one token back {back:.3f}, the next token {ahead:.3f} of a token's attention, on average"
+)
 assert back > 0.99, "the first head looks one token back, whatever the words are"
 assert 0.5 < ahead < 0.8, "the second looks ahead most of the time"
 
 
 def draw(plt):
-    drawn, panels = plt.subplots(1, 3, figsize=(10, 3.9), layout="constrained", sharey=True)
+    drawn, panels = plt.subplots(
+        1, 3, figsize=(10, 3.9), layout="constrained", sharey=True
+    )
     for axes, (name, number, role) in zip(panels, shown, strict=True):
         heatmap(axes, states[name][0, number], tokens, tokens)
         axes.set_title(f"layer {name.split('.')[1]}, head {number}: {role}")
-        axes.set_xticks(range(len(tokens)), tokens, rotation=90, ha="center", fontsize=8)
+        axes.set_xticks(
+            range(len(tokens)), tokens, rotation=90, ha="center", fontsize=8
+        )
     return drawn
 
 
@@ -158,14 +199,18 @@ figure("05_attention", draw)
 
 # %%
 guess = predict(
-    "05.1", "All queries are zero. Each token gets ...", ["zeros", "its own value", "the mean of all values"]
+    "05.1",
+    "All queries are zero. Each token gets ...",
+    ["zeros", "its own value", "the mean of all values"],
 )
 
 # %%
 with torch.no_grad():
     context, _ = bert.attention(torch.zeros_like(key), key, value)
 print(context[0, 0])
-assert largest_difference(context[0, 0], value[0, 0].mean(0).expand(3, 4)) < 1e-12, "the mean of all values"
+assert largest_difference(context[0, 0], value[0, 0].mean(0).expand(3, 4)) < 1e-12, (
+    "the mean of all values"
+)
 guess.answer("the mean of all values")
 
 # %% [markdown]
@@ -174,14 +219,20 @@ guess.answer("the mean of all values")
 
 # %%
 guess = predict(
-    "05.2", "The same vector added to every key: the probabilities ...", ["become equal", "change a little", "stay"]
+    "05.2",
+    "The same vector added to every key: the probabilities ...",
+    ["become equal", "change a little", "stay"],
 )
 
 # %%
 _, before = bert.attention(query, key, value)
-_, after = bert.attention(query, key + torch.tensor([5.0, -3.0, 2.0, 1.0], dtype=torch.float64), value)
+_, after = bert.attention(
+    query, key + torch.tensor([5.0, -3.0, 2.0, 1.0], dtype=torch.float64), value
+)
 print(f"{largest_difference(before, after):.1e}")
-assert largest_difference(before, after) < 1e-12, "nothing: a softmax sees only differences. A key bias has no effect"
+assert largest_difference(before, after) < 1e-12, (
+    "nothing: a softmax sees only differences. A key bias has no effect"
+)
 guess.answer("stay")
 
 # %% [markdown]
@@ -202,7 +253,9 @@ with torch.no_grad():
     a = encoder.bert(alone)
     b = encoder.bert(padded, padded != 0)[:, : len(short)]
 print(f"{largest_difference(a, b):.1e}")
-assert largest_difference(a, b) < 2e-5, "by rounding only: a probability of exactly 0 passes nothing on"
+assert largest_difference(a, b) < 2e-5, (
+    "by rounding only: a probability of exactly 0 passes nothing on"
+)
 guess.answer("by rounding")
 
 # %% [markdown]
@@ -219,7 +272,12 @@ def look(ids, mask):
     states = {}
     with torch.no_grad():
         hidden = encoder.bert(ids, mask, trace=states)
-    rows = torch.cat([states[f"layers.{i}.attention"].transpose(1, 2)[mask].flatten(0, 1) for i in range(6)])
+    rows = torch.cat(
+        [
+            states[f"layers.{i}.attention"].transpose(1, 2)[mask].flatten(0, 1)
+            for i in range(6)
+        ]
+    )
     return hidden[mask], -(rows * rows.clamp_min(1e-12).log()).sum(-1).mean().item()
 
 
@@ -233,7 +291,9 @@ for name, mistake in MISTAKES.items():
         with planted(mistake):
             wrong, entropies[name] = look(batch, batch != 0)
         changes[name] = largest_difference(wrong, right)
-        print(f"{name:40} entropy {entropies[name]:.2f}   largest change {changes[name]:8.1e}")
+        print(
+            f"{name:40} entropy {entropies[name]:.2f}   largest change {changes[name]:8.1e}"
+        )
 
 # %% [markdown]
 # Without 1/sqrt(K) the scores are 5.7 times as large, the softmax is nearly a hard choice, and the entropy falls. With
@@ -244,17 +304,28 @@ for name, mistake in MISTAKES.items():
 # probabilities* changes nothing in the forward pass at all: the gradient is wrong.
 
 # %%
-assert entropies["no 1/sqrt(K)"] < entropy < entropies["1/sqrt(D)"] < entropies["1/K"], "the scale sets the sharpness"
+assert (
+    entropies["no 1/sqrt(K)"] < entropy < entropies["1/sqrt(D)"] < entropies["1/K"]
+), "the scale sets the sharpness"
 assert changes["detached probabilities"] < 2e-5, "right forward, wrong backward"
 assert changes["mask of -10"] < 1e-2, "nearly right, which is the worst kind of wrong"
 assert changes["no attention mask"] > 0.1, "pads are looked at"
-assert changes["heads merged without transposing"] > 1, "the right numbers in the wrong places"
+assert changes["heads merged without transposing"] > 1, (
+    "the right numbers in the wrong places"
+)
 
 generator = torch.Generator().manual_seed(0)
 for k_width in (4, 64, 1024):
-    draws = (torch.randn(10000, k_width, generator=generator) * torch.randn(10000, k_width, generator=generator)).sum(1)
-    print(f"K = {k_width:4}: standard deviation of q.k {draws.std():6.2f}, sqrt(K) = {math.sqrt(k_width):6.2f}")
-    assert abs(draws.std() / math.sqrt(k_width) - 1) < 0.05, "the spread of a sum of K products is sqrt(K)"
+    draws = (
+        torch.randn(10000, k_width, generator=generator)
+        * torch.randn(10000, k_width, generator=generator)
+    ).sum(1)
+    print(
+        f"K = {k_width:4}: standard deviation of q.k {draws.std():6.2f}, sqrt(K) = {math.sqrt(k_width):6.2f}"
+    )
+    assert abs(draws.std() / math.sqrt(k_width) - 1) < 0.05, (
+        "the spread of a sum of K products is sqrt(K)"
+    )
 
 # %% [markdown]
 # ## Exercises

@@ -51,8 +51,12 @@ encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 # %%
 z = torch.tensor([-3.0, -1.0, 0.0, 1.0, 3.0])
 print(bert.gelu(z))
-assert largest_difference(bert.gelu(z), [-0.0040, -0.1587, 0, 0.8413, 2.9960]) < 1e-4, "z times P(Z <= z)"
-assert abs(bert.gelu(torch.tensor(1.0)) - 0.5 * (1 + math.erf(1 / math.sqrt(2)))) < 1e-6, "the formula, by math.erf"
+assert largest_difference(bert.gelu(z), [-0.0040, -0.1587, 0, 0.8413, 2.9960]) < 1e-4, (
+    "z times P(Z <= z)"
+)
+assert (
+    abs(bert.gelu(torch.tensor(1.0)) - 0.5 * (1 + math.erf(1 / math.sqrt(2)))) < 1e-6
+), "the formula, by math.erf"
 
 # %% [markdown]
 # Now a layer on three tokens, from its parts. The first four columns after each step.
@@ -68,7 +72,11 @@ with torch.no_grad():
     down = layer.feed_forward.down(bert.gelu(up))  # (1, T, D)
     out = layer.feed_forward_norm(middle + down)  # (1, T, D)
     whole, _ = layer(x, None)  # the real function
-for name, value in (("x", x), ("attention(x)", attended), ("after the sum and LayerNorm 1", middle)):
+for name, value in (
+    ("x", x),
+    ("attention(x)", attended),
+    ("after the sum and LayerNorm 1", middle),
+):
     print(name, value[0, :, :4], sep="\n")
 for name, value in (("feed_forward", down), ("after the sum and LayerNorm 2", out)):
     print(name, value[0, :, :4], sep="\n")
@@ -84,21 +92,29 @@ assert largest_difference(out, whole) < 1e-6, "six lines are a layer"
 # ![GELU, its approximation, and what MiniLM feeds it](figures/06_layer.png)
 
 # %%
-text_ids = torch.tensor(encoder.tokenizer.encode(["The old fisherman mended his nets by the harbour wall."]).ids)
+text_ids = torch.tensor(
+    encoder.tokenizer.encode(
+        ["The old fisherman mended his nets by the harbour wall."]
+    ).ids
+)
 states, inputs = {}, []
 with torch.no_grad():
     encoder.bert(text_ids, trace=states)
     names = ["embeddings", *(f"layers.{i}" for i in range(5))]
     for name, block in zip(names, encoder.bert.layers, strict=True):
         found, _ = block.attention(states[name], None)
-        inputs.append(block.feed_forward.up(block.attention_norm(states[name] + found))[0])  # (T, F)
+        inputs.append(
+            block.feed_forward.up(block.attention_norm(states[name] + found))[0]
+        )  # (T, F)
 inputs = torch.stack(inputs)  # (L, T, F)
 grid = torch.linspace(-5, 5, 1001, dtype=torch.float64)
 gap = ready_made_gelu(grid, approximate="tanh") - bert.gelu(grid)
 
 
 def draw(plt):
-    drawn, (left, middle, right) = plt.subplots(1, 3, figsize=(10, 3.3), layout="constrained")
+    drawn, (left, middle, right) = plt.subplots(
+        1, 3, figsize=(10, 3.3), layout="constrained"
+    )
     left.plot(grid, grid.clamp_min(0), color="#bbbbbb", label="ReLU")
     left.plot(grid, bert.gelu(grid), color="#1f4e79", label="GELU")
     left.set(xlim=(-4, 3), ylim=(-0.5, 3), title="GELU", xlabel="z")
@@ -113,9 +129,13 @@ def draw(plt):
 
 figure("06_layer", draw)
 negative = (inputs < 0).float().mean().item()
-print(f"{negative:.0%} negative; the tanh approximation is off by up to {gap.abs().max():.1e}")
+print(
+    f"{negative:.0%} negative; the tanh approximation is off by up to {gap.abs().max():.1e}"
+)
 assert 0.7 < negative < 0.9, "most of the middle is nearly silent for a given token"
-assert 4e-4 < gap.abs().max() < 5e-4, "small for a plot, large for a comparison of numbers"
+assert 4e-4 < gap.abs().max() < 5e-4, (
+    "small for a plot, large for a comparison of numbers"
+)
 
 # %% [markdown]
 # ## Predict, then run
@@ -136,7 +156,9 @@ with torch.no_grad():
     moved_block = (layer.feed_forward(other) - layer.feed_forward(x)).abs().amax(-1)[0]
     moved_layer = (layer(other, None)[0] - layer(x, None)[0]).abs().amax(-1)[0]
 print(moved_block, moved_layer)
-assert (moved_block > 1e-5).tolist() == [False, True, False], "feed-forward looks at one token at a time"
+assert (moved_block > 1e-5).tolist() == [False, True, False], (
+    "feed-forward looks at one token at a time"
+)
 assert (moved_layer > 1e-5).all(), "attention has told the others"
 guess.answer("the second; all")
 
@@ -146,7 +168,9 @@ guess.answer("the second; all")
 
 # %%
 guess = predict(
-    "06.2", "One matrix instead of two saves ...", ["nothing", "half of the parameters", "seven eighths of them"]
+    "06.2",
+    "One matrix instead of two saves ...",
+    ["nothing", "half of the parameters", "seven eighths of them"],
 )
 
 # %%
@@ -155,15 +179,23 @@ with torch.no_grad():
     one_matrix = down_layer.weight @ up_layer.weight  # (D, F) times (F, D) -> (D, D)
     one_bias = down_layer.weight @ up_layer.bias + down_layer.bias
     straight = down_layer(up_layer(x))
-print(f"{sum(p.numel() for p in layer.feed_forward.parameters()):,} -> {one_matrix.numel() + one_bias.numel():,}")
-assert largest_difference(x @ one_matrix.T + one_bias, straight) < 1e-4, "two straight lines in a row are one"
+print(
+    f"{sum(p.numel() for p in layer.feed_forward.parameters()):,} -> {one_matrix.numel() + one_bias.numel():,}"
+)
+assert largest_difference(x @ one_matrix.T + one_bias, straight) < 1e-4, (
+    "two straight lines in a row are one"
+)
 guess.answer("seven eighths of them")
 
 # %% [markdown]
 # **3.** How long is a token's vector after the last LayerNorm of a layer, whatever came in: does it grow with depth?
 
 # %%
-guess = predict("06.3", "With depth, a token's vector ...", ["doubles in each layer", "grows slowly", "keeps its size"])
+guess = predict(
+    "06.3",
+    "With depth, a token's vector ...",
+    ["doubles in each layer", "grows slowly", "keeps its size"],
+)
 
 # %%
 lengths = [states[name].norm(dim=-1).mean().item() for name in (*names, "layers.5")]
@@ -178,15 +210,25 @@ guess.answer("keeps its size")
 # cosine between the right and the wrong vector of the same text.
 
 # %%
-texts = ["A cat sits on the mat.", "Two people are playing chess.", "The stock market fell sharply today."]
+texts = [
+    "A cat sits on the mat.",
+    "Two people are playing chess.",
+    "The stock market fell sharply today.",
+]
 right_vectors = encoder.encode(texts)  # (3, D)
 change, agreement = {}, {}
 for name, mistake in MISTAKES.items():
-    if mistake.target in ("bert.gelu", "bert.FeedForward.forward", "bert.Layer.forward"):
+    if mistake.target in (
+        "bert.gelu",
+        "bert.FeedForward.forward",
+        "bert.Layer.forward",
+    ):
         with planted(mistake), torch.no_grad():
             change[name] = largest_difference(layer(x, None)[0], whole)
             agreement[name] = (encoder.encode(texts) * right_vectors).sum(1).min()
-        print(f"{name:36} layer {change[name]:8.1e}   least cosine {agreement[name]:.5f}")
+        print(
+            f"{name:36} layer {change[name]:8.1e}   least cosine {agreement[name]:.5f}"
+        )
 
 # %% [markdown]
 # *tanh GELU*: the cosine of right and wrong is 1.00000 to five digits. The approximation is a fine function, but these
@@ -196,7 +238,11 @@ for name, mistake in MISTAKES.items():
 # %%
 assert agreement["tanh GELU"] > 0.99999, "invisible in a cosine"
 assert 1e-4 < change["tanh GELU"] < 2e-2, "visible in a number"
-for name in ("pre-LayerNorm", "attention's residual forgotten", "one LayerNorm for both blocks"):
+for name in (
+    "pre-LayerNorm",
+    "attention's residual forgotten",
+    "one LayerNorm for both blocks",
+):
     assert agreement[name] < 0.7, f"{name}: another model altogether"
 
 # %% [markdown]
@@ -213,7 +259,9 @@ with torch.no_grad():
 
 def gradient():
     """How the layer's first output depends on its input (1, 3, 8)."""
-    x = torch.randn(1, 3, 8, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    x = torch.randn(
+        1, 3, 8, generator=torch.Generator().manual_seed(1)
+    ).requires_grad_()
     small(x, None)[0][0, 0, 0].backward()
     return x.grad.abs().max().item()
 

@@ -27,7 +27,9 @@ from minisbert.diagnosis.trace.tracing import (
     print_rows,
     suspects,
 )
-from minisbert.models.sentence_encoder import SentenceEncoder  # its ``bert`` is the one of ``core``
+from minisbert.models.sentence_encoder import (
+    SentenceEncoder,
+)  # its ``bert`` is the one of ``core``
 from minisbert.system.assets import ensure
 
 folder = ensure("all-MiniLM-L6-v2")
@@ -67,20 +69,30 @@ with torch.no_grad():
     hidden = encoder.bert(torch.tensor([[101, 7592, 102]]), trace=states)  # (1, T, D)
 for name in ("embeddings", *(f"layers.{i}" for i in range(6))):
     print(name, states[name][0, :, :4], sep="\n")
-assert largest_difference(hidden, states["layers.5"]) == 0, "the result is the last layer's output"
+assert largest_difference(hidden, states["layers.5"]) == 0, (
+    "the result is the last layer's output"
+)
 
 # %% [markdown]
 # Now the reference. If transformers is installed, we ask it; otherwise we read what it computed when the project was
 # made (`tests/reference/minilm.safetensors`, which keeps only hidden states and vectors).
 
 # %%
-if importlib.util.find_spec("transformers") and importlib.util.find_spec("sentence_transformers"):
-    inputs = inputs_of(encoder, ["A man is playing a guitar.", "Hi", "Two dogs run through the snow."])
+if importlib.util.find_spec("transformers") and importlib.util.find_spec(
+    "sentence_transformers"
+):
+    inputs = inputs_of(
+        encoder, ["A man is playing a guitar.", "Hi", "Two dogs run through the snow."]
+    )
     theirs = huggingface(folder, inputs, double=False)
     print("the reference: transformers and sentence-transformers, just now")
 else:
     golden = load_file(GOLDEN / "minilm.safetensors")
-    inputs = {"ids": golden["ids"], "mask": golden["mask"], "token_types": torch.zeros_like(golden["ids"])}
+    inputs = {
+        "ids": golden["ids"],
+        "mask": golden["mask"],
+        "token_types": torch.zeros_like(golden["ids"]),
+    }
     theirs = {"embeddings": golden["hidden.0"], "vector": golden["vectors"]}
     theirs |= {f"layers.{i}": golden[f"hidden.{i + 1}"] for i in range(6)}
     print("the reference: the golden file")
@@ -91,7 +103,9 @@ rows = compare_states(ours, theirs, inputs["mask"], tolerances)
 print_rows(rows)
 assert first_divergence(rows) is None, "every tensor within its tolerance"
 assert max(row.difference for row in rows) < 1e-5, "a few millionths"
-assert {f"layers.{i}" for i in range(6)} <= {row.name for row in rows}, "every layer was compared"
+assert {f"layers.{i}" for i in range(6)} <= {row.name for row in rows}, (
+    "every layer was compared"
+)
 
 # %% [markdown]
 # `minisbert trace` prints the same table from the command line.
@@ -106,25 +120,47 @@ assert {f"layers.{i}" for i in range(6)} <= {row.name for row in rows}, "every l
 
 # %%
 layers = ["embeddings", *(f"layers.{i}" for i in range(6))]
-curves = {"rounding (float32 beside float64)": our_states(SentenceEncoder.load(folder).double(), inputs)}
+curves = {
+    "rounding (float32 beside float64)": our_states(
+        SentenceEncoder.load(folder).double(), inputs
+    )
+}
 for name in ("LayerNorm eps 1e-5", "tanh GELU", "no attention mask"):
     with planted(MISTAKES[name]):
         curves[name] = our_states(encoder, inputs)
 real = inputs["mask"][:, :, None]
 curves = {
-    label: [largest_difference(other[name] * real, ours[name].to(other[name].dtype) * real) for name in layers]
+    label: [
+        largest_difference(other[name] * real, ours[name].to(other[name].dtype) * real)
+        for name in layers
+    ]
     for label, other in curves.items()
 }
 
 
 def draw(plt):
     drawn, axes = plt.subplots(figsize=(8, 3.8), layout="constrained")
-    marks = zip(curves.items(), ("#888888", "#8bb8de", "#3b7ab8", "#1f4e79"), "osD^", strict=True)
+    marks = zip(
+        curves.items(),
+        ("#888888", "#8bb8de", "#3b7ab8", "#1f4e79"),
+        "osD^",
+        strict=True,
+    )
     for (label, values), shade, mark in marks:
-        axes.plot(range(7), [max(value, 1e-8) for value in values], mark + "-", color=shade, label=label)
+        axes.plot(
+            range(7),
+            [max(value, 1e-8) for value in values],
+            mark + "-",
+            color=shade,
+            label=label,
+        )
     axes.axhline(HIDDEN, color="#c0392b", linestyle="--", label=f"tolerance {HIDDEN:g}")
     axes.set_xticks(range(7), ["embeddings", *(f"layer {i}" for i in range(6))])
-    axes.set(yscale="log", ylabel="largest difference", title="Rounding stays below the bound, mistakes above it")
+    axes.set(
+        yscale="log",
+        ylabel="largest difference",
+        title="Rounding stays below the bound, mistakes above it",
+    )
     axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return drawn
 
@@ -132,8 +168,14 @@ def draw(plt):
 figure("07_encoder", draw)
 for label, values in curves.items():
     print(f"{label:36} last layer {values[-1]:.1e}")
-assert max(curves["rounding (float32 beside float64)"]) < HIDDEN, "rounding is below the bound"
-assert all(min(values[1:]) > HIDDEN for label, values in curves.items() if "rounding" not in label), "mistakes are not"
+assert max(curves["rounding (float32 beside float64)"]) < HIDDEN, (
+    "rounding is below the bound"
+)
+assert all(
+    min(values[1:]) > HIDDEN
+    for label, values in curves.items()
+    if "rounding" not in label
+), "mistakes are not"
 
 # %% [markdown]
 # The curves start at the mistake. *no attention mask* and *tanh GELU* leave the embeddings as they are (drawn at the
@@ -145,7 +187,11 @@ assert all(min(values[1:]) > HIDDEN for label, values in curves.items() if "roun
 # **1.** Somebody forgets the last layer. Which row is the first to differ?
 
 # %%
-guess = predict("07.1", "One layer short: the first row to differ?", ["embeddings", "layers.4", "pooler"])
+guess = predict(
+    "07.1",
+    "One layer short: the first row to differ?",
+    ["embeddings", "layers.4", "pooler"],
+)
 
 
 # %%
@@ -158,18 +204,28 @@ def table(name):
 
 found = table("one layer short")
 print_rows(found)
-assert first_divergence(found).name == "pooler", "layer 5 is missing in their table; what was computed from it differs"
+assert first_divergence(found).name == "pooler", (
+    "layer 5 is missing in their table; what was computed from it differs"
+)
 guess.answer("pooler")
 
 # %% [markdown]
 # **2.** And if the LayerNorm after the embeddings is missing? And if the mean is taken over pads?
 
 # %%
-guess = predict("07.2", "The mean over pads: the first row to differ?", ["embeddings", "layers.0", "pooled"])
+guess = predict(
+    "07.2",
+    "The mean over pads: the first row to differ?",
+    ["embeddings", "layers.0", "pooled"],
+)
 
 # %%
-assert first_divergence(table("embeddings not normalised")).name == "embeddings", "at the very start"
-assert first_divergence(table("mean over pads")).name == "pooled", "all of the encoder is right"
+assert first_divergence(table("embeddings not normalised")).name == "embeddings", (
+    "at the very start"
+)
+assert first_divergence(table("mean over pads")).name == "pooled", (
+    "all of the encoder is right"
+)
 print("embeddings, and pooled")
 guess.answer("pooled")
 
@@ -180,7 +236,9 @@ guess.answer("pooled")
 guess = predict("07.3", "Does the table find a wrong backward pass?", ["yes", "no"])
 
 # %%
-assert first_divergence(table("detached probabilities")) is None, "no: forward equality does not prove the gradient"
+assert first_divergence(table("detached probabilities")) is None, (
+    "no: forward equality does not prove the gradient"
+)
 print("it does not: the gradients must be compared too, as the package's tests do")
 guess.answer("no")
 
@@ -191,7 +249,9 @@ guess.answer("no")
 # First the table of first divergence. Say aloud what you suspect before you go on.
 
 # %%
-secret = random.Random(7).choice(["no 1/sqrt(K)", "1/K", "heads interleaved", "quick GELU", "no attention biases"])
+secret = random.Random(7).choice(
+    ["no 1/sqrt(K)", "1/K", "heads interleaved", "quick GELU", "no attention biases"]
+)
 with planted(MISTAKES[secret]):
     port = our_states(encoder, inputs)
 
@@ -206,7 +266,12 @@ assert first is not None, "the port differs"
 # makes everything equal. A wrong number is as good as a fingerprint.
 
 # %%
-whole, part = suspects(rows, lambda: compare_states(our_states(encoder, inputs), port, inputs["mask"], tolerances))
+whole, part = suspects(
+    rows,
+    lambda: compare_states(
+        our_states(encoder, inputs), port, inputs["mask"], tolerances
+    ),
+)
 print(explain(rows, whole, part, list(ours)))
 assert whole == [secret], "one mistake, and only one, gives exactly these numbers"
 

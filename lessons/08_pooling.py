@@ -44,17 +44,25 @@ encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 # ![Pooling: many vectors to one, without the pads](drawings/pooling.svg)
 
 # %%
-hidden = torch.tensor([[[1.0, -3.0], [3.0, -1.0], [2.0, -8.0], [100.0, 100.0]]])  # (B, T, D) = (1, 4, 2)
+hidden = torch.tensor(
+    [[[1.0, -3.0], [3.0, -1.0], [2.0, -8.0], [100.0, 100.0]]]
+)  # (B, T, D) = (1, 4, 2)
 mask = torch.tensor([[True, True, True, False]])  # (B, T)
 weight, bias = torch.zeros(1, 2), torch.zeros(1)
 for name, result, expected in (
     ("mean", pooling.mean_pool(hidden, mask), [2, -4]),
     ("cls", pooling.cls_pool(hidden, mask), [1, -3]),
     ("max", pooling.max_pool(hidden, mask), [3, -1]),
-    ("attention, weight 0", pooling.attention_pool(hidden, mask, weight, bias), [2, -4]),
+    (
+        "attention, weight 0",
+        pooling.attention_pool(hidden, mask, weight, bias),
+        [2, -4],
+    ),
 ):
     print(f"{name:20} {result[0].tolist()}")
-    assert largest_difference(result, [expected]) < 1e-6, f"{name} of (1, -3), (3, -1), (2, -8)"
+    assert largest_difference(result, [expected]) < 1e-6, (
+        f"{name} of (1, -3), (3, -1), (2, -8)"
+    )
 
 # %% [markdown]
 # Attention pooling starts as the mean, since all scores are equal. With w = (0, 1) the scores are -3, -1 and -8, and
@@ -64,7 +72,9 @@ for name, result, expected in (
 learned = pooling.attention_pool(hidden, mask, torch.tensor([[0.0, 1.0]]), bias)
 shares = torch.tensor([-3.0, -1.0, -8.0]).softmax(0)
 print(shares, learned)
-assert largest_difference(learned[0], shares @ hidden[0, :3]) < 1e-6, "a mean with learned shares"
+assert largest_difference(learned[0], shares @ hidden[0, :3]) < 1e-6, (
+    "a mean with learned shares"
+)
 
 # %% [markdown]
 # And in the model: MiniLM's folder asks for the mean (`1_Pooling/config.json`), then scales to length 1.
@@ -77,7 +87,9 @@ with torch.no_grad():
     pooled = pooling.mean_pool(states)  # (1, D)
 vector = pooled / pooled.norm()
 print(encoder.pooling.mode, encoder.normalize, vector[0, :4])
-assert largest_difference(vector[0], encoder.encode([text])[0]) < 1e-6, "lesson 01's vector, from the hidden states"
+assert largest_difference(vector[0], encoder.encode([text])[0]) < 1e-6, (
+    "lesson 01's vector, from the hidden states"
+)
 
 # %% [markdown]
 # ## The figure
@@ -98,7 +110,11 @@ def drift(pool):
         for count in counts:
             padded = torch.tensor([ids + [0] * count])
             real = torch.arange(len(ids) + count)[None] < len(ids)  # (1, T)
-            found.append(cosine(pool(encoder.bert(padded, real), real), pool(states, None)).item())
+            found.append(
+                cosine(
+                    pool(encoder.bert(padded, real), real), pool(states, None)
+                ).item()
+            )
     return found
 
 
@@ -113,7 +129,11 @@ def draw(plt):
     styles = (("-", "#1f4e79"), ("--", "#8bb8de"), ("-o", "#c0392b"), ("-s", "#e59866"))
     for (label, values), (style, shade) in zip(curves.items(), styles, strict=True):
         axes.plot(counts, values, style, color=shade, label=label, markersize=4)
-    axes.set(xlabel="pads behind the sentence", ylabel="cosine with the vector without pads", ylim=(0.5, 1.02))
+    axes.set(
+        xlabel="pads behind the sentence",
+        ylabel="cosine with the vector without pads",
+        ylim=(0.5, 1.02),
+    )
     axes.set_title(f'"{text}", {len(ids)} tokens')
     axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return drawn
@@ -138,8 +158,12 @@ guess = predict("08.1", "Are the hidden states at the pads zero?", ["yes", "no"]
 with torch.no_grad():
     padded, real = pad_batch([ids, ids + ids], 0)
     at_pads = encoder.bert(padded, real)[0, len(ids) :]  # (pads, D)
-print(f"length of a pad's vector {at_pads.norm(dim=-1).mean():.1f}, of a token's {states.norm(dim=-1).mean():.1f}")
-assert at_pads.norm(dim=-1).min() > 3, "no: no token looks at a pad, but a pad looks at the others and has a vector"
+print(
+    f"length of a pad's vector {at_pads.norm(dim=-1).mean():.1f}, of a token's {states.norm(dim=-1).mean():.1f}"
+)
+assert at_pads.norm(dim=-1).min() > 3, (
+    "no: no token looks at a pad, but a pad looks at the others and has a vector"
+)
 guess.answer("no")
 
 # %% [markdown]
@@ -148,7 +172,9 @@ guess.answer("no")
 
 # %%
 guess = predict(
-    "08.2", "The vectors of mean and cls for one text are ...", ["nearly equal", "related", "at right angles"]
+    "08.2",
+    "The vectors of mean and cls for one text are ...",
+    ["nearly equal", "related", "at right angles"],
 )
 
 # %%
@@ -157,8 +183,12 @@ with torch.no_grad():
     without = encoder.bert(torch.tensor([ids[:-1]]))
     for name in ("mean", "cls", "max"):
         pool = pooling.POOLINGS[name]
-        print(f"{name:5} without [SEP]: cosine {cosine(pool(states), pool(without)).item():.3f}")
-        assert cosine(pool(states), pool(without)).item() < 0.9999, "all of them: [SEP] takes part in every layer"
+        print(
+            f"{name:5} without [SEP]: cosine {cosine(pool(states), pool(without)).item():.3f}"
+        )
+        assert cosine(pool(states), pool(without)).item() < 0.9999, (
+            "all of them: [SEP] takes part in every layer"
+        )
 print(f"mean and cls of one text: cosine {apart:.2f}")
 assert 0.5 < apart < 0.95, "related, not equal"
 guess.answer("related")
@@ -174,7 +204,10 @@ guess = predict(
 )
 
 # %%
-long = "In the beginning the committee had wanted to publish the whole report at once, but it did not dare to. " * 2
+long = (
+    "In the beginning the committee had wanted to publish the whole report at once, but it did not dare to. "
+    * 2
+)
 alone = encoder.encode([text])[0]
 together = encoder.encode([text, long])[0]
 print(f"{largest_difference(alone, together):.1e}")
@@ -199,8 +232,13 @@ for name, mistake in MISTAKES.items():
         right = getattr(pooling, mistake.attribute)(h, real)
         with planted(mistake):
             wrong = getattr(pooling, mistake.attribute)(h, real)
-        changes[name], cosines[name] = largest_difference(right, wrong), cosine(right, wrong).min().item()
-        print(f"{name:28} largest change {changes[name]:6.3f}   least cosine {cosines[name]:.4f}")
+        changes[name], cosines[name] = (
+            largest_difference(right, wrong),
+            cosine(right, wrong).min().item(),
+        )
+        print(
+            f"{name:28} largest change {changes[name]:6.3f}   least cosine {cosines[name]:.4f}"
+        )
 
 # %% [markdown]
 # *divided by T* and *one global denominator* change the numbers a lot and the direction not at all. Every cosine,
@@ -222,7 +260,9 @@ negative = (pooling.max_pool(h[:1], real[:1]) < 0).sum().item()
 print(f"{negative} of 384 columns of the short text")
 with planted(MISTAKES["pads set to 0 before max"]):
     zeroed = pooling.max_pool(h[:1], real[:1])
-assert (zeroed == 0).sum().item() == negative > 0, "there, and only there, the pad's 0 has won"
+assert (zeroed == 0).sum().item() == negative > 0, (
+    "there, and only there, the pad's 0 has won"
+)
 
 # %% [markdown]
 # A mask can also fail without a mistake in any formula: 0 * NaN is NaN. Multiply by the mask, and one bad

@@ -56,10 +56,16 @@ assert len(pairs) == 1379, "the test split of the STS Benchmark"
 people = [1, 2, 3]
 for model in ([1, 2, 4], [1, 2, 400], [1, 1, 2]):
     r, rho = metrics.pearson(model, people), metrics.spearman(model, people)
-    print(f"{model!s:14} ranks {metrics.ranks(model)}   Pearson {r:.4f}   Spearman {rho:.4f}")
-assert abs(metrics.pearson([1, 2, 4], people) - 3 / np.sqrt(2 * 14 / 3)) < 1e-12, "by hand: 3 / sqrt(2 * 14/3)"
+    print(
+        f"{model!s:14} ranks {metrics.ranks(model)}   Pearson {r:.4f}   Spearman {rho:.4f}"
+    )
+assert abs(metrics.pearson([1, 2, 4], people) - 3 / np.sqrt(2 * 14 / 3)) < 1e-12, (
+    "by hand: 3 / sqrt(2 * 14/3)"
+)
 assert metrics.spearman([1, 2, 400], people) > 1 - 1e-12, "the order is right"
-assert abs(metrics.spearman([1, 1, 2], people) - 0.86603) < 1e-5, "a tie costs something"
+assert abs(metrics.spearman([1, 1, 2], people) - 0.86603) < 1e-5, (
+    "a tie costs something"
+)
 
 # %% [markdown]
 # Now the whole split, **zero-shot**, that is without any training: encode each sentence, compare. One forward pass,
@@ -69,10 +75,14 @@ assert abs(metrics.spearman([1, 1, 2], people) - 0.86603) < 1e-5, "a tie costs s
 encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
 encoded = encoder.tokenizer.encode(texts)
-vectors = {name: torch.empty(len(texts), 384) for name in ("mean", "cls", "max", "first-last")}  # (2 N, D) each
+vectors = {
+    name: torch.empty(len(texts), 384) for name in ("mean", "cls", "max", "first-last")
+}  # (2 N, D) each
 with torch.inference_mode():
     for rows in budgeted_batches([len(ids) for ids in encoded.ids], 4096):
-        ids, mask = pad_batch([encoded.ids[row] for row in rows], encoder.tokenizer.pad_id)
+        ids, mask = pad_batch(
+            [encoded.ids[row] for row in rows], encoder.tokenizer.pad_id
+        )
         states = {}
         hidden = encoder.bert(ids, mask, trace=states)  # (B, T, D)
         vectors["mean"][rows] = mean_pool(hidden, mask)
@@ -90,7 +100,9 @@ for name, both in vectors.items():
 assert abs(spearman["mean"] - 82.03) < 0.02, "published as 82.03"
 assert abs(pearson["mean"] - 82.74) < 0.02, "published as 82.74"
 for name, measured in (("cls", 73.50), ("max", 78.80), ("first-last", 81.55)):
-    assert abs(spearman[name] - measured) < 0.02, f"{name}: no one published it; sentence-transformers measures it too"
+    assert abs(spearman[name] - measured) < 0.02, (
+        f"{name}: no one published it; sentence-transformers measures it too"
+    )
 
 # %% [markdown]
 # `minisbert evaluate --split test` prints the same. The model was trained with the mean, and with another
@@ -103,12 +115,20 @@ for name, measured in (("cls", 73.50), ("max", 78.80), ("first-last", 81.55)):
 
 # %%
 def draw(plt):
-    drawn, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained", width_ratios=(3, 2))
+    drawn, (left, right) = plt.subplots(
+        1, 2, figsize=(9, 3.6), layout="constrained", width_ratios=(3, 2)
+    )
     left.scatter(scores, cosines["mean"], s=5, alpha=0.4, color="#1f4e79", linewidths=0)
-    left.set(xlabel="people's score", ylabel="cosine", title=f"Mean pooling: Spearman {spearman['mean']:.2f}")
+    left.set(
+        xlabel="people's score",
+        ylabel="cosine",
+        title=f"Mean pooling: Spearman {spearman['mean']:.2f}",
+    )
     bars = right.bar(list(spearman), list(spearman.values()), color="#3b7ab8")
     right.bar_label(bars, fmt="%.2f")
-    right.set(ylim=(60, 88), ylabel="Spearman x 100", title="STS Benchmark, test, by pooling")
+    right.set(
+        ylim=(60, 88), ylabel="Spearman x 100", title="STS Benchmark, test, by pooling"
+    )
     return drawn
 
 
@@ -120,12 +140,16 @@ figure("09_similarity", draw)
 # **1.** Replace every cosine c by exp(10 c). What happens to Pearson, and what to Spearman?
 
 # %%
-guess = predict("09.1", "exp(10 c) for c: what falls?", ["Pearson", "Spearman", "both", "neither"])
+guess = predict(
+    "09.1", "exp(10 c) for c: what falls?", ["Pearson", "Spearman", "both", "neither"]
+)
 
 # %%
 bent = np.exp(10 * cosines["mean"])
 r, rho = 100 * metrics.pearson(bent, scores), 100 * metrics.spearman(bent, scores)
-print(f"Pearson {pearson['mean']:.2f} -> {r:.2f}, Spearman {spearman['mean']:.2f} -> {rho:.2f}")
+print(
+    f"Pearson {pearson['mean']:.2f} -> {r:.2f}, Spearman {spearman['mean']:.2f} -> {rho:.2f}"
+)
 assert r < pearson["mean"] - 5, "no longer on a line"
 assert abs(rho - spearman["mean"]) < 1e-9, "the order is the same, and so are the ranks"
 guess.answer("Pearson")
@@ -136,19 +160,26 @@ guess.answer("Pearson")
 
 # %%
 guess = predict(
-    "09.2", "The dot product of vectors as pooled, beside the cosine's 82?", ["the same", "about 80", "below 60"]
+    "09.2",
+    "The dot product of vectors as pooled, beside the cosine's 82?",
+    ["the same", "about 80", "below 60"],
 )
 
 # %%
 u, v = np.split(vectors["mean"].numpy(), 2)
 unit_u, unit_v = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (u, v))
 raw, unit = (
-    {name: 100 * metrics.spearman(values, scores) for name, values in similarities(a, b).items()}
+    {
+        name: 100 * metrics.spearman(values, scores)
+        for name, values in similarities(a, b).items()
+    }
     for a, b in ((u, v), (unit_u, unit_v))
 )
 for name in ("cosine", "dot", "euclidean", "manhattan"):
     print(f"{name:10} unit vectors {unit[name]:.2f}   as pooled {raw[name]:.2f}")
-assert max(abs(unit[name] - unit["cosine"]) for name in ("dot", "euclidean")) < 1e-3, "one order on the sphere"
+assert max(abs(unit[name] - unit["cosine"]) for name in ("dot", "euclidean")) < 1e-3, (
+    "one order on the sphere"
+)
 assert raw["dot"] < 60, "lengths carry no meaning here, and a dot product reads them"
 guess.answer("below 60")
 
@@ -156,14 +187,21 @@ guess.answer("below 60")
 # **3.** How precise is 82.03? Draw 1,379 pairs with replacement, a thousand times, and look at the spread.
 
 # %%
-guess = predict("09.3", "95 % of the draws lie within ...", ["0.2 points", "2 points", "10 points"])
+guess = predict(
+    "09.3", "95 % of the draws lie within ...", ["0.2 points", "2 points", "10 points"]
+)
 
 # %%
 chance = np.random.default_rng(0)
 draws = [chance.integers(len(pairs), size=len(pairs)) for _ in range(1000)]
-spread = np.percentile([100 * metrics.spearman(cosines["mean"][rows], scores[rows]) for rows in draws], [2.5, 97.5])
+spread = np.percentile(
+    [100 * metrics.spearman(cosines["mean"][rows], scores[rows]) for rows in draws],
+    [2.5, 97.5],
+)
 print(f"95 % of the draws lie in {spread[0]:.1f} .. {spread[1]:.1f}")
-assert 2 < spread[1] - spread[0] < 6, "another test set of this size could have given 80 or 84"
+assert 2 < spread[1] - spread[0] < 6, (
+    "another test set of this size could have given 80 or 84"
+)
 guess.answer("2 points")
 
 # %% [markdown]
@@ -174,11 +212,19 @@ guess.answer("2 points")
 # %%
 for other in ("cls", "first-last"):
     gains = [
-        100 * np.subtract(*(metrics.spearman(cosines[name][rows], scores[rows]) for name in ("mean", other)))
+        100
+        * np.subtract(
+            *(
+                metrics.spearman(cosines[name][rows], scores[rows])
+                for name in ("mean", other)
+            )
+        )
         for rows in draws[:300]
     ]
     low, high = np.percentile(gains, [2.5, 97.5])
-    print(f"mean minus {other}: {spearman['mean'] - spearman[other]:.2f}, 95 % of the draws in {low:.2f} .. {high:.2f}")
+    print(
+        f"mean minus {other}: {spearman['mean'] - spearman[other]:.2f}, 95 % of the draws in {low:.2f} .. {high:.2f}"
+    )
     assert (low > 0) == (other == "cls"), "yes; and these 1,379 pairs cannot say"
 
 # %% [markdown]
@@ -191,7 +237,9 @@ for other in ("cls", "first-last"):
 with planted(MISTAKES["Pearson not centred"]):
     uncentred = 100 * metrics.pearson(cosines["mean"], scores)
     of_noise = 100 * metrics.pearson(chance.uniform(0, 1, len(scores)), scores)
-print(f"MiniLM {uncentred:.2f} (truly {pearson['mean']:.2f}), random numbers {of_noise:.2f} (truly about 0)")
+print(
+    f"MiniLM {uncentred:.2f} (truly {pearson['mean']:.2f}), random numbers {of_noise:.2f} (truly about 0)"
+)
 assert uncentred > 95, "a splendid score"
 assert of_noise > 70, "and a decent one for noise"
 
@@ -205,21 +253,29 @@ print(f"{len(set(scores.tolist()))} different scores among {len(scores)} pairs")
 up = np.argsort(cosines["mean"])
 found = {}
 with planted(MISTAKES["Spearman without tie handling"]):
-    for label, order in (("as in the file", np.arange(len(up))), ("sorted", up), ("reversed", up[::-1])):
+    for label, order in (
+        ("as in the file", np.arange(len(up))),
+        ("sorted", up),
+        ("reversed", up[::-1]),
+    ):
         found[label] = 100 * metrics.spearman(cosines["mean"][order], scores[order])
         print(f"{label:15} {found[label]:.2f}")
 right = 100 * metrics.spearman(cosines["mean"][up], scores[up])
 print(f"with tie handling, in any order: {right:.2f}")
 assert abs(right - spearman["mean"]) < 1e-9, "the order of the rows plays no part"
 assert found["sorted"] - found["reversed"] > 4, "four points for free"
-assert 0.1 < found["as in the file"] - right < 0.3, "and a small, believable gain on the file as it is"
+assert 0.1 < found["as in the file"] - right < 0.3, (
+    "and a small, believable gain on the file as it is"
+)
 
 # %% [markdown]
 # **A mistake that costs nothing.** Remember *divided by T* from lesson 08. Its vectors are wrong; here is its score.
 
 # %%
 lengths = np.array([len(ids) for ids in encoded.ids])
-wrong_u, wrong_v = np.split(vectors["mean"].numpy() * (lengths / lengths.max())[:, None], 2)
+wrong_u, wrong_v = np.split(
+    vectors["mean"].numpy() * (lengths / lengths.max())[:, None], 2
+)
 wrong = 100 * metrics.spearman(similarities(wrong_u, wrong_v)["cosine"], scores)
 print(f"{wrong:.4f} against {spearman['mean']:.4f}")
 assert abs(wrong - spearman["mean"]) < 0.001, "a score is not a proof of right code"

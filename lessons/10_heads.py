@@ -80,13 +80,21 @@ assert largest_difference(found, a) < 1e-3, "each token has found its like"
 
 # %%
 inference = [
-    ("entailment", "A soccer game with multiple males playing.", "Some men are playing a sport."),
+    (
+        "entailment",
+        "A soccer game with multiple males playing.",
+        "Some men are playing a sport.",
+    ),
     (
         "neutral",
         "An older and younger man smiling.",
         "Two men are smiling and laughing at the cats playing on the floor.",
     ),
-    ("contradiction", "A man inspects the uniform of a figure in some East Asian country.", "The man is sleeping."),
+    (
+        "contradiction",
+        "A man inspects the uniform of a figure in some East Asian country.",
+        "The man is sleeping.",
+    ),
 ]
 labels, *columns = zip(*inference, strict=True)
 u, v = (torch.from_numpy(encoder.encode(list(column))) for column in columns)  # (B, D)
@@ -94,10 +102,16 @@ classifier = heads.ConcatHead(384, outputs=3)
 with torch.no_grad():
     logits = classifier(u, v)  # (B, 3)
 for label, near, shares in zip(labels, cosine(u, v), logits.softmax(1), strict=True):
-    print(f"{label:13} cosine {near:.2f}   untrained classifier {[round(share, 2) for share in shares.tolist()]}")
+    print(
+        f"{label:13} cosine {near:.2f}   untrained classifier {[round(share, 2) for share in shares.tolist()]}"
+    )
 assert logits.shape == (3, 3), "a class per column, not a score per pair"
-assert count_parameters(classifier)[0] == 9 * 384 + 3, "W is (3, 3 D); the paper has no bias"
-assert cosine(u, v)[0] > cosine(u, v)[1] > cosine(u, v)[2], "entailment is near, but a cosine cannot say 'no'"
+assert count_parameters(classifier)[0] == 9 * 384 + 3, (
+    "W is (3, 3 D); the paper has no bias"
+)
+assert cosine(u, v)[0] > cosine(u, v)[1] > cosine(u, v)[2], (
+    "entailment is near, but a cosine cannot say 'no'"
+)
 
 # %% [markdown]
 # Such a head returns scores, the **logits**, of which a softmax makes shares. It is trained by the **cross-entropy**:
@@ -105,12 +119,22 @@ assert cosine(u, v)[0] > cosine(u, v)[1] > cosine(u, v)[2], "entailment is near,
 # 1 / (1 + exp(-z)) is the share of yes. That is a softmax over the scores 0 and z, and its cross-entropy the same:
 
 # %%
-half = more_losses.binary_cross_entropy_loss(torch.tensor([0.0]), torch.tensor([1.0])).item()
-wrong = more_losses.binary_cross_entropy_loss(torch.tensor([2.0]), torch.tensor([0.0])).item()
-two_classes = losses.softmax_cross_entropy_loss(torch.tensor([[0.0, 2.0]]), torch.tensor([0])).item()
-print(f"undecided {half:.4f}, wrongly sure {wrong:.4f}, as two classes {two_classes:.4f}")
+half = more_losses.binary_cross_entropy_loss(
+    torch.tensor([0.0]), torch.tensor([1.0])
+).item()
+wrong = more_losses.binary_cross_entropy_loss(
+    torch.tensor([2.0]), torch.tensor([0.0])
+).item()
+two_classes = losses.softmax_cross_entropy_loss(
+    torch.tensor([[0.0, 2.0]]), torch.tensor([0])
+).item()
+print(
+    f"undecided {half:.4f}, wrongly sure {wrong:.4f}, as two classes {two_classes:.4f}"
+)
 assert abs(half - math.log(2)) < 1e-6, "the share of a half: -log(1/2)"
-assert abs(wrong - math.log(1 + math.exp(2))) < 1e-6, "the right answer has 1 / (1 + e^2)"
+assert abs(wrong - math.log(1 + math.exp(2))) < 1e-6, (
+    "the right answer has 1 / (1 + e^2)"
+)
 assert abs(wrong - two_classes) < 1e-6, "one logit, or two that differ by as much"
 
 # %% [markdown]
@@ -129,8 +153,12 @@ models = {name: PairModel(encoder, make(384)) for name, make in makers.items()}
 freeze(encoder.bert, layers=2)
 for name, model in models.items():
     total, trained = count_parameters(model)
-    print(f"{name:8} {total:>12,} parameters, {trained:>12,} of them trained; head {total - 22_713_216:,}")
-    assert (total, trained) == expected[name], f"{name}: as counted by hand from the layers' sizes"
+    print(
+        f"{name:8} {total:>12,} parameters, {trained:>12,} of them trained; head {total - 22_713_216:,}"
+    )
+    assert (total, trained) == expected[name], (
+        f"{name}: as counted by hand from the layers' sizes"
+    )
 encoder.requires_grad_(True)
 
 # %% [markdown]
@@ -145,14 +173,22 @@ encoder.requires_grad_(True)
 # %%
 def short_pairs(split, count):
     """``count`` pairs of short sentences, drawn with a fixed seed."""
-    pairs = [p for p in load_scored_pairs("stsb", split) if max(len(p.sentence1), len(p.sentence2)) <= 45]
-    chosen = torch.randperm(len(pairs), generator=torch.Generator().manual_seed(0))[:count]
+    pairs = [
+        p
+        for p in load_scored_pairs("stsb", split)
+        if max(len(p.sentence1), len(p.sentence2)) <= 45
+    ]
+    chosen = torch.randperm(len(pairs), generator=torch.Generator().manual_seed(0))[
+        :count
+    ]
     return [pairs[i] for i in chosen]
 
 
 def read(model, pairs):
     """What the head will read, made once: u and v (N, D), or for joint pairs [CLS] alone."""
-    encoded = model.tokenize([pair.sentence1 for pair in pairs], [pair.sentence2 for pair in pairs])
+    encoded = model.tokenize(
+        [pair.sentence1 for pair in pairs], [pair.sentence2 for pair in pairs]
+    )
     columns = torch.empty(1 if model.joint else 2, len(pairs), 384)
     with torch.no_grad():
         for rows in budgeted_batches(model.lengths(encoded), 4096):
@@ -160,7 +196,9 @@ def read(model, pairs):
             if model.joint:
                 columns[0, rows] = cls_pool(model.encoder.bert(ids, mask, types))
             else:
-                columns[:, rows] = torch.stack(model.encoder.unscaled(ids, mask).chunk(2))
+                columns[:, rows] = torch.stack(
+                    model.encoder.unscaled(ids, mask).chunk(2)
+                )
     return columns
 
 
@@ -195,7 +233,10 @@ targets = torch.tensor([pair.score / 5 for pair in train_pairs])
 people = [pair.score / 5 for pair in dev_pairs]
 result = {}
 
-siamese_train, siamese_dev = read(models["siamese"], train_pairs), read(models["siamese"], dev_pairs)
+siamese_train, siamese_dev = (
+    read(models["siamese"], train_pairs),
+    read(models["siamese"], dev_pairs),
+)
 siamese_head = train_head(heads.siamese, siamese_train)
 result["siamese"] = quality(siamese_head, siamese_dev)
 
@@ -206,7 +247,9 @@ cosines = torch.nn.functional.cosine_similarity(*siamese_dev)
 result["cosine, untrained"] = 100 * pearson(cosines, people)
 for name, value in result.items():
     print(f"{name:20} dev Pearson {value:.1f}")
-assert result["cosine, untrained"] > result["siamese"] > result["joint"] + 10, "a cosine is hard to beat"
+assert result["cosine, untrained"] > result["siamese"] > result["joint"] + 10, (
+    "a cosine is hard to beat"
+)
 
 # %% [markdown]
 # The cosine wins: MiniLM was trained for it with a billion pairs, and 400 pairs cannot teach a head of 295,425
@@ -234,15 +277,35 @@ with torch.no_grad():
 
 
 def draw(plt):
-    drawn, (left, middle, right) = plt.subplots(1, 3, figsize=(10, 3.3), layout="constrained", width_ratios=(3, 3, 4))
-    panels = ((left, right_scores, "siamese head"), (middle, blind_scores, "first sentence only"))
+    drawn, (left, middle, right) = plt.subplots(
+        1, 3, figsize=(10, 3.3), layout="constrained", width_ratios=(3, 3, 4)
+    )
+    panels = (
+        (left, right_scores, "siamese head"),
+        (middle, blind_scores, "first sentence only"),
+    )
     for axes, values, label in panels:
-        axes.scatter([5 * score for score in people], 5 * values, s=9, alpha=0.6, color="#1f4e79", linewidths=0)
-        axes.set(xlabel="people's score", ylabel="head's score", ylim=(-1.5, 6), title=label)
+        axes.scatter(
+            [5 * score for score in people],
+            5 * values,
+            s=9,
+            alpha=0.6,
+            color="#1f4e79",
+            linewidths=0,
+        )
+        axes.set(
+            xlabel="people's score", ylabel="head's score", ylim=(-1.5, 6), title=label
+        )
     names = sorted(result, key=result.get)
-    bars = right.barh(range(len(names)), [result[name] for name in names], color="#3b7ab8")
+    bars = right.barh(
+        range(len(names)), [result[name] for name in names], color="#3b7ab8"
+    )
     right.bar_label(bars, fmt="%.0f", padding=2)
-    right.set_yticks(range(len(names)), [name.replace(" the ", "\nthe ", 1) for name in names], fontsize=8)
+    right.set_yticks(
+        range(len(names)),
+        [name.replace(" the ", "\nthe ", 1) for name in names],
+        fontsize=8,
+    )
     right.set(xlabel="dev Pearson x 100, encoder frozen", xlim=(0, 100))
     return drawn
 
@@ -261,8 +324,12 @@ guess = predict("10.1", "Is the siamese head symmetric?", ["yes", "no"])
 # %%
 with torch.no_grad():
     turned = scores(siamese_head, siamese_dev.flip(0))
-print(f"largest difference of score(a, b) and score(b, a): {5 * largest_difference(right_scores, turned):.2f} of 5")
-assert largest_difference(right_scores, turned) > 0.02, "|u - v| and u * v are symmetric, u is not"
+print(
+    f"largest difference of score(a, b) and score(b, a): {5 * largest_difference(right_scores, turned):.2f} of 5"
+)
+assert largest_difference(right_scores, turned) > 0.02, (
+    "|u - v| and u * v are symmetric, u is not"
+)
 guess.answer("no")
 
 # %% [markdown]
@@ -270,12 +337,18 @@ guess.answer("no")
 # many the siamese one?
 
 # %%
-guess = predict("10.2", "Forward passes of the joint head for 10,000 sentences?", ["10,000", "a million", "50 million"])
+guess = predict(
+    "10.2",
+    "Forward passes of the joint head for 10,000 sentences?",
+    ["10,000", "a million", "50 million"],
+)
 
 # %%
 count = 10_000
 print(f"joint {count * (count - 1) // 2:,}, siamese {count:,}")
-assert count * (count - 1) // 2 == 49_995_000, "each pair on its own: the reason for sentence vectors (lesson 14)"
+assert count * (count - 1) // 2 == 49_995_000, (
+    "each pair on its own: the reason for sentence vectors (lesson 14)"
+)
 guess.answer("50 million")
 
 # %% [markdown]
@@ -293,7 +366,9 @@ with torch.no_grad():
     with planted(MISTAKES["joined pairs without token types"]):
         wrong = joint(*joint.batch(joint.tokenize(*pair), [0]))
 print(f"with types {right.item():.4f}, without {wrong.item():.4f}")
-assert largest_difference(right, wrong) > 1e-4, "yes: type 1 is another row of the table, added to every token of b"
+assert largest_difference(right, wrong) > 1e-4, (
+    "yes: type 1 is another row of the table, added to every token of b"
+)
 guess.answer("yes")
 
 # %% [markdown]
@@ -315,26 +390,42 @@ with planted(MISTAKES[name]):
 siamese = models["siamese"]
 with planted(MISTAKES["second ids from the first"]):
     few_u, few_v = read(siamese, dev_pairs[:8])
-assert largest_difference(few_u, few_v) < 1e-5, "the second vector is the first one again"
+assert largest_difference(few_u, few_v) < 1e-5, (
+    "the second vector is the first one again"
+)
 
 with planted(MISTAKES["both towers read the joined pair"]):
     few_u, few_v = read(siamese, dev_pairs[:8])
-    assert largest_difference(few_u, few_v) < 1e-5, "both towers give one vector, so one tower will do below"
+    assert largest_difference(few_u, few_v) < 1e-5, (
+        "both towers give one vector, so one tower will do below"
+    )
     every_pair = train_pairs + dev_pairs
-    encoded = siamese.tokenize([pair.sentence1 for pair in every_pair], [pair.sentence2 for pair in every_pair])
+    encoded = siamese.tokenize(
+        [pair.sentence1 for pair in every_pair], [pair.sentence2 for pair in every_pair]
+    )
     once = torch.empty(len(every_pair), 384)
     with torch.no_grad():
-        for rows in budgeted_batches([len(ids) for ids in encoded.ids[: len(once)]], 4096):
+        for rows in budgeted_batches(
+            [len(ids) for ids in encoded.ids[: len(once)]], 4096
+        ):
             ids, mask, _ = siamese.batch(encoded, rows)
-            once[rows] = encoder.unscaled(ids[: len(rows)], None if mask is None else mask[: len(rows)])
+            once[rows] = encoder.unscaled(
+                ids[: len(rows)], None if mask is None else mask[: len(rows)]
+            )
     twice = torch.stack([once, once])
     wrong_head = train_head(heads.siamese, twice[:, : len(train_pairs)])
-    result["both towers read the joined pair"] = quality(wrong_head, twice[:, len(train_pairs) :])
+    result["both towers read the joined pair"] = quality(
+        wrong_head, twice[:, len(train_pairs) :]
+    )
 
 for name, value in result.items():
     print(f"{name:36} dev Pearson {value:5.1f}")
-assert 30 < result["both towers read the joined pair"] < 70, "the encoder has seen both: wrong, but not hopeless"
-assert result["u - v without the absolute value"] < result["siamese"], "the sign is noise to a symmetric question"
+assert 30 < result["both towers read the joined pair"] < 70, (
+    "the encoder has seen both: wrong, but not hopeless"
+)
+assert result["u - v without the absolute value"] < result["siamese"], (
+    "the sign is noise to a symmetric question"
+)
 
 # %% [markdown]
 # That is why such bugs live long: a score of 50 looks like a weak model, not like a broken one. One question would
@@ -346,7 +437,10 @@ assert result["u - v without the absolute value"] < result["siamese"], "the sign
 def changed(name):
     """How far the untrained siamese score moves when only the second sentence changes."""
     with planted(MISTAKES[name]) if name else nullcontext(), torch.no_grad():
-        encoded = [siamese.tokenize(["A cat."], [second]) for second in ("A kitten.", "It rains.")]
+        encoded = [
+            siamese.tokenize(["A cat."], [second])
+            for second in ("A kitten.", "It rains.")
+        ]
         one, other = (siamese(*siamese.batch(pair, [0])) for pair in encoded)
     return largest_difference(one, other)
 
@@ -366,19 +460,27 @@ for name in ("head reads the first sentence only", "second ids from the first"):
 library = torch.nn.MultiheadAttention(384, 8).eval()  # as there
 careful = torch.nn.MultiheadAttention(384, 8, batch_first=True).eval()
 careful.load_state_dict(library.state_dict())
-first, second = torch.randn(2, 4, 5, 384, generator=torch.Generator().manual_seed(0))  # (B, T, D) each, 4 pairs
+first, second = torch.randn(
+    2, 4, 5, 384, generator=torch.Generator().manual_seed(0)
+)  # (B, T, D) each, 4 pairs
 strangers = second.clone()
 strangers[1:] = strangers[1:].flip(2)  # other neighbours; pair 0 is untouched
 with torch.no_grad():
     moved = {
-        name: largest_difference(*(attention(first, b, b)[0][0] for b in (second, strangers)))
+        name: largest_difference(
+            *(attention(first, b, b)[0][0] for b in (second, strangers))
+        )
         for name, attention in (("batch_first", careful), ("as there", library))
     }
-    alone = library(first[:1], second[:1], second[:1])[1]  # the attention weights (T, B, B) of a pair by itself
+    alone = library(first[:1], second[:1], second[:1])[
+        1
+    ]  # the attention weights (T, B, B) of a pair by itself
 print(moved)
 assert moved["batch_first"] < 1e-6, "pair 0 is untouched, and so is what it finds"
 assert moved["as there"] > 0.01, "its score depends on who else is in the batch"
-assert (alone == 1).all(), "and alone, every token finds exactly its counterpart: a softmax over one is 1"
+assert (alone == 1).all(), (
+    "and alone, every token finds exactly its counterpart: a softmax over one is 1"
+)
 
 # %% [markdown]
 # It attends across the batch: token t of pair 0 looks at token t of every pair, and never along a sentence.
@@ -396,7 +498,10 @@ assert (alone == 1).all(), "and alone, every token finds exactly its counterpart
 
 # %%
 labels = torch.tensor([pair.score for pair in load_scored_pairs("stsb", "train")])
-twice = {"as meant, of 0 to 5": (labels < 1).float().mean(), "as it is, of 0 to 1": (labels / 5 < 1).float().mean()}
+twice = {
+    "as meant, of 0 to 5": (labels < 1).float().mean(),
+    "as it is, of 0 to 1": (labels / 5 < 1).float().mean(),
+}
 print({name: f"{share:.1%}" for name, share in twice.items()})
 assert twice["as meant, of 0 to 5"] < 0.2, "a few pairs stand out"
 assert twice["as it is, of 0 to 1"] > 0.9, "what nearly all pairs have is no weight"

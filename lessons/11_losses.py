@@ -18,7 +18,11 @@ from minisbert.core.encoder import cosine, normalize
 from minisbert.core.loop import fit
 from minisbert.core.tokenizer import pad_batch
 from minisbert.data.sources import load_scored_pairs
-from minisbert.evaluation.classification_metrics import alignment, mean_off_diagonal_cosine, uniformity
+from minisbert.evaluation.classification_metrics import (
+    alignment,
+    mean_off_diagonal_cosine,
+    uniformity,
+)
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training import losses as more_losses
 
@@ -50,20 +54,29 @@ encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 # Each loss first on vectors simple enough to do in your head.
 
 # %%
-right, diagonal = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 1.0]])  # 45 degrees: d = 1 - 0.70711 = 0.29289
+right, diagonal = (
+    torch.tensor([[1.0, 0.0]]),
+    torch.tensor([[1.0, 1.0]]),
+)  # 45 degrees: d = 1 - 0.70711 = 0.29289
 for label, expected in ((1, 0.29289**2 / 2), (0, (0.5 - 0.29289) ** 2 / 2)):
     value = losses.contrastive_loss(right, diagonal, torch.tensor([label])).item()
     print(f"contrastive, label {label}: {value:.5f}")
     assert abs(value - expected) < 1e-5, "margin 0.5"
 
-a, p, n = torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 4.5]])
+a, p, n = (
+    torch.tensor([[0.0, 0.0]]),
+    torch.tensor([[3.0, 4.0]]),
+    torch.tensor([[0.0, 4.5]]),
+)
 print(f"triplet: {losses.triplet_loss(a, p, n).item():.2f}")
 assert abs(losses.triplet_loss(a, p, n).item() - 1.5) < 1e-6, "5 - 4.5 + 1"
 
 three = torch.eye(3)  # three rows at right angles, each its own answer
 print(f"SimCSE: {losses.simcse_loss(three, three, temperature=1).item():.5f}")
 expected = -math.log(math.e / (math.e + 2))
-assert abs(losses.simcse_loss(three, three, temperature=1).item() - expected) < 1e-6, "-log(e / (e + 1 + 1))"
+assert abs(losses.simcse_loss(three, three, temperature=1).item() - expected) < 1e-6, (
+    "-log(e / (e + 1 + 1))"
+)
 
 # %% [markdown]
 # Training does not see the value of a loss. It sees the gradient. Take the gradient of the triplet loss with respect
@@ -77,13 +90,23 @@ by_hand = torch.zeros(1, 2, dtype=torch.float64)
 for column in range(2):
     nudge = torch.zeros(1, 2, dtype=torch.float64)
     nudge[0, column] = step
-    by_hand[0, column] = (losses.triplet_loss(a, p, n + nudge) - losses.triplet_loss(a, p, n - nudge)) / (2 * step)
+    by_hand[0, column] = (
+        losses.triplet_loss(a, p, n + nudge) - losses.triplet_loss(a, p, n - nudge)
+    ) / (2 * step)
 for name, gradient in zip(("anchor", "positive", "negative"), by_autograd, strict=True):
     print(f"{name:9} {gradient[0].tolist()}")
-assert largest_difference(by_autograd[2], by_hand.detach()) < 1e-8, "autograd and differences agree"
-assert largest_difference(by_autograd[1], [[0.6, 0.8]]) < 1e-12, "down the gradient: the positive comes nearer"
-assert largest_difference(by_autograd[2], [[0, -1]]) < 1e-12, "down the gradient: the negative goes away"
-assert largest_difference(by_autograd[0], [[-0.6, 0.2]]) < 1e-12, "the anchor: away from the one, towards the other"
+assert largest_difference(by_autograd[2], by_hand.detach()) < 1e-8, (
+    "autograd and differences agree"
+)
+assert largest_difference(by_autograd[1], [[0.6, 0.8]]) < 1e-12, (
+    "down the gradient: the positive comes nearer"
+)
+assert largest_difference(by_autograd[2], [[0, -1]]) < 1e-12, (
+    "down the gradient: the negative goes away"
+)
+assert largest_difference(by_autograd[0], [[-0.6, 0.2]]) < 1e-12, (
+    "the anchor: away from the one, towards the other"
+)
 
 # %% [markdown]
 # The arrows of the positive and the negative have length 1, near or far: a triplet pushes with constant force until the
@@ -107,18 +130,32 @@ assert largest_difference(by_autograd[0], [[-0.6, 0.2]]) < 1e-12, "the anchor: a
 
 # %%
 logits = torch.tensor([[0.0, 0.0, math.log(2)]])
-print(f"cross-entropy: {losses.softmax_cross_entropy_loss(logits, torch.tensor([2])).item():.5f}")
-assert abs(losses.softmax_cross_entropy_loss(logits, torch.tensor([2])).item() - math.log(2)) < 1e-6, "log 4 - log 2"
+print(
+    f"cross-entropy: {losses.softmax_cross_entropy_loss(logits, torch.tensor([2])).item():.5f}"
+)
+assert (
+    abs(
+        losses.softmax_cross_entropy_loss(logits, torch.tensor([2])).item()
+        - math.log(2)
+    )
+    < 1e-6
+), "log 4 - log 2"
 ranking = losses.multiple_negatives_ranking_loss(three, three, scale=1).item()
 assert abs(ranking - expected) < 1e-6, "the same number as SimCSE's"
 two = torch.eye(2)
 value = more_losses.nt_xent_loss(two, two, temperature=1).item()
 print(f"NT-Xent: {value:.5f}")
-assert abs(value - (math.log(math.e + 2) - 1)) < 1e-6, "three answers: its own other view, and both of the other row"
-same = torch.tensor([[1.0, 0.0], [1.0, 0.0]])  # cosines 1 and 0 with the rows of two, while people say 0 and 1
+assert abs(value - (math.log(math.e + 2) - 1)) < 1e-6, (
+    "three answers: its own other view, and both of the other row"
+)
+same = torch.tensor(
+    [[1.0, 0.0], [1.0, 0.0]]
+)  # cosines 1 and 0 with the rows of two, while people say 0 and 1
 value = more_losses.cosent_loss(two, same, torch.tensor([0, 1]), scale=1).item()
 print(f"CoSENT: {value:.5f}")
-assert abs(value - math.log(1 + math.e)) < 1e-6, "one pair of pairs, in the wrong order by a cosine of 1"
+assert abs(value - math.log(1 + math.e)) < 1e-6, (
+    "one pair of pairs, in the wrong order by a cosine of 1"
+)
 
 # %% [markdown]
 # What is CoSENT good for? Scores of different data sets, or of different people, rarely share a scale, and the loss
@@ -143,7 +180,9 @@ def push(loss):
     slopes = []
     for cos in grid:
         cos = cos.clone().requires_grad_()
-        negative = torch.stack([cos, (1 - cos * cos).sqrt()])[None]  # (1, 2), of that cosine with the anchor
+        negative = torch.stack([cos, (1 - cos * cos).sqrt()])[
+            None
+        ]  # (1, 2), of that cosine with the anchor
         slopes.append(torch.autograd.grad(loss(negative), cos)[0])
     return torch.stack(slopes) / max(slopes)
 
@@ -151,14 +190,27 @@ def push(loss):
 anchor = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
 partner = torch.tensor([[0.8, 0.6]], dtype=torch.float64)  # cosine 0.8
 pushes = {
-    "contrastive, margin 0.5": push(lambda n: losses.contrastive_loss(anchor, n, torch.tensor([0]), margin=0.5)),
-    "triplet (cosine), margin 0.2": push(lambda n: losses.triplet_loss(anchor, partner, n, 0.2, "cosine")),
-    "SimCSE, temperature 0.5": push(lambda n: losses.simcse_loss(anchor, partner, n, temperature=0.5)),
-    "SimCSE, temperature 0.05": push(lambda n: losses.simcse_loss(anchor, partner, n, temperature=0.05)),
+    "contrastive, margin 0.5": push(
+        lambda n: losses.contrastive_loss(anchor, n, torch.tensor([0]), margin=0.5)
+    ),
+    "triplet (cosine), margin 0.2": push(
+        lambda n: losses.triplet_loss(anchor, partner, n, 0.2, "cosine")
+    ),
+    "SimCSE, temperature 0.5": push(
+        lambda n: losses.simcse_loss(anchor, partner, n, temperature=0.5)
+    ),
+    "SimCSE, temperature 0.05": push(
+        lambda n: losses.simcse_loss(anchor, partner, n, temperature=0.05)
+    ),
 }
-half = {name: grid[int((values > 0.5).nonzero()[0])].item() for name, values in pushes.items()}
+half = {
+    name: grid[int((values > 0.5).nonzero()[0])].item()
+    for name, values in pushes.items()
+}
 print({name: f"half of the push at cosine {cos:.2f}" for name, cos in half.items()})
-assert half["SimCSE, temperature 0.05"] > 0.75 > 0.5 > half["SimCSE, temperature 0.5"], "small tau, near ones only"
+assert (
+    half["SimCSE, temperature 0.05"] > 0.75 > 0.5 > half["SimCSE, temperature 0.5"]
+), "small tau, near ones only"
 
 
 def spread(steps=200):
@@ -166,21 +218,27 @@ def spread(steps=200):
     generator = torch.Generator().manual_seed(0)
     points = torch.tensor([1.0, 0.0]) + 0.3 * torch.randn(24, 2, generator=generator)
     noise = 0.02 * torch.randn(24, 2, generator=generator)
-    table = torch.nn.Embedding.from_pretrained(points.clone(), freeze=False)  # a model that is nothing but its points
+    table = torch.nn.Embedding.from_pretrained(
+        points.clone(), freeze=False
+    )  # a model that is nothing but its points
 
     def loss(table, rows):
         unit = normalize(table(rows))
         return losses.simcse_loss(unit, unit + noise[rows], temperature=0.05)
 
     optimizer = torch.optim.Adam(table.parameters(), lr=0.02)
-    for _ in fit(table, loss, [torch.arange(24)] * steps, optimizer, schedule=lambda step: 1.0):  # see lesson 12
+    for _ in fit(
+        table, loss, [torch.arange(24)] * steps, optimizer, schedule=lambda step: 1.0
+    ):  # see lesson 12
         pass
     return normalize(points), normalize(table.weight).detach()
 
 
 before, after = spread()
 print(f"uniformity on the circle: {uniformity(before):.2f} -> {uniformity(after):.2f}")
-assert uniformity(after) < uniformity(before) - 0.5, "no one said where to go, only: not together"
+assert uniformity(after) < uniformity(before) - 0.5, (
+    "no one said where to go, only: not together"
+)
 
 # %% [markdown]
 # **Alignment**: how near are pairs that belong together? **Uniformity**: how evenly are all vectors spread? On 150
@@ -212,31 +270,71 @@ places["random vectors"] = (
     mean_off_diagonal_cosine(noise),
 )
 for name, (aligned, uniform, mean_cosine) in places.items():
-    print(f"{name:16} alignment {aligned:.2f}   uniformity {uniform:6.2f}   mean cosine {mean_cosine:5.2f}")
+    print(
+        f"{name:16} alignment {aligned:.2f}   uniformity {uniform:6.2f}   mean cosine {mean_cosine:5.2f}"
+    )
 assert places["MiniLM, mean"][1] < -3, "well spread"
 assert places["MiniLM, mean"][0] < places["random vectors"][0] / 2, "and pairs are near"
-assert places["tiny, untrained"][1] > -1, "a model that knows nothing puts all texts into one narrow cone: anisotropy"
-assert places["tiny, untrained"][0] < places["MiniLM, mean"][0], "with every pair near: alignment alone is nothing"
+assert places["tiny, untrained"][1] > -1, (
+    "a model that knows nothing puts all texts into one narrow cone: anisotropy"
+)
+assert places["tiny, untrained"][0] < places["MiniLM, mean"][0], (
+    "with every pair near: alignment alone is nothing"
+)
 
 
 def draw(plt):
-    drawn, (left, middle, right) = plt.subplots(1, 3, figsize=(10.5, 3.5), layout="constrained", width_ratios=(4, 3, 3))
+    drawn, (left, middle, right) = plt.subplots(
+        1, 3, figsize=(10.5, 3.5), layout="constrained", width_ratios=(4, 3, 3)
+    )
     shades = ("#c0392b", "#e59866", "#8bb8de", "#1f4e79")
     for (label, values), shade in zip(pushes.items(), shades, strict=True):
         left.plot(grid, values, color=shade, label=label)
-    left.set(xlabel="cosine of the negative", ylabel="push, largest = 1", title="How hard a negative is pushed away")
+    left.set(
+        xlabel="cosine of the negative",
+        ylabel="push, largest = 1",
+        title="How hard a negative is pushed away",
+    )
     left.legend(frameon=False, fontsize=8, loc="upper left")
     left.set_ylim(-0.03, 1.6)
     left.set_yticks([0, 0.5, 1])
-    middle.scatter(*(1.25 * before.T), s=14, color="#e59866", label="before (drawn outside)")
+    middle.scatter(
+        *(1.25 * before.T), s=14, color="#e59866", label="before (drawn outside)"
+    )
     middle.scatter(*after.T, s=14, color="#1f4e79", label="after")
-    middle.set(xlim=(-1.4, 1.4), ylim=(-1.4, 1.9), aspect="equal", xticks=[], yticks=[], title="SimCSE on a circle")
-    middle.legend(frameon=False, fontsize=8, loc="upper center", ncols=2, columnspacing=0.8, handletextpad=0.2)
+    middle.set(
+        xlim=(-1.4, 1.4),
+        ylim=(-1.4, 1.9),
+        aspect="equal",
+        xticks=[],
+        yticks=[],
+        title="SimCSE on a circle",
+    )
+    middle.legend(
+        frameon=False,
+        fontsize=8,
+        loc="upper center",
+        ncols=2,
+        columnspacing=0.8,
+        handletextpad=0.2,
+    )
     for name, (aligned, uniform, _) in places.items():
         right.scatter(uniform, aligned, s=30, color="#1f4e79")
         side = "left" if uniform < -2 else "right"
-        right.annotate(name, (uniform, aligned), xytext=(0, 7), textcoords="offset points", ha=side, fontsize=8)
-    right.set(xlabel="uniformity", ylabel="alignment", ylim=(0, 2.3), title="Near pairs, even spread")
+        right.annotate(
+            name,
+            (uniform, aligned),
+            xytext=(0, 7),
+            textcoords="offset points",
+            ha=side,
+            fontsize=8,
+        )
+    right.set(
+        xlabel="uniformity",
+        ylabel="alignment",
+        ylim=(0, 2.3),
+        title="Near pairs, even spread",
+    )
     return drawn
 
 
@@ -249,13 +347,19 @@ figure("11_losses", draw)
 # gradient?
 
 # %%
-guess = predict("11.1", "The gradient of a triplet that keeps its margin?", ["0", "small", "as large as the others'"])
+guess = predict(
+    "11.1",
+    "The gradient of a triplet that keeps its margin?",
+    ["0", "small", "as large as the others'"],
+)
 
 # %%
 far = torch.tensor([[30.0, 0.0]], dtype=torch.float64, requires_grad=True)
 (gradient,) = torch.autograd.grad(losses.triplet_loss(a.detach(), p.detach(), far), far)
 print(gradient)
-assert gradient.abs().max() == 0, "none: its loss is 0 and stays 0 if the negative moves a little"
+assert gradient.abs().max() == 0, (
+    "none: its loss is 0 and stays 0 if the negative moves a little"
+)
 guess.answer("0")
 
 # %% [markdown]
@@ -266,13 +370,21 @@ guess.answer("0")
 # SimCSE loss, roughly?
 
 # %%
-guess = predict("11.2", "The SimCSE loss of 64 unrelated rows, at temperature 1?", ["0", "about 1", "about 4.2", "64"])
+guess = predict(
+    "11.2",
+    "The SimCSE loss of 64 unrelated rows, at temperature 1?",
+    ["0", "about 1", "about 4.2", "64"],
+)
 
 # %%
 generator = torch.Generator().manual_seed(0)
 u, v = (torch.randn(64, 384, generator=generator) for _ in range(2))
-print(f"{losses.simcse_loss(u, v, temperature=1).item():.3f}, log 64 = {math.log(64):.3f}")
-assert abs(losses.simcse_loss(u, v, temperature=1).item() - math.log(64)) < 0.05, "the loss of a guess among 64"
+print(
+    f"{losses.simcse_loss(u, v, temperature=1).item():.3f}, log 64 = {math.log(64):.3f}"
+)
+assert abs(losses.simcse_loss(u, v, temperature=1).item() - math.log(64)) < 0.05, (
+    "the loss of a guess among 64"
+)
 guess.answer("about 4.2")
 
 # %% [markdown]
@@ -281,7 +393,11 @@ guess.answer("about 4.2")
 # And what happens without dropout?
 
 # %%
-guess = predict("11.3", "Two dropout views of a sentence are ...", ["equal", "near", "at right angles"])
+guess = predict(
+    "11.3",
+    "Two dropout views of a sentence are ...",
+    ["equal", "near", "at right angles"],
+)
 
 # %%
 ids, mask = pad_batch(encoder.tokenizer.encode(firsts[:32]).ids, 0)
@@ -298,7 +414,9 @@ with_dropout, without = losses.simcse_loss(one, two), losses.simcse_loss(still, 
 print(f"loss with dropout {with_dropout:.4f}, without {without:.4f}")
 assert 0.7 < views.mean() < 0.999, "near, and not equal"
 aligned = alignment(still, still)
-assert aligned < 1e-9, "without dropout the pair is one point: nothing is left to align, only pushing apart"
+assert aligned < 1e-9, (
+    "without dropout the pair is one point: nothing is left to align, only pushing apart"
+)
 guess.answer("near")
 
 # %% [markdown]
@@ -315,9 +433,13 @@ near = base + 0.5 * torch.randn(8, 16, generator=generator, dtype=torch.float64)
 other = torch.randn(8, 16, generator=generator, dtype=torch.float64)
 labels = torch.tensor([1, 0] * 4)
 runs = {
-    "losses.contrastive_loss": lambda x: losses.contrastive_loss(x, near, labels, margin=1.2),
+    "losses.contrastive_loss": lambda x: losses.contrastive_loss(
+        x, near, labels, margin=1.2
+    ),
     "losses.triplet_loss": lambda x: losses.triplet_loss(x, near, other, margin=5.0),
-    "losses.simcse_loss": lambda x: losses.simcse_loss(x, near, other, temperature=0.5, hard_negative_weight=0.7),
+    "losses.simcse_loss": lambda x: losses.simcse_loss(
+        x, near, other, temperature=0.5, hard_negative_weight=0.7
+    ),
 }
 
 
@@ -338,13 +460,19 @@ for target, run in runs.items():
             if not wrong.any():
                 print(f"    {name:36} {wrong_value:8.4f}   no gradient at all")
                 continue
-            cos = torch.nn.functional.cosine_similarity(gradient, wrong, dim=0).clamp(-1, 1)
+            cos = torch.nn.functional.cosine_similarity(gradient, wrong, dim=0).clamp(
+                -1, 1
+            )
             angles[name] = math.degrees(math.acos(cos))
             print(f"    {name:36} {wrong_value:8.4f}   angle {angles[name]:4.0f}")
 assert angles["contrastive labels swapped"] > 90, "training goes backwards"
-assert "triplet margin's sign" not in angles, "with the margin taken off, these triplets count as done"
+assert "triplet margin's sign" not in angles, (
+    "with the margin taken off, these triplets count as done"
+)
 assert angles["SimCSE labels off by one"] > 60, "pulled to a stranger"
-assert 1 < angles["weight on every contradiction"] < 30, "a little sideways: a training run would hide it"
+assert 1 < angles["weight on every contradiction"] < 30, (
+    "a little sideways: a training run would hide it"
+)
 
 # %% [markdown]
 # Does it matter in the end? Spread the points of the figure with two of the mistakes.
@@ -356,7 +484,9 @@ for name in ("temperature multiplied", "SimCSE labels off by one"):
         uniform[name] = uniformity(spread()[1])
 for name, value in uniform.items():
     print(f"{name:26} uniformity {value:.2f}")
-    assert name == "right" or value > uniform["right"] + 0.2, f"{name}: the points do not spread as they should"
+    assert name == "right" or value > uniform["right"] + 0.2, (
+        f"{name}: the points do not spread as they should"
+    )
 
 # %% [markdown]
 # ## Exercises

@@ -58,13 +58,18 @@ torch.set_num_threads(1)  # matrices this small gain nothing from a second core
 # Three parameters with gradients 4, 0.01 and -1000, one step at lr = 0.1 without decay.
 
 # %%
-p, g = torch.tensor([1.0, 1.0, 1.0], dtype=torch.float64), torch.tensor([4.0, 0.01, -1000.0], dtype=torch.float64)
+p, g = (
+    torch.tensor([1.0, 1.0, 1.0], dtype=torch.float64),
+    torch.tensor([4.0, 0.01, -1000.0], dtype=torch.float64),
+)
 m = v = torch.zeros(3, dtype=torch.float64)
 after, m, v = adamw_step(p, g, m, v, step=1, lr=0.1, weight_decay=0.0)
 print("p", after, "m", m, "v", v, sep="\n")
 assert largest_difference(m, [0.4, 0.001, -100]) < 1e-12, "a tenth of the gradient"
 assert largest_difference(v, [0.016, 1e-7, 1000]) < 1e-9, "a thousandth of its square"
-assert largest_difference(after, [0.9, 0.9, 1.1]) < 1e-6, "0.4 / 0.1 = 4, sqrt(0.016 / 0.001) = 4: each moves by lr"
+assert largest_difference(after, [0.9, 0.9, 1.1]) < 1e-6, (
+    "0.4 / 0.1 = 4, sqrt(0.016 / 0.001) = 4: each moves by lr"
+)
 
 # %% [markdown]
 # That is the point of Adam: the gradient's size cancels, its direction and its steadiness remain.
@@ -77,13 +82,23 @@ assert largest_difference(after, [0.9, 0.9, 1.1]) < 1e-6, "0.4 / 0.1 = 4, sqrt(0
 
 # %%
 print([round(loop.linear_schedule(step, warmup=2, total=6), 2) for step in range(7)])
-assert [loop.linear_schedule(step, 2, 6) for step in range(7)] == [0, 0.5, 1, 0.75, 0.5, 0.25, 0], "up, then down"
+assert [loop.linear_schedule(step, 2, 6) for step in range(7)] == [
+    0,
+    0.5,
+    1,
+    0.75,
+    0.5,
+    0.25,
+    0,
+], "up, then down"
 parameter = torch.nn.Parameter(p.clone())
 parameter.grad = torch.tensor([3.0, 4.0, 0.0], dtype=torch.float64)
 norm = torch.nn.utils.clip_grad_norm_([parameter], 1.0)
 print(norm.item(), parameter.grad)
 assert norm == 5, "sqrt(9 + 16)"
-assert largest_difference(parameter.grad, [0.6, 0.8, 0]) < 1e-6, "the same direction, length 1"
+assert largest_difference(parameter.grad, [0.6, 0.8, 0]) < 1e-6, (
+    "the same direction, length 1"
+)
 
 # %% [markdown]
 # ## The loop
@@ -118,16 +133,22 @@ def squared_error(model, rows):
 
 loss = squared_error(model, [0, 1])
 loss.backward()
-print(f"loss {loss.item()}, gradient {model.weight.grad.item()}, weight {model.weight.item()}")
+print(
+    f"loss {loss.item()}, gradient {model.weight.grad.item()}, weight {model.weight.item()}"
+)
 assert (loss.item(), model.weight.grad.item()) == (10, 10), "by hand"
 assert model.weight.item() == 3, "backward computes gradients and moves nothing"
 squared_error(model, [0, 1]).backward()
-assert model.weight.grad.item() == 20, "it adds to what is there: without zero_grad each step drags the last ones along"
+assert model.weight.grad.item() == 20, (
+    "it adds to what is there: without zero_grad each step drags the last ones along"
+)
 model.zero_grad()
 for row in (0, 1):
     (squared_error(model, [row]) * (1 / 2)).backward()
     print(f"after row {row}: gradient {model.weight.grad.item()}")
-assert model.weight.grad.item() == 10, "and that is of use: micro-batches, one after the other, give the whole gradient"
+assert model.weight.grad.item() == 10, (
+    "and that is of use: micro-batches, one after the other, give the whole gradient"
+)
 
 # %% [markdown]
 # So a batch that is too large for the memory is cut into **micro-batches**. Now the same step by `fit`, with the
@@ -136,18 +157,37 @@ assert model.weight.grad.item() == 10, "and that is of use: micro-batches, one a
 
 # %%
 optimizer = loop.adamw([model.weight], lr=0.1)
-steps = fit(model, squared_error, [[0, 1], [0, 1], [1, 0]], optimizer, schedule=lambda step: 1.0, clip=5.0)
+steps = fit(
+    model,
+    squared_error,
+    [[0, 1], [0, 1], [1, 0]],
+    optimizer,
+    schedule=lambda step: 1.0,
+    clip=5.0,
+)
 assert model.weight.item() == 3, "no one has asked yet"
 step = next(steps)
 moments = optimizer.state[model.weight]
-print(step, f"gradient {model.weight.grad.item():.4f}, m {moments['exp_avg'].item():.4f}", sep="\n")
+print(
+    step,
+    f"gradient {model.weight.grad.item():.4f}, m {moments['exp_avg'].item():.4f}",
+    sep="\n",
+)
 print(f"v {moments['exp_avg_sq'].item():.4f}, weight {model.weight.item():.4f}")
-assert (step.number, step.batch, step.loss, step.multiplier) == (1, [0, 1], 10, 1), "what the step reports"
-assert abs(model.weight.grad.item() - 5) < 1e-5, "zeroed, computed, clipped, and left there to be looked at"
+assert (step.number, step.batch, step.loss, step.multiplier) == (1, [0, 1], 10, 1), (
+    "what the step reports"
+)
+assert abs(model.weight.grad.item() - 5) < 1e-5, (
+    "zeroed, computed, clipped, and left there to be looked at"
+)
 assert abs(moments["exp_avg"].item() - 0.5) < 1e-6, "m: a tenth of it"
 assert abs(moments["exp_avg_sq"].item() - 0.025) < 1e-6, "v: a thousandth of its square"
-assert abs(model.weight.item() - 2.9) < 1e-6, "0.5 / 0.1 = 5, sqrt(0.025 / 0.001) = 5: moved by lr, towards 1"
-assert next(steps).number == 2, "on we go; and the third step is never made, because no one asks for it"
+assert abs(model.weight.item() - 2.9) < 1e-6, (
+    "0.5 / 0.1 = 5, sqrt(0.025 / 0.001) = 5: moved by lr, towards 1"
+)
+assert next(steps).number == 2, (
+    "on we go; and the third step is never made, because no one asks for it"
+)
 
 # %% [markdown]
 # One more thing, and it has saved many a night's work: a loss that is not a number must not reach the weights.
@@ -155,7 +195,15 @@ assert next(steps).number == 2, "on we go; and the third step is never made, bec
 # %%
 before = model.weight.item()
 try:
-    next(fit(model, lambda model, rows: squared_error(model, rows) / 0, [[0, 1]], optimizer, lambda step: 1.0))
+    next(
+        fit(
+            model,
+            lambda model, rows: squared_error(model, rows) / 0,
+            [[0, 1]],
+            optimizer,
+            lambda step: 1.0,
+        )
+    )
 except loop.Diverged as error:
     message = str(error)
 print(message)
@@ -173,10 +221,20 @@ theirs.weight.data[0] = p
 gradients = [torch.randn(3, generator=generator, dtype=torch.float64) for _ in range(5)]
 optimizer = loop.adamw([theirs.weight], lr=0.1, weight_decay=0.01)
 ours, m, v = p, torch.zeros_like(p), torch.zeros_like(p)
-for step in fit(theirs, lambda model, g: model(g).sum(), gradients, optimizer, schedule=lambda step: 1.0):
-    ours, m, v = adamw_step(ours, step.batch, m, v, step.number, lr=0.1, weight_decay=0.01)
+for step in fit(
+    theirs,
+    lambda model, g: model(g).sum(),
+    gradients,
+    optimizer,
+    schedule=lambda step: 1.0,
+):
+    ours, m, v = adamw_step(
+        ours, step.batch, m, v, step.number, lr=0.1, weight_decay=0.01
+    )
     print(step.number, ours.tolist())
-assert largest_difference(ours, theirs.weight[0]) < 1e-12, "torch's optimizer, written out"
+assert largest_difference(ours, theirs.weight[0]) < 1e-12, (
+    "torch's optimizer, written out"
+)
 
 # %% [markdown]
 # And sentences? A batch is a list of row numbers, the tokens wait in `TextColumns`, and the loss fetches what it needs:
@@ -184,12 +242,19 @@ assert largest_difference(ours, theirs.weight[0]) < 1e-12, "torch's optimizer, w
 
 # %%
 encoder = SentenceEncoder.load(TINY)
-pairs = TextColumns(encoder.tokenizer, [["a cat", "the dog runs", "a ball"], ["the cat", "a dog", "the red ball"]])
+pairs = TextColumns(
+    encoder.tokenizer,
+    [["a cat", "the dog runs", "a ball"], ["the cat", "a dog", "the red ball"]],
+)
 ids, mask = pairs.batch([2, 0])
 u, v = encoder(ids, mask).chunk(2)
 print(ids, f"u {tuple(u.shape)}, v {tuple(v.shape)}", sep="\n")
-assert encoder.tokenizer.tokens(ids[0])[1:3] == ["a", "ball"], "first all first sentences,"
-assert encoder.tokenizer.tokens(ids[2])[1:4] == ["the", "red", "ball"], "then all second ones: one forward for both"
+assert encoder.tokenizer.tokens(ids[0])[1:3] == ["a", "ball"], (
+    "first all first sentences,"
+)
+assert encoder.tokenizer.tokens(ids[2])[1:4] == ["the", "red", "ball"], (
+    "then all second ones: one forward for both"
+)
 
 # %% [markdown]
 # ## Ten steps, and the reference's
@@ -204,24 +269,41 @@ five = list(range(5))  # the one batch of the ten steps
 
 def pair_loss(encoder, rows):
     """(cosine - score)^2, the mean over these pairs."""
-    u, v = (encoder(golden[f"{side}.ids"][rows], golden[f"{side}.mask"][rows]) for side in ("first", "second"))
+    u, v = (
+        encoder(golden[f"{side}.ids"][rows], golden[f"{side}.mask"][rows])
+        for side in ("first", "second")
+    )
     return losses.cosine_mse_loss(u, v, golden["targets"][rows].to(u.dtype))
 
 
 def ten_steps(make):
     """Ten losses of the tiny model; ``make`` makes the optimizer."""
     encoder = SentenceEncoder.load(TINY).double()
-    parameters = [parameter for name, parameter in encoder.named_parameters() if "pooler" not in name]
+    parameters = [
+        parameter
+        for name, parameter in encoder.named_parameters()
+        if "pooler" not in name
+    ]
     optimizer = make(parameters, lr=1e-2, weight_decay=0.01)
-    steps = fit(encoder, pair_loss, [five] * 10, optimizer, lambda step: loop.linear_schedule(step, warmup=3, total=12))
+    steps = fit(
+        encoder,
+        pair_loss,
+        [five] * 10,
+        optimizer,
+        lambda step: loop.linear_schedule(step, warmup=3, total=12),
+    )
     return [step.loss for step in steps]
 
 
 trace = ten_steps(loop.adamw)
-for step, (ours, theirs) in enumerate(zip(trace, golden["losses"].tolist(), strict=True)):
+for step, (ours, theirs) in enumerate(
+    zip(trace, golden["losses"].tolist(), strict=True)
+):
     print(f"step {step}  loss {ours:.12f}  reference {theirs:.12f}")
 assert largest_difference(trace, golden["losses"]) < 1e-9, "ten losses, to nine digits"
-assert largest_difference(ten_steps(AdamW), golden["losses"]) < 1e-9, "and with AdamW written out"
+assert largest_difference(ten_steps(AdamW), golden["losses"]) < 1e-9, (
+    "and with AdamW written out"
+)
 
 # %% [markdown]
 # Why ten? The first loss proves the forward pass. The second needs gradients and an optimizer to be right, and any
@@ -238,15 +320,26 @@ def begin(seed):
     """The tiny model, ready to train; its dropout draws from torch's generator."""
     model = SentenceEncoder.load(TINY).train()
     for parameter in model.parameters():
-        parameter.data = parameter.data.clone()  # as train does: where a number lies in memory can decide its last bit
-    trained = [parameter for name, parameter in model.named_parameters() if "pooler" not in name]
+        parameter.data = (
+            parameter.data.clone()
+        )  # as train does: where a number lies in memory can decide its last bit
+    trained = [
+        parameter
+        for name, parameter in model.named_parameters()
+        if "pooler" not in name
+    ]
     torch.manual_seed(seed)
     return model, loop.adamw(trained, lr=1e-3, weight_decay=0.01)
 
 
 def advance(model, optimizer, steps, done=0):
     """The losses of the next ``steps`` steps on the five pairs, after ``done`` others."""
-    return [step.loss for step in fit(model, pair_loss, [five] * steps, optimizer, lambda step: 1.0, start=done)]
+    return [
+        step.loss
+        for step in fit(
+            model, pair_loss, [five] * steps, optimizer, lambda step: 1.0, start=done
+        )
+    ]
 
 
 cpu = torch.device("cpu")
@@ -257,26 +350,48 @@ with tempfile.TemporaryDirectory() as folder:
     state = Path(folder) / "state"
     model, optimizer = begin(seed=0)
     advance(model, optimizer, 4)
-    save_state(state, model, optimizer, random_state(cpu), RunState(step=4), data="the five pairs")
-    print([f"{file.name}, {file.stat().st_size:,} bytes" for file in sorted(state.iterdir())])
+    save_state(
+        state,
+        model,
+        optimizer,
+        random_state(cpu),
+        RunState(step=4),
+        data="the five pairs",
+    )
+    print(
+        [
+            f"{file.name}, {file.stat().st_size:,} bytes"
+            for file in sorted(state.iterdir())
+        ]
+    )
 
     continued = {}
     for kept in ("everything", "no random state", "no moments", "weights only"):
         model, optimizer = begin(seed=99)  # the next day: another process, another seed
-        progress, randomness = load_state(state, model, optimizer, data="the five pairs")
+        progress, randomness = load_state(
+            state, model, optimizer, data="the five pairs"
+        )
         if kept in ("everything", "no moments"):
             set_random_state(randomness, cpu)
         if kept in ("no moments", "weights only"):
             optimizer.state.clear()
-        continued[kept] = advance(model, optimizer, 8 - progress.step, done=progress.step)
+        continued[kept] = advance(
+            model, optimizer, 8 - progress.step, done=progress.step
+        )
 
 print(f"{'never stopped':16}", *(f"{loss:.8f}" for loss in straight[4:]))
 for kept, found in continued.items():
     print(f"{kept:16}", *(f"{loss:.8f}" for loss in found))
 assert continued["everything"] == straight[4:], "equal, not nearly equal: every bit"
-assert continued["no moments"][0] == straight[4], "the first loss needs the weights and the dropout only"
-assert continued["no moments"][1] != straight[5], "the next one shows that AdamW had forgotten"
-assert continued["no random state"][0] != straight[4], "other dropout masks, another loss at once"
+assert continued["no moments"][0] == straight[4], (
+    "the first loss needs the weights and the dropout only"
+)
+assert continued["no moments"][1] != straight[5], (
+    "the next one shows that AdamW had forgotten"
+)
+assert continued["no random state"][0] != straight[4], (
+    "other dropout masks, another loss at once"
+)
 assert continued["weights only"][0] != straight[4], "what most scripts save"
 
 # %% [markdown]
@@ -292,9 +407,14 @@ assert continued["weights only"][0] != straight[4], "what most scripts save"
 
 # %%
 encoder = SentenceEncoder.load(find_model("all-MiniLM-L6-v2"))
-pairs, dev = load_scored_pairs("stsb", "train")[::12], load_scored_pairs("stsb", "dev")[::6]
+pairs, dev = (
+    load_scored_pairs("stsb", "train")[::12],
+    load_scored_pairs("stsb", "dev")[::6],
+)
 both = [*pairs, *dev]
-vectors = encoder.encode([pair.sentence1 for pair in both] + [pair.sentence2 for pair in both])
+vectors = encoder.encode(
+    [pair.sentence1 for pair in both] + [pair.sentence2 for pair in both]
+)
 u, v = torch.from_numpy(vectors).chunk(2)  # (N, D) each, training rows first
 targets = torch.tensor([pair.score / 5 for pair in both])
 N, width = len(pairs), u.shape[1]
@@ -310,29 +430,48 @@ def run(first_weights, order, schedule="linear"):
     head = siamese(width)
     optimizer = loop.adamw(list(head.parameters()), lr=5e-3, weight_decay=0.0)
     generator = torch.Generator().manual_seed(order)
-    batches = [rows for _ in range(5) for rows in length_grouped_batches([1] * N, 32, generator)]  # five epochs
-    share = partial(SCHEDULES[schedule], warmup=round(0.1 * len(batches)), total=len(batches))
+    batches = [
+        rows
+        for _ in range(5)
+        for rows in length_grouped_batches([1] * N, 32, generator)
+    ]  # five epochs
+    share = partial(
+        SCHEDULES[schedule], warmup=round(0.1 * len(batches)), total=len(batches)
+    )
     for _ in fit(head, head_loss, batches, optimizer, share, clip=1.0):
         pass
     with torch.no_grad():
-        return 100 * metrics.spearman(head(u[N:], v[N:]).squeeze(-1).numpy(), targets[N:].numpy())
+        return 100 * metrics.spearman(
+            head(u[N:], v[N:]).squeeze(-1).numpy(), targets[N:].numpy()
+        )
 
 
 seeds = range(20)
-scores = {schedule: np.array([run(seed, seed, schedule) for seed in seeds]) for schedule in ("linear", "cosine")}
+scores = {
+    schedule: np.array([run(seed, seed, schedule) for seed in seeds])
+    for schedule in ("linear", "cosine")
+}
 alone = {
     "first weights": np.array([run(seed, 0) for seed in seeds[:10]]),
     "order of rows": np.array([run(0, seed) for seed in seeds[:10]]),
 }
 for name, found in (scores | alone).items():
     low, high = found.min(), found.max()
-    print(f"{name:14} mean {found.mean():.2f}  deviation {found.std(ddof=1):.2f}  from {low:.2f} to {high:.2f}")
+    print(
+        f"{name:14} mean {found.mean():.2f}  deviation {found.std(ddof=1):.2f}  from {low:.2f} to {high:.2f}"
+    )
 plain = 100 * metrics.spearman((u[N:] * v[N:]).sum(1).numpy(), targets[N:].numpy())
 print(f"the plain cosine of the same vectors: {plain:.2f}")
 assert run(3, 3) == scores["linear"][3], "the same seed, the same bits"
-assert np.ptp(scores["linear"]) > 3, "another seed, some other score: several points apart"
-assert all(found.std(ddof=1) > 0.3 for found in alone.values()), "and both the weights and the order do it"
-assert plain > max(scores["linear"]), "and no head that learned from 480 pairs is as good as none"
+assert np.ptp(scores["linear"]) > 3, (
+    "another seed, some other score: several points apart"
+)
+assert all(found.std(ddof=1) > 0.3 for found in alone.values()), (
+    "and both the weights and the order do it"
+)
+assert plain > max(scores["linear"]), (
+    "and no head that learned from 480 pairs is as good as none"
+)
 
 # %% [markdown]
 # (480 pairs are few for 300,000 new numbers. The spread is what we are after here.)
@@ -345,7 +484,9 @@ print(f"of all pairs of a cosine run and a linear run, cosine wins {100 * wins:.
 gain = scores["linear"] - scores["cosine"]  # seed by seed
 unpaired = np.sqrt(sum(found.var(ddof=1) / len(found) for found in scores.values()))
 paired = gain.std(ddof=1) / np.sqrt(len(gain))
-print(f"linear is better by {gain.mean():.2f}; standard error {unpaired:.2f}, compared seed by seed {paired:.2f}")
+print(
+    f"linear is better by {gain.mean():.2f}; standard error {unpaired:.2f}, compared seed by seed {paired:.2f}"
+)
 assert 0.1 < wins < 0.45, "try each once, and you will often be told the opposite"
 assert gain.mean() > 2 * paired, "twenty seeds can tell"
 assert paired < 0.7 * unpaired, "and they tell more when both sides use the same seeds"
@@ -370,20 +511,38 @@ for name, mistake in MISTAKES.items():
 
 
 def draw(plt):
-    drawn, (left, middle, right) = plt.subplots(1, 3, figsize=(8.4, 2.7), layout="constrained", width_ratios=(2, 3, 2))
+    drawn, (left, middle, right) = plt.subplots(
+        1, 3, figsize=(8.4, 2.7), layout="constrained", width_ratios=(2, 3, 2)
+    )
     shades = ("#1f4e79", "#3b7ab8", "#8bb8de")
     for (name, schedule), shade in zip(SCHEDULES.items(), shades, strict=True):
-        left.plot([schedule(step, 20, 200) for step in range(201)], color=shade, label=name)
+        left.plot(
+            [schedule(step, 20, 200) for step in range(201)], color=shade, label=name
+        )
     left.set(xlabel="step", ylabel="share of the peak rate", title="Three schedules")
     left.legend(frameon=False)
-    middle.plot(golden["losses"], "o", color="#c0392b", markersize=7, fillstyle="none", label="reference")
+    middle.plot(
+        golden["losses"],
+        "o",
+        color="#c0392b",
+        markersize=7,
+        fillstyle="none",
+        label="reference",
+    )
     middle.plot(trace, "-", color="#1f4e79", label="ours")
     for name, style in (("warm-up off by one", "--"), ("no bias correction", ":")):
         middle.plot(wrong[name], style, color="#888888", label=name)
     middle.set(xlabel="step", ylabel="loss", title="Ten losses", ylim=(-0.02, 0.5))
     middle.legend(frameon=False, ncols=2, fontsize=8)
-    right.plot([0, 1], list(scores.values()), color="#3b7ab8", linewidth=0.7, antialiased=False)
-    right.plot([0, 1], [found.mean() for found in scores.values()], color="#c0392b", linewidth=3)
+    right.plot(
+        [0, 1], list(scores.values()), color="#3b7ab8", linewidth=0.7, antialiased=False
+    )
+    right.plot(
+        [0, 1],
+        [found.mean() for found in scores.values()],
+        color="#c0392b",
+        linewidth=3,
+    )
     right.set_xticks(range(len(scores)), scores)
     right.set(xlim=(-0.3, 1.3), ylabel="dev Spearman x 100", title="Twenty seeds each")
     return drawn
@@ -426,7 +585,15 @@ def walk(gradients):
     x, m, v = torch.zeros(1, dtype=torch.float64), torch.zeros(1), torch.zeros(1)
     steps = []
     for step, gradient in enumerate(gradients, start=1):
-        new, m, v = adamw_step(x, torch.tensor([gradient], dtype=torch.float64), m, v, step, lr=0.1, weight_decay=0.0)
+        new, m, v = adamw_step(
+            x,
+            torch.tensor([gradient], dtype=torch.float64),
+            m,
+            v,
+            step,
+            lr=0.1,
+            weight_decay=0.0,
+        )
         steps.append((x - new).item())
         x = new
     return np.array(steps)
@@ -434,7 +601,9 @@ def walk(gradients):
 
 gradients = np.array([1.0, 2.0, -1.0, 0.5, 1.5])
 print(walk(gradients), walk(1000 * gradients), sep="\n")
-assert largest_difference(walk(gradients), walk(1000 * gradients)) < 1e-8, "nothing else: the scale cancels"
+assert largest_difference(walk(gradients), walk(1000 * gradients)) < 1e-8, (
+    "nothing else: the scale cancels"
+)
 guess.answer("stay as they are")
 
 # %% [markdown]
@@ -442,7 +611,11 @@ guess.answer("stay as they are")
 # happens to the steps after it, without and with clipping to 1?
 
 # %%
-guess = predict("12.3", "Without clipping, the steps after the spike are ...", ["larger", "as before", "smaller"])
+guess = predict(
+    "12.3",
+    "Without clipping, the steps after the spike are ...",
+    ["larger", "as before", "smaller"],
+)
 
 # %%
 spike = np.array([1.0] * 5 + [100.0] + [1.0] * 20)
@@ -463,12 +636,24 @@ guess.answer("smaller")
 # are from the reference, and the last loss.
 
 # %%
-print(f"{'the right code':32} {largest_difference(trace, golden['losses']):8.1e}   last loss {trace[-1]:.4f}")
+print(
+    f"{'the right code':32} {largest_difference(trace, golden['losses']):8.1e}   last loss {trace[-1]:.4f}"
+)
 for name, found in wrong.items():
-    print(f"{name:32} {largest_difference(found, golden['losses']):8.1e}   last loss {found[-1]:.4f}")
-assert {"warm-up off by one", "no bias correction", "weight decay coupled"} <= wrong.keys(), "they are among them"
-assert min(largest_difference(found, golden["losses"]) for found in wrong.values()) > 1e-5, "far outside 1e-9"
-assert max(found[-1] for found in wrong.values()) < 0.1, "and yet all of them train: the loss falls from 0.27"
+    print(
+        f"{name:32} {largest_difference(found, golden['losses']):8.1e}   last loss {found[-1]:.4f}"
+    )
+assert {
+    "warm-up off by one",
+    "no bias correction",
+    "weight decay coupled",
+} <= wrong.keys(), "they are among them"
+assert (
+    min(largest_difference(found, golden["losses"]) for found in wrong.values()) > 1e-5
+), "far outside 1e-9"
+assert max(found[-1] for found in wrong.values()) < 0.1, (
+    "and yet all of them train: the loss falls from 0.27"
+)
 
 # %% [markdown]
 # And those inside AdamW's step, on one parameter that is 1 and gets the gradient 4 three times, lr 0.1, decay 0.01. By
@@ -482,7 +667,9 @@ def three_steps():
     x, m, v = torch.ones(1, dtype=torch.float64), torch.zeros(1), torch.zeros(1)
     found = []
     for step in (1, 2, 3):
-        x, m, v = loop.adamw_step(x, torch.tensor([4.0], dtype=torch.float64), m, v, step, lr=0.1)
+        x, m, v = loop.adamw_step(
+            x, torch.tensor([4.0], dtype=torch.float64), m, v, step, lr=0.1
+        )
         found.append(round(x.item(), 6))
     return found
 
@@ -490,15 +677,28 @@ def three_steps():
 right = three_steps()
 print(f"{'the right code':24} {right}")
 places = {}
-for name in ("decay in the gradient", "decay without lr", "averages not corrected", "step counted from 0"):
+for name in (
+    "decay in the gradient",
+    "decay without lr",
+    "averages not corrected",
+    "step counted from 0",
+):
     with planted(MISTAKES[name]):
         places[name] = three_steps()
     print(f"{name:24} {places[name]}")
 assert right[0] == 0.899, "by hand"
-assert places["decay in the gradient"][0] == 0.9, "divided by the root like the rest, the decay is gone"
-assert places["decay without lr"][0] == 0.89, "0.01 of the parameter in each step: after 100 steps two thirds are lost"
-assert abs(places["averages not corrected"][0] - (0.999 - 0.1 * 0.4 / 0.016**0.5)) < 1e-6, "a step of 3.2 times lr"
-assert places["step counted from 0"][0] == right[0] != places["step counted from 0"][1], "right once, then behind"
+assert places["decay in the gradient"][0] == 0.9, (
+    "divided by the root like the rest, the decay is gone"
+)
+assert places["decay without lr"][0] == 0.89, (
+    "0.01 of the parameter in each step: after 100 steps two thirds are lost"
+)
+assert (
+    abs(places["averages not corrected"][0] - (0.999 - 0.1 * 0.4 / 0.016**0.5)) < 1e-6
+), "a step of 3.2 times lr"
+assert (
+    places["step counted from 0"][0] == right[0] != places["step counted from 0"][1]
+), "right once, then behind"
 
 # %% [markdown]
 # Which of them would the score have told you? Take *warm-up off by one* to the heads: twenty seeds, each with the right
@@ -509,11 +709,19 @@ with planted(MISTAKES["warm-up off by one"]):
     mistaken = np.array([run(seed, seed) for seed in seeds])
 differences = mistaken - scores["linear"]  # (20,), seed by seed
 error = differences.std(ddof=1) / len(seeds) ** 0.5  # of their mean
-print(f"right {scores['linear'].mean():.2f}, wrong {mistaken.mean():.2f}; deviation {scores['linear'].std(ddof=1):.2f}")
+print(
+    f"right {scores['linear'].mean():.2f}, wrong {mistaken.mean():.2f}; deviation {scores['linear'].std(ddof=1):.2f}"
+)
 print(f"by pairs of one seed {differences.mean():+.2f} ± {error:.2f}")
-assert abs(differences.mean()) < scores["linear"].std(ddof=1), "one run could not tell them apart"
-assert differences.mean() > 2 * error, "twenty pairs can, and the mistake is the better of the two"
-assert largest_difference(mistaken, scores["linear"]) > 0, "though every single number is another"
+assert abs(differences.mean()) < scores["linear"].std(ddof=1), (
+    "one run could not tell them apart"
+)
+assert differences.mean() > 2 * error, (
+    "twenty pairs can, and the mistake is the better of the two"
+)
+assert largest_difference(mistaken, scores["linear"]) > 0, (
+    "though every single number is another"
+)
 torch.set_num_threads(threads)
 
 # %% [markdown]
@@ -529,10 +737,14 @@ torch.set_num_threads(threads)
 
 # %%
 total, warmup = 1000, 100
-cut_short = [loop.linear_schedule(step, warmup, total - warmup) for step in range(total)]
+cut_short = [
+    loop.linear_schedule(step, warmup, total - warmup) for step in range(total)
+]
 idle = sum(share == 0 for share in cut_short[1:])  # step 0 has rate 0 in any warm-up
 last = loop.linear_schedule(total - 1, warmup, total)  # with the right total
-print(f"{idle} of {total} steps at a rate of 0; with the right total the last one has {last:.4f} of the peak")
+print(
+    f"{idle} of {total} steps at a rate of 0; with the right total the last one has {last:.4f} of the peak"
+)
 assert idle == 100, "the last tenth of the data is read, paid for, and not learned from"
 assert max(cut_short) == 1, "and a plot of its first half shows nothing"
 
@@ -550,7 +762,9 @@ flag = "False"
 print(bool(flag))
 assert flag, "which is why a flag is a bool and not its name"
 try:
-    torch.utils.data.default_collate([torch.tensor([101, 4937, 102]), torch.tensor([101, 102])])
+    torch.utils.data.default_collate(
+        [torch.tensor([101, 4937, 102]), torch.tensor([101, 102])]
+    )
     raise AssertionError("two lengths in one batch")
 except RuntimeError as error:
     print(error)

@@ -32,18 +32,28 @@ from minisbert.data.sources import load_scored_pairs
 from minisbert.diagnosis.mistakes.planting import Mistake
 from minisbert.folder.find import find_model
 from minisbert.models import batching
-from minisbert.models.batching import budgeted_batches, packed_batches, same_text, tokenize, unpack
+from minisbert.models.batching import (
+    budgeted_batches,
+    packed_batches,
+    same_text,
+    tokenize,
+    unpack,
+)
 from minisbert.models.guards import evaluating
 from minisbert.system.devices import choose_dtype
 
-encoder = SentenceEncoder.load(find_model("all-MiniLM-L6-v2"))  # the book's: easy to follow, and what is to be beaten
+encoder = SentenceEncoder.load(
+    find_model("all-MiniLM-L6-v2")
+)  # the book's: easy to follow, and what is to be beaten
 fast_encoder = minisbert.SentenceEncoder.load("all-MiniLM-L6-v2")
 pairs = load_scored_pairs("stsb", "test")[::20]
 texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
 ids = encoder.tokenizer.encode(texts).ids
 lengths = [len(row) for row in ids]
 N = len(texts)
-print(f"{N} sentences of {min(lengths)} to {max(lengths)} tokens, {sum(lengths):,} in all")
+print(
+    f"{N} sentences of {min(lengths)} to {max(lengths)} tokens, {sum(lengths):,} in all"
+)
 
 # %% [markdown]
 # ## The question
@@ -68,10 +78,16 @@ D, F = config.hidden_size, config.intermediate_size
 dense = 4 * D * D + 2 * D * F
 for T in (14, 64, 512):
     between = 2 * T * D
-    print(f"T = {T:3}: {dense:,} + {between:,} multiplications a token and layer, attention {between / dense:.1%}")
-assert dense > 16 * 2 * 128 * D, "for sentences the time goes into the dense layers: it follows the tokens"
+    print(
+        f"T = {T:3}: {dense:,} + {between:,} multiplications a token and layer, attention {between / dense:.1%}"
+    )
+assert dense > 16 * 2 * 128 * D, (
+    "for sentences the time goes into the dense layers: it follows the tokens"
+)
 padded_to_128 = 1 - sum(lengths) / (128 * N)
-print(f"all padded to 128, as this model's tokenizer.json asks for: {padded_to_128:.0%} of the tokens are pads")
+print(
+    f"all padded to 128, as this model's tokenizer.json asks for: {padded_to_128:.0%} of the tokens are pads"
+)
 assert padded_to_128 > 0.8, "every sentence is 128 tokens long, whatever it says"
 
 # %% [markdown]
@@ -80,14 +96,21 @@ assert padded_to_128 > 0.8, "every sentence is 128 tokens long, whatever it says
 # **Pads.** Three rows of 2, 4 and 3 tokens in one rectangle, and rows of like length together:
 
 # %%
-batch, mask = pad_batch([[101, 102], [101, 7592, 2088, 102], [101, 7592, 102]], pad_id=0)
+batch, mask = pad_batch(
+    [[101, 102], [101, 7592, 2088, 102], [101, 7592, 102]], pad_id=0
+)
 print(batch, mask.int(), sep="\n")
 assert mask.sum() / mask.numel() == 0.75, "a quarter of it is pads"
-assert pad_batch([[101, 102], [101, 102]], pad_id=0)[1] is None, "rows of one length: nothing to hide, no mask"
+assert pad_batch([[101, 102], [101, 102]], pad_id=0)[1] is None, (
+    "rows of one length: nothing to hide, no mask"
+)
 
 # rows of like length in one batch, longest first, no more tokens than the budget: the pads become few
 print(budgeted_batches([3, 9, 4, 4, 3, 9], batch_tokens=20))
-assert budgeted_batches([3, 9, 4, 4, 3, 9], batch_tokens=20) == [[1, 5], [2, 3, 0, 4]], "18 and 16, 2 of them pads"
+assert budgeted_batches([3, 9, 4, 4, 3, 9], batch_tokens=20) == [
+    [1, 5],
+    [2, 3, 0, 4],
+], "18 and 16, 2 of them pads"
 
 # %% [markdown]
 # **Several texts in one row.** Pads become fewer still if short texts are **packed**: they share a row, one after the
@@ -102,8 +125,12 @@ two_texts = ["A cat.", "Snow."]
 (shared,) = packed_batches(tokenize(encoder.tokenizer, two_texts)[0], batch_tokens=64)
 together = same_text(shared.text_index)  # (1, 1, T, T)
 print(shared.ids, shared.positions, shared.text_index, together[0, 0].int(), sep="\n")
-assert shared.positions.tolist() == [[0, 1, 2, 3, 4, 0, 1, 2, 3, 0, 0, 0]], "5 tokens, 4 tokens, 3 pads to make 12"
-assert together.sum() == 5 * 5 + 4 * 4 + 3 * 3, "blocks on the diagonal, and the pads among themselves"
+assert shared.positions.tolist() == [[0, 1, 2, 3, 4, 0, 1, 2, 3, 0, 0, 0]], (
+    "5 tokens, 4 tokens, 3 pads to make 12"
+)
+assert together.sum() == 5 * 5 + 4 * 4 + 3 * 3, (
+    "blocks on the diagonal, and the pads among themselves"
+)
 
 # %% [markdown]
 # The rest of a row is nothing but other people's mail, and nobody opens it. The same forward as ever; `unpack` hands
@@ -111,10 +138,19 @@ assert together.sum() == 5 * 5 + 4 * 4 + 3 * 3, "blocks on the diagonal, and the
 
 # %%
 with evaluating(encoder):
-    hidden = encoder.bert(shared.ids, together, positions=shared.positions)  # (1, 12, D)
+    hidden = encoder.bert(
+        shared.ids, together, positions=shared.positions
+    )  # (1, 12, D)
     found = normalize(pooling.mean_pool(*unpack(hidden, shared.places)))  # (2, D)
-alone = torch.stack([torch.from_numpy(encoder.encode([two_texts[number]])[0]) for number in shared.texts])
-print(f"largest difference from the texts alone: {largest_difference(found, alone):.1e}")
+alone = torch.stack(
+    [
+        torch.from_numpy(encoder.encode([two_texts[number]])[0])
+        for number in shared.texts
+    ]
+)
+print(
+    f"largest difference from the texts alone: {largest_difference(found, alone):.1e}"
+)
 assert largest_difference(found, alone) < 1e-6, "the same vectors, up to rounding"
 
 # %% [markdown]
@@ -127,10 +163,16 @@ keys, _ = tokenize(encoder.tokenizer, texts)
 own, cost = batching.ROW, {}
 for batching.ROW in (16, 32, own, 128, 512):
     shapes = [batch.ids.shape for batch in packed_batches(keys, batch_tokens=2048)]
-    cost[batching.ROW] = sum(B * T * (dense + 2 * T * D) for B, T in shapes) / useful - 1
-    print(f"rows of {batching.ROW:3} tokens, batches: {len(shapes):2}, computed for nothing: {cost[batching.ROW]:5.1%}")
+    cost[batching.ROW] = (
+        sum(B * T * (dense + 2 * T * D) for B, T in shapes) / useful - 1
+    )
+    print(
+        f"rows of {batching.ROW:3} tokens, batches: {len(shapes):2}, computed for nothing: {cost[batching.ROW]:5.1%}"
+    )
 batching.ROW = own
-assert min(cost, key=cost.get) == own == 60, "about 60: shorter rows have gaps, longer ones pay for the mask"
+assert min(cost, key=cost.get) == own == 60, (
+    "about 60: shorter rows have gaps, longer ones pay for the mask"
+)
 
 # %% [markdown]
 # **Fused operations.** The formulas of `bert.py` go over the numbers many times: `layer_norm` takes a mean, subtracts
@@ -150,10 +192,14 @@ def fused(choice, function, *inputs, **named):
 
 
 tiny = SentenceEncoder.load(TINY).double()
-batch, mask = pad_batch([row[:20] for row in tiny.tokenizer.encode(texts[:8]).ids], tiny.tokenizer.pad_id)
+batch, mask = pad_batch(
+    [row[:20] for row in tiny.tokenizer.encode(texts[:8]).ids], tiny.tokenizer.pad_id
+)
 with evaluating(tiny):
     both = [fused(choice, tiny.bert, batch, mask)[mask] for choice in (False, True)]
-print(f"hidden states written out and fused: largest difference {largest_difference(*both):.1e}")
+print(
+    f"hidden states written out and fused: largest difference {largest_difference(*both):.1e}"
+)
 assert largest_difference(*both) < 1e-10, "the same numbers"
 
 
@@ -169,17 +215,29 @@ def milliseconds(function, *inputs, **named):
 
 
 generator = torch.Generator().manual_seed(0)
-x, wide = (torch.randn(2048, width, generator=generator) for width in (D, F))  # of a batch of 2,048 tokens
-query, key, value = torch.randn(3, 32, config.num_attention_heads, 64, 32, generator=generator)
+x, wide = (
+    torch.randn(2048, width, generator=generator) for width in (D, F)
+)  # of a batch of 2,048 tokens
+query, key, value = torch.randn(
+    3, 32, config.num_attention_heads, 64, 32, generator=generator
+)
 norm = encoder.bert.layers[0].attention_norm
 with torch.inference_mode():
     for name, call in {
         "gelu": (bert.gelu, wide),
         "layer_norm": (norm, x),
-        "attention": (bert.attention, query, key, value, same_text(torch.arange(64).expand(32, 64) // 16)),
+        "attention": (
+            bert.attention,
+            query,
+            key,
+            value,
+            same_text(torch.arange(64).expand(32, 64) // 16),
+        ),
     }.items():
         slow, quick = (milliseconds(fused, choice, *call) for choice in (False, True))
-        print(f"{name:12} written out {slow:5.2f} ms, fused {quick:5.2f} ms, {slow / quick:4.1f} times as fast")
+        print(
+            f"{name:12} written out {slow:5.2f} ms, fused {quick:5.2f} ms, {slow / quick:4.1f} times as fast"
+        )
 
 # %% [markdown]
 # **The compiler** does the same with formulas that nobody has fused by hand, yours for example. It first runs the
@@ -191,14 +249,18 @@ operations = []
 
 
 def note(graph, inputs):
-    operations.extend(node.name for node in graph.graph.nodes if node.op.startswith("call_"))
+    operations.extend(
+        node.name for node in graph.graph.nodes if node.op.startswith("call_")
+    )
     return graph
 
 
 with torch.no_grad():
     torch.compile(norm, backend=note)(x)
 print(len(operations), "operations:", ", ".join(operations))
-assert len(operations) == 9, "seven of them go over all T D numbers; adding eps and the root only over T"
+assert len(operations) == 9, (
+    "seven of them go over all T D numbers; adding eps and the root only over T"
+)
 
 # %% [markdown]
 # Then it writes C++ for it. `compile_package` of `compiled/package.py` does that ahead of time, into a file that
@@ -208,16 +270,35 @@ assert len(operations) == 9, "seven of them go over all T D numbers; adding eps 
 # %%
 def shortened(source):
     """The loops of a generated C++ file, without casts, guards and lone brackets."""
-    lines = [line for line in source.splitlines() if line.strip(" {}") and "C10_LIKELY" not in line]
-    ends = [number for number, line in enumerate(lines) if "for(int64_t x0" in line or ".store(" in line]
-    text = textwrap.dedent("\n".join(lines[ends[0] : ends[-1] + 1])).replace("at::vec::", "").replace("384L", "384")
+    lines = [
+        line
+        for line in source.splitlines()
+        if line.strip(" {}") and "C10_LIKELY" not in line
+    ]
+    ends = [
+        number
+        for number, line in enumerate(lines)
+        if "for(int64_t x0" in line or ".store(" in line
+    ]
+    text = (
+        textwrap.dedent("\n".join(lines[ends[0] : ends[-1] + 1]))
+        .replace("at::vec::", "")
+        .replace("384L", "384")
+    )
     text = re.sub(r"static_cast<\w+>\(([^()]+?)L?\)", r"\1", text)
     text = re.sub(r"vec_reduce_all<.*, (\w+)\);", r"sum(\1);", text)
-    return text.replace("Vectorized<float>::loadu", "load").replace("Vectorized<float>", "Vector").replace("    ", "  ")
+    return (
+        text.replace("Vectorized<float>::loadu", "load")
+        .replace("Vectorized<float>", "Vector")
+        .replace("    ", "  ")
+    )
 
 
 # %%
-folder, ways = tempfile.TemporaryDirectory(), {"written out": norm, "fused": lambda x: fused(True, norm, x)}
+folder, ways = (
+    tempfile.TemporaryDirectory(),
+    {"written out": norm, "fused": lambda x: fused(True, norm, x)},
+)
 package = Path(folder.name) / "layer_norm.pt2"
 try:
     compile_package(norm, [x], package, {"model": "one LayerNorm"})
@@ -226,10 +307,16 @@ except InputError as error:
     print(f"the compiled steps are left out: {error}")
 else:
     with zipfile.ZipFile(package) as archive:
-        source = next(archive.read(name).decode() for name in archive.namelist() if name.endswith(".kernel.cpp"))
+        source = next(
+            archive.read(name).decode()
+            for name in archive.namelist()
+            if name.endswith(".kernel.cpp")
+        )
     print(shortened(source))
     assert source.count('extern "C"') == 1, "nine operations have become one function"
-    assert largest_difference(ways["compiled"](x)[0], norm(x)) < 1e-5, "which computes the same"
+    assert largest_difference(ways["compiled"](x)[0], norm(x)) < 1e-5, (
+        "which computes the same"
+    )
 
 # %% [markdown]
 # One loop over the tokens, `x0`, which OpenMP shares out among the cores. In it three short ones over the D numbers of
@@ -239,7 +326,11 @@ else:
 
 # %%
 with torch.inference_mode():
-    print(", ".join(f"{name} {milliseconds(call, x):.2f} ms" for name, call in ways.items()))
+    print(
+        ", ".join(
+            f"{name} {milliseconds(call, x):.2f} ms" for name, call in ways.items()
+        )
+    )
 
 # %% [markdown]
 # The gain comes from a whole encoder: the compiler also fuses across the formulas, calls no Python in between, and lays
@@ -252,12 +343,18 @@ if "compiled" in ways:
     package = Path(folder.name) / "tiny.pt2"
     compile_encoder(eager_tiny, TINY, "float32", package)
     compiled_tiny = minisbert.load(TINY, compiled=package)
-    apart = largest_difference(compiled_tiny.encode(texts[:20]), eager_tiny.encode(texts[:20]))
-    print(f"{package.name}: {package.stat().st_size / 1e6:.1f} MB, vectors differ by {apart:.1e}")
+    apart = largest_difference(
+        compiled_tiny.encode(texts[:20]), eager_tiny.encode(texts[:20])
+    )
+    print(
+        f"{package.name}: {package.stat().st_size / 1e6:.1f} MB, vectors differ by {apart:.1e}"
+    )
     for name, each in {"eager": eager_tiny, "compiled": compiled_tiny}.items():
         print(f"one sentence, {name}: {milliseconds(each.encode, texts[:1]):.2f} ms")
     assert apart < 2e-6, "the same vectors"
-    assert not hasattr(compiled_tiny, "parameters"), "and nothing that one could train: it cannot go stale"
+    assert not hasattr(compiled_tiny, "parameters"), (
+        "and nothing that one could train: it cannot go stale"
+    )
 folder.cleanup()  # what was loaded stays loaded
 
 # %% [markdown]
@@ -278,8 +375,12 @@ def padded(name, batches):
     vectors, tokens[name] = torch.empty(N, D), 0
     with evaluating(encoder):
         for rows in batches:
-            batch, mask = pad_batch([ids[row] for row in rows], encoder.tokenizer.pad_id)  # (B, T)
-            vectors[rows] = normalize(pooling.mean_pool(encoder.bert(batch, mask), mask))
+            batch, mask = pad_batch(
+                [ids[row] for row in rows], encoder.tokenizer.pad_id
+            )  # (B, T)
+            vectors[rows] = normalize(
+                pooling.mean_pool(encoder.bert(batch, mask), mask)
+            )
             tokens[name] += batch.numel()
     return vectors
 
@@ -317,19 +418,30 @@ for name in list(forms)[: 1 + ("bfloat16" in ladder)]:
         print(f"{name}: {error}")
 
 vectors, seconds = {}, {name: [] for name in ladder}
-for turn in range(4):  # in alternation: a slow moment of the machine hits all of them alike
+for turn in range(
+    4
+):  # in alternation: a slow moment of the machine hits all of them alike
     for name, step in ladder.items():
         started = time.perf_counter()
         vectors[name] = step(name)
-        seconds[name] += [time.perf_counter() - started] if turn else []  # the first is to warm up
+        seconds[name] += (
+            [time.perf_counter() - started] if turn else []
+        )  # the first is to warm up
 
 # %%
 rate = {name: N / statistics.median(found) for name, found in seconds.items()}
 first = next(iter(ladder))
-print(f"{'':20}{'tokens':>8}{'wasted':>9}{'sentences/s':>13}{'factor':>8}{'difference':>12}")
+print(
+    f"{'':20}{'tokens':>8}{'wasted':>9}{'sentences/s':>13}{'factor':>8}{'difference':>12}"
+)
 for name, found in vectors.items():
-    waste, distance = 1 - sum(lengths) / tokens[name], largest_difference(found, vectors[first])
-    print(f"{name:20}{tokens[name]:8,}{waste:9.1%}{rate[name]:13.0f}{rate[name] / rate[first]:8.1f}{distance:12.1e}")
+    waste, distance = (
+        1 - sum(lengths) / tokens[name],
+        largest_difference(found, vectors[first]),
+    )
+    print(
+        f"{name:20}{tokens[name]:8,}{waste:9.1%}{rate[name]:13.0f}{rate[name] / rate[first]:8.1f}{distance:12.1e}"
+    )
 
 # %% [markdown]
 # The times are those of your machine, a second long, and will be others tomorrow; how many tokens were computed is a
@@ -337,11 +449,17 @@ for name, found in vectors.items():
 # where 14 would do, a few times each. `python -m benchmarks.ladder` measures with more care.
 
 # %%
-assert tokens["sorted by length"] < 0.8 * tokens["padded, as given"], "neighbours of like length: fewer pads"
+assert tokens["sorted by length"] < 0.8 * tokens["padded, as given"], (
+    "neighbours of like length: fewer pads"
+)
 assert sum(lengths) <= tokens["packed"] < 1.1 * sum(lengths), "hardly any"
 for name in ("sorted by length", "packed", "fused"):
-    assert largest_difference(vectors[name], vectors[first]) < 2e-6, f"{name}: the same vectors"
-assert largest_difference(fast_encoder.encode(texts), vectors["packed"]) < 2e-6, "and what encode gives is the top"
+    assert largest_difference(vectors[name], vectors[first]) < 2e-6, (
+        f"{name}: the same vectors"
+    )
+assert largest_difference(fast_encoder.encode(texts), vectors["packed"]) < 2e-6, (
+    "and what encode gives is the top"
+)
 
 # %% [markdown]
 # **bfloat16** keeps 8 bits of each number's dtype, float32 keeps 24. That is a rounding in the third digit in every
@@ -359,12 +477,16 @@ def spearman(vectors):
 if "bfloat16" in vectors:
     cosine = (vectors["bfloat16"] * vectors["fused"]).sum(1).min()
     points = [spearman(vectors[name]) for name in ("fused", "bfloat16")]
-    print(f"least cosine with the float32 vector {cosine:.5f}, Spearman {points[0]:.2f} and {points[1]:.2f}")
+    print(
+        f"least cosine with the float32 vector {cosine:.5f}, Spearman {points[0]:.2f} and {points[1]:.2f}"
+    )
     angle = math.degrees(math.acos(min(1.0, float(cosine))))
     print(f"an angle of {angle:.2f} degrees at most")
     assert angle < 2, "a degree or so is lost"
     assert abs(points[1] - points[0]) < 0.5, "the order of the pairs hardly changes"
-    assert largest_difference(vectors["bfloat16"], vectors["fused"]) > 2e-5, "but as parity it is a failure"
+    assert largest_difference(vectors["bfloat16"], vectors["fused"]) > 2e-5, (
+        "but as parity it is a failure"
+    )
 
 # %% [markdown]
 # ## The figure
@@ -374,7 +496,9 @@ if "bfloat16" in vectors:
 
 # %%
 def draw(plt):
-    drawn, (left, right) = plt.subplots(1, 2, figsize=(9, 2.8), layout="constrained", sharey=True)
+    drawn, (left, right) = plt.subplots(
+        1, 2, figsize=(9, 2.8), layout="constrained", sharey=True
+    )
     names = list(ladder)
     bars = left.barh(names, [rate[name] for name in names], color="#3b7ab8")
     left.bar_label(bars, fmt="%.0f", padding=3)
@@ -403,7 +527,9 @@ guess = predict("13.1", "Is one text at a time the fastest?", ["yes", "as a rule
 for budget in (1, 256, 2048):
     started = time.perf_counter()
     found = packed(f"budget {budget}", batch_tokens=budget)
-    print(f"at most {budget:5,} tokens in a batch: {N / (time.perf_counter() - started):6.0f} sentences/s")
+    print(
+        f"at most {budget:5,} tokens in a batch: {N / (time.perf_counter() - started):6.0f} sentences/s"
+    )
     assert largest_difference(found, vectors["packed"]) < 2e-6, "the same vectors"
 guess.answer("as a rule not")
 
@@ -415,11 +541,18 @@ guess.answer("as a rule not")
 # within windows of a shuffled file. What share of the tokens are pads, with windows of 1, 5 and 50 batches of 32?
 
 # %%
-guess = predict("13.2", "Windows of one batch: what share of the tokens are pads?", ["5 %", "20 %", "over 40 %"])
+guess = predict(
+    "13.2",
+    "Windows of one batch: what share of the tokens are pads?",
+    ["5 %", "20 %", "over 40 %"],
+)
 
 # %%
 train = load_scored_pairs("stsb", "train")[:2000]
-of_pairs = [max(map(len, encoder.tokenizer.encode([pair.sentence1, pair.sentence2]).ids)) for pair in train]
+of_pairs = [
+    max(map(len, encoder.tokenizer.encode([pair.sentence1, pair.sentence2]).ids))
+    for pair in train
+]
 
 
 def pads(batches):
@@ -430,7 +563,9 @@ def pads(batches):
 
 shares = {}
 for window in (1, 5, 50):
-    shares[window] = pads(length_grouped_batches(of_pairs, 32, torch.Generator().manual_seed(0), window))
+    shares[window] = pads(
+        length_grouped_batches(of_pairs, 32, torch.Generator().manual_seed(0), window)
+    )
     print(f"window {window:2}: {shares[window]:.1%} pads")
 assert shares[1] > 0.4, "a window of one batch sorts nothing"
 assert shares[50] < 0.1, "that is what train.py does"
@@ -447,17 +582,35 @@ embed = bert.Embeddings.forward
 ones = lambda text_index: torch.ones_like(same_text(text_index))  # noqa: E731
 along = lambda self, ids, types, positions=None: embed(self, ids, types)  # noqa: E731
 own = [
-    Mistake("mask forgotten", "texts of a row see each other", batching, "same_text", ones),
-    Mistake("positions run on", "positions run along the row", bert.Embeddings, "forward", along),
+    Mistake(
+        "mask forgotten", "texts of a row see each other", batching, "same_text", ones
+    ),
+    Mistake(
+        "positions run on",
+        "positions run along the row",
+        bert.Embeddings,
+        "forward",
+        along,
+    ),
 ]
 assert spearman(vectors["packed"]) > 75, "as it should be on these pairs"
 for mistake in own:
     with planted(mistake):
-        found, by_itself = packed(mistake.name), packed("one text a row", batch_tokens=1)
-    off, off_alone = (largest_difference(each, vectors["packed"]) for each in (found, by_itself))
+        found, by_itself = (
+            packed(mistake.name),
+            packed("one text a row", batch_tokens=1),
+        )
+    off, off_alone = (
+        largest_difference(each, vectors["packed"]) for each in (found, by_itself)
+    )
     cosine = (found * vectors["packed"]).sum(1).mean()
-    print(f"{mistake.name:16} off by {off:.2f}, mean cosine with the right vector {cosine:.2f}, Spearman", end=" ")
-    print(f"{spearman(vectors['packed']):.1f} to {spearman(found):.1f}; one text a row: off by {off_alone:.1e}")
+    print(
+        f"{mistake.name:16} off by {off:.2f}, mean cosine with the right vector {cosine:.2f}, Spearman",
+        end=" ",
+    )
+    print(
+        f"{spearman(vectors['packed']):.1f} to {spearman(found):.1f}; one text a row: off by {off_alone:.1e}"
+    )
     assert off > 0.05, "no rounding"
 assert off_alone < 2e-6, "wrong positions need two texts in a row: every demo is right"
 
@@ -476,15 +629,25 @@ with planted(MISTAKES["no 1/sqrt(K)"]):
     switched = fused(True, fast_encoder.encode, texts[:20])
     frozen = compiled_tiny and compiled_tiny.encode(texts[:20])
 right = vectors["packed"][:20]
-for name, found in {"the book": book, "encode": quick, "encode, FUSED": switched}.items():
+for name, found in {
+    "the book": book,
+    "encode": quick,
+    "encode, FUSED": switched,
+}.items():
     print(f"{name:14} changes by {largest_difference(found, right):.1e}")
 assert largest_difference(book, right) > 0.01, "the book shows the mistake"
-assert largest_difference(quick, book) < 2e-6, "and encode shows the same one: nothing goes around the book"
-assert largest_difference(switched, book) < 2e-6, "FUSED or not: what was replaced is the function, switch and all"
+assert largest_difference(quick, book) < 2e-6, (
+    "and encode shows the same one: nothing goes around the book"
+)
+assert largest_difference(switched, book) < 2e-6, (
+    "FUSED or not: what was replaced is the function, switch and all"
+)
 if compiled_tiny:
     apart = largest_difference(frozen, eager_tiny.encode(texts[:20]))
     print(f"{'compiled tiny':14} changes by {apart:.1e}")
-    assert apart < 2e-6, "a package is a photograph: it shows the code as it was when it was taken"
+    assert apart < 2e-6, (
+        "a package is a photograph: it shows the code as it was when it was taken"
+    )
 
 # %% [markdown]
 # Three rules follow. What you write yourself runs everywhere (lesson 15 counts the calls), except in a package: that
@@ -510,30 +673,63 @@ two = [lengths.index(min(lengths)), lengths.index(max(lengths))]
 changes = {}
 for name in ("mask by the pad's id", "pads in front", "mask the wrong way round"):
     with planted(MISTAKES[name]):
-        batch, mask = tokenizer.pad_batch([ids[row] for row in two], encoder.tokenizer.pad_id)
+        batch, mask = tokenizer.pad_batch(
+            [ids[row] for row in two], encoder.tokenizer.pad_id
+        )
     try:
         with torch.no_grad():
-            changes[name] = largest_difference(fast_encoder(batch, mask), vectors["packed"][two])
+            changes[name] = largest_difference(
+                fast_encoder(batch, mask), vectors["packed"][two]
+            )
         print(f"{name:26} largest change {changes[name]:.1e}")
     except ValueError as error:
         changes[name] = str(error)
         print(f"{name:26} refused: {error}")
-assert changes["mask by the pad's id"] < 2e-6, "right for as long as no text holds the pad's own token"
-assert changes["pads in front"] > 1e-2, "the words of the short one have moved to other positions"
-assert "no real token" in changes["mask the wrong way round"], "the longest row would be nothing but pads"
+assert changes["mask by the pad's id"] < 2e-6, (
+    "right for as long as no text holds the pad's own token"
+)
+assert changes["pads in front"] > 1e-2, (
+    "the words of the short one have moved to other positions"
+)
+assert "no real token" in changes["mask the wrong way round"], (
+    "the longest row would be nothing but pads"
+)
 
 # %%
 epochs = {}
-for name in (None, "not grouped by length", "short batches first", "last batch dropped"):
+for name in (
+    None,
+    "not grouped by length",
+    "short batches first",
+    "last batch dropped",
+):
     with planted(MISTAKES[name]) if name else nullcontext():
-        batches = data.length_grouped_batches(of_pairs, 32, torch.Generator().manual_seed(0))
-    begin, end = ([of_pairs[row] for rows in part for row in rows] for part in (batches[:6], batches[-6:]))
-    epochs[name] = pads(batches), sum(map(len, batches)), statistics.mean(begin), statistics.mean(end)
+        batches = data.length_grouped_batches(
+            of_pairs, 32, torch.Generator().manual_seed(0)
+        )
+    begin, end = (
+        [of_pairs[row] for rows in part for row in rows]
+        for part in (batches[:6], batches[-6:])
+    )
+    epochs[name] = (
+        pads(batches),
+        sum(map(len, batches)),
+        statistics.mean(begin),
+        statistics.mean(end),
+    )
     share, rows, begin, end = epochs[name]
-    print(f"{name or 'the right code':26} pads {share:.1%}, rows {rows}, mean length {begin:.0f} .. {end:.0f}")
-assert epochs["not grouped by length"][0] > 4 * epochs[None][0], "nothing wrong, only slow"
-assert epochs["short batches first"][3] > 2 * epochs["short batches first"][2], "the last thing learned is long"
-assert epochs["last batch dropped"][1] == 2000 // 32 * 32, "sixteen pairs are never seen, in this epoch or in any"
+    print(
+        f"{name or 'the right code':26} pads {share:.1%}, rows {rows}, mean length {begin:.0f} .. {end:.0f}"
+    )
+assert epochs["not grouped by length"][0] > 4 * epochs[None][0], (
+    "nothing wrong, only slow"
+)
+assert epochs["short batches first"][3] > 2 * epochs["short batches first"][2], (
+    "the last thing learned is long"
+)
+assert epochs["last batch dropped"][1] == 2000 // 32 * 32, (
+    "sixteen pairs are never seen, in this epoch or in any"
+)
 
 # %% [markdown]
 # ## Exercises

@@ -98,7 +98,9 @@ def ranks(x):
     """Half-way between the first and the last place that each value could have."""
     x = np.asarray(x)
     ordered = np.sort(x)
-    return (np.searchsorted(ordered, x, "left") + np.searchsorted(ordered, x, "right") + 1) / 2
+    return (
+        np.searchsorted(ordered, x, "left") + np.searchsorted(ordered, x, "right") + 1
+    ) / 2
 
 
 def linear_schedule(step, warmup, total):
@@ -121,7 +123,9 @@ written = {
     "metrics.ranks": ranks,
     "loop.linear_schedule": linear_schedule,
 }
-pieces = {master: counted(function, master, calls) for master, function in written.items()}
+pieces = {
+    master: counted(function, master, calls) for master, function in written.items()
+}
 x = torch.tensor([-1.0, 0.0, 2.0])
 before = bert.gelu(x)
 with grafted(pieces):
@@ -150,17 +154,26 @@ def layers():
     real = reference["mask"]
     with torch.no_grad():
         states = encoder.bert.hidden_states(reference["ids"], real)
-    return max(largest_difference(h[real], reference[f"hidden.{i}"][real]) for i, h in enumerate(states))
+    return max(
+        largest_difference(h[real], reference[f"hidden.{i}"][real])
+        for i, h in enumerate(states)
+    )
 
 
 def ten_losses():
     """The largest difference from the reference's ten losses."""
-    return next(found.largest for found in CHECKS["training_trace"]() if found.name == "10 losses")
+    return next(
+        found.largest
+        for found in CHECKS["training_trace"]()
+        if found.name == "10 losses"
+    )
 
 
 def score():
     """Spearman x 100 on the pairs."""
-    u, v = torch.from_numpy(encoder.encode(texts, batch_size=20)).chunk(2)  # (N, D) each
+    u, v = torch.from_numpy(encoder.encode(texts, batch_size=20)).chunk(
+        2
+    )  # (N, D) each
     return 100 * metrics.spearman(cosine(u, v), people)
 
 
@@ -168,12 +181,19 @@ right_score = score()
 calls.clear()
 with grafted(pieces):
     found = layers(), ten_losses(), score()
-print(f"layers {found[0]:.1e}, losses {found[1]:.1e}, score {found[2]:.4f} (the package's {right_score:.4f})")
-print(*(f"  {master:24} called {times:,} times" for master, times in calls.items()), sep="\n")
+print(
+    f"layers {found[0]:.1e}, losses {found[1]:.1e}, score {found[2]:.4f} (the package's {right_score:.4f})"
+)
+print(
+    *(f"  {master:24} called {times:,} times" for master, times in calls.items()),
+    sep="\n",
+)
 assert found[0] <= HIDDEN, "the layers of MiniLM, on hand-written pieces"
 assert found[1] <= 1e-9, "ten losses: so the gradients are right, too"
 assert abs(found[2] - right_score) < 0.01, "and the score"
-assert set(calls) == set(pieces), "every piece was really used; else the green would mean nothing"
+assert set(calls) == set(pieces), (
+    "every piece was really used; else the green would mean nothing"
+)
 
 # %% [markdown]
 # That is what `python -m lessons.check graft` does with *your* files in `lessons/mine/`: it grades them, takes what
@@ -182,8 +202,13 @@ assert set(calls) == set(pieces), "every piece was really used; else the green w
 # %%
 progress = Progress()
 yours = [piece.master for piece in PIECES.values() if progress.state(piece) == "passed"]
-print(f"{len(yours)} of {len(PIECES)} pieces are yours" + (f": {', '.join(yours)}" if yours else ", so far"))
-assert set(written) <= set(PIECES), "the six above are among the pieces that you can write"
+print(
+    f"{len(yours)} of {len(PIECES)} pieces are yours"
+    + (f": {', '.join(yours)}" if yours else ", so far")
+)
+assert set(written) <= set(PIECES), (
+    "the six above are among the pieces that you can write"
+)
 
 # %% [markdown]
 # ## The figure
@@ -207,28 +232,53 @@ seen = {}
 for name in NAMES:
     with planted(MISTAKES[name]):
         seen[name] = layers(), ten_losses(), abs(score() - right_score)
-    print(f"{name:30} layers {seen[name][0]:.1e}   losses {seen[name][1]:.1e}   score {seen[name][2]:.3f}")
-bounds = (HIDDEN, 1e-9, 0.1)  # no one looks at a score that moves by less than a tenth of a point
-noticed = {name: [value > bound for value, bound in zip(values, bounds, strict=True)] for name, values in seen.items()}
+    print(
+        f"{name:30} layers {seen[name][0]:.1e}   losses {seen[name][1]:.1e}   score {seen[name][2]:.3f}"
+    )
+bounds = (
+    HIDDEN,
+    1e-9,
+    0.1,
+)  # no one looks at a score that moves by less than a tenth of a point
+noticed = {
+    name: [value > bound for value, bound in zip(values, bounds, strict=True)]
+    for name, values in seen.items()
+}
 
 
 def draw(plt):
     drawn, axes = plt.subplots(figsize=(6.5, 3.4), layout="constrained")
     columns = [f"layers\n> {HIDDEN:g}", "ten losses\n> 1e-9", "Spearman\n> 0.1"]
-    heatmap(axes, [[0.85 * flag for flag in noticed[name]] for name in NAMES], NAMES, columns)
+    heatmap(
+        axes,
+        [[0.85 * flag for flag in noticed[name]] for name in NAMES],
+        NAMES,
+        columns,
+    )
     axes.set_xticks(range(3), columns, rotation=0, ha="center")
     axes.set_aspect("auto")
     for row, name in enumerate(NAMES):
         for column, form in enumerate((".0e", ".0e", ".2f")):
             ink = "white" if noticed[name][column] else "black"
-            axes.text(column, row, f"{seen[name][column]:{form}}", ha="center", va="center", color=ink)
+            axes.text(
+                column,
+                row,
+                f"{seen[name][column]:{form}}",
+                ha="center",
+                va="center",
+                color=ink,
+            )
     return drawn
 
 
 figure("15_capstone", draw)
 assert all(any(flags) for flags in noticed.values()), "together they miss none of these"
-assert not any(all(flags[column] for flags in noticed.values()) for column in range(3)), "none is enough alone"
-assert noticed["detached probabilities"] == [False, True, False], "a wrong gradient: only training tells"
+assert not any(
+    all(flags[column] for flags in noticed.values()) for column in range(3)
+), "none is enough alone"
+assert noticed["detached probabilities"] == [False, True, False], (
+    "a wrong gradient: only training tells"
+)
 assert noticed["tanh GELU"][0], "a wrong function: the layers tell,"
 assert not noticed["tanh GELU"][2], "and the score does not"
 
@@ -243,7 +293,9 @@ assert not noticed["tanh GELU"][2], "and the score does not"
 
 # %%
 guess = predict(
-    "15.1", "How often is your attention called by the book?", ["10 times", "60 times", "200 times", "1,200 times"]
+    "15.1",
+    "How often is your attention called by the book?",
+    ["10 times", "60 times", "200 times", "1,200 times"],
 )
 
 # %%
@@ -256,7 +308,9 @@ with grafted(pieces):
 by_book = calls["bert.attention"] - by_fast
 print(f"fast {by_fast}, book {by_book}")
 assert by_book == 200 / 20 * 6, "once for each layer of each batch"
-assert 0 < by_fast < by_book / 2, "yours as well, in fewer and fuller batches: there is one forward"
+assert 0 < by_fast < by_book / 2, (
+    "yours as well, in fewer and fuller batches: there is one forward"
+)
 guess.answer("60 times")
 
 # %% [markdown]
@@ -264,11 +318,17 @@ guess.answer("60 times")
 # its innermost line run for one sentence of 14 tokens in MiniLM? (6 layers, 12 heads, K = 32; scores and contexts.)
 
 # %%
-guess = predict("15.2", "The innermost line runs ...", ["9,000 times", "90,000 times", "900,000 times"])
+guess = predict(
+    "15.2",
+    "The innermost line runs ...",
+    ["9,000 times", "90,000 times", "900,000 times"],
+)
 
 # %%
 print(f"{6 * 12 * 14 * 14 * 32 * 2:,}")
-assert 6 * 12 * 14 * 14 * 32 * 2 == 903_168, "a second or so in Python; graft --pairs 20 is for such pieces"
+assert 6 * 12 * 14 * 14 * 32 * 2 == 903_168, (
+    "a second or so in Python; graft --pairs 20 is for such pieces"
+)
 guess.answer("900,000 times")
 
 # %% [markdown]
@@ -289,10 +349,14 @@ def attention_with_typo(query, key, value, mask=None, dropout=0.0):
 
 with grafted(pieces | {"bert.attention": attention_with_typo}):
     found = layers(), ten_losses(), score()
-print(f"layers {found[0]:.1e}, losses {found[1]:.1e}, score {found[2]:.2f} (right {right_score:.2f})")
+print(
+    f"layers {found[0]:.1e}, losses {found[1]:.1e}, score {found[2]:.2f} (right {right_score:.2f})"
+)
 assert found[0] > HIDDEN, "the layers say no,"
 assert found[1] > 1e-9, "the losses say no,"
-assert found[2] > 10, "and yet the score is not nothing: the residual path carries the words past attention"
+assert found[2] > 10, (
+    "and yet the score is not nothing: the residual path carries the words past attention"
+)
 
 # %% [markdown]
 # Three instruments say that something is wrong; none says what. So: every intermediate result, ours and theirs, and the
@@ -300,8 +364,12 @@ assert found[2] > 10, "and yet the score is not nothing: the residual path carri
 # `forward` of the book.)
 
 # %%
-inputs = inputs_of(fast_encoder, ["A man is playing a guitar.", "Hi", "Two dogs run through the snow."])
-truth = our_states(fast_encoder, inputs)  # the package's, which lesson 07 has compared with transformers
+inputs = inputs_of(
+    fast_encoder, ["A man is playing a guitar.", "Hi", "Two dogs run through the snow."]
+)
+truth = our_states(
+    fast_encoder, inputs
+)  # the package's, which lesson 07 has compared with transformers
 tolerances = {name: VECTOR if name == "vector" else HIDDEN for name in truth}
 
 
@@ -313,7 +381,9 @@ def states_with(chosen):
 ported = states_with(pieces | {"bert.attention": attention_with_typo})
 rows = compare_states(truth, ported, inputs["mask"], tolerances)
 print_rows(rows[:4])
-assert first_divergence(rows).name == "layers.0.attention", "embeddings and their LayerNorm agree: it is in attention"
+assert first_divergence(rows).name == "layers.0.attention", (
+    "embeddings and their LayerNorm agree: it is in attention"
+)
 
 # %% [markdown]
 # And the known mistakes, one after the other on our side, until everything is equal.
@@ -321,12 +391,16 @@ assert first_divergence(rows).name == "layers.0.attention", "embeddings and thei
 
 # %%
 def again():
-    return compare_states(our_states(fast_encoder, inputs), ported, inputs["mask"], tolerances)
+    return compare_states(
+        our_states(fast_encoder, inputs), ported, inputs["mask"], tolerances
+    )
 
 
 whole, part = suspects(rows, again)
 print(explain(rows, whole, part, list(truth)))
-assert whole == ["q and k swapped"], "score[t, s] with t and s exchanged is q and k exchanged: the same numbers"
+assert whole == ["q and k swapped"], (
+    "score[t, s] with t and s exchanged is q and k exchanged: the same numbers"
+)
 
 # %% [markdown]
 # **Two bugs at once.** The same typo, and somewhere else tanh for erf. Now no single mistake explains everything.
@@ -337,13 +411,19 @@ def tanh_gelu(x):
     return torch.nn.functional.gelu(x, approximate="tanh")
 
 
-ported = states_with(pieces | {"bert.attention": attention_with_typo, "bert.gelu": tanh_gelu})
+ported = states_with(
+    pieces | {"bert.attention": attention_with_typo, "bert.gelu": tanh_gelu}
+)
 rows = compare_states(truth, ported, inputs["mask"], tolerances)
 whole, part = suspects(rows, again)
 print(explain(rows, whole, part, list(truth)))
 assert whole == [], "none alone"
-assert part == {"q and k swapped": "layers.0"}, "with this one at least the first attention agrees"
-ported = states_with(pieces | {"bert.gelu": tanh_gelu})  # the first is repaired; look again
+assert part == {"q and k swapped": "layers.0"}, (
+    "with this one at least the first attention agrees"
+)
+ported = states_with(
+    pieces | {"bert.gelu": tanh_gelu}
+)  # the first is repaired; look again
 rows = compare_states(truth, ported, inputs["mask"], tolerances)
 whole, part = suspects(rows, again)
 print(explain(rows, whole, part, list(truth)))
@@ -380,19 +460,34 @@ encoder, loading = files_of(lambda: SentenceEncoder.load(FOLDER))
 profiled, computing = files_of(score)
 taught = {}
 for path in sorted((ROOT / "lessons").glob("[0-9][0-9]_*.py")):
-    for name in re.findall(r"`minisbert/(\w+/\w+\.py)`", path.read_text(encoding="utf-8").split("\n# %%\n")[0]):
+    for name in re.findall(
+        r"`minisbert/(\w+/\w+\.py)`",
+        path.read_text(encoding="utf-8").split("\n# %%\n")[0],
+    ):
         taught.setdefault(name, []).append(path.stem[:2])
 print(f"{'file':20}{'load':>6}{'compute':>9}   {'lessons':14}{'pieces':>7}{'yours':>7}")
 for name in computing | loading:
-    here = [piece.master for piece in PIECES.values() if str(piece.source) == PACKAGE + name]
+    here = [
+        piece.master for piece in PIECES.values() if str(piece.source) == PACKAGE + name
+    ]
     where = " ".join(taught.get(name, ["none"]))
-    print(f"{name:20}{loading[name]:6}{computing[name]:9}   {where:14}{len(here):7}{len({*here} & {*yours}):7}")
-chapters = [f"core/{name}.py" for name in ("encoder", "tokenizer", "bert", "pooling", "metrics")]
+    print(
+        f"{name:20}{loading[name]:6}{computing[name]:9}   {where:14}{len(here):7}{len({*here} & {*yours}):7}"
+    )
+chapters = [
+    f"core/{name}.py" for name in ("encoder", "tokenizer", "bert", "pooling", "metrics")
+]
 assert abs(profiled - right_score) < 1e-9, "listening changes nothing"
-assert sorted(chapters, key=list(computing).index) == chapters, "the chapters, in the order of the computation"
+assert sorted(chapters, key=list(computing).index) == chapters, (
+    "the chapters, in the order of the computation"
+)
 assert set(chapters) <= set(taught), "and a lesson for each of them"
-assert "core/weights.py" in set(loading) & set(taught), "and for the one that reads the file of weights"
-assert {name.split("/")[0] for name in loading | computing} == {"core"}, "and nothing outside the book"
+assert "core/weights.py" in set(loading) & set(taught), (
+    "and for the one that reads the file of weights"
+)
+assert {name.split("/")[0] for name in loading | computing} == {"core"}, (
+    "and nothing outside the book"
+)
 
 # %% [markdown]
 # Text to Spearman is the book, from the first chapter to the sixth, and you have read it line by line. Most of it you

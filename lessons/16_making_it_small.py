@@ -69,31 +69,55 @@ corpus_rows = np.array([[0.0, -1.0], [255.0, 254.0], [10.2, 3.0]], dtype=np.floa
 ranges = quantized.calibrate(corpus_rows)
 codes = quantized.to_int8(corpus_rows, ranges)
 print(ranges, codes, sep="\n")
-assert ranges.tolist() == [[0, -1], [255, 254]], "lowest and highest of each column: both have steps of 1"
-assert codes.tolist() == [[-128, -128], [127, 127], [-118, -124]], "10.2 is in the tenth step above the lowest"
+assert ranges.tolist() == [[0, -1], [255, 254]], (
+    "lowest and highest of each column: both have steps of 1"
+)
+assert codes.tolist() == [[-128, -128], [127, 127], [-118, -124]], (
+    "10.2 is in the tenth step above the lowest"
+)
 restored = quantized.from_int8(codes, ranges)
 print(restored)
-assert largest_difference(restored, corpus_rows) <= 0.5, "the middle of the step: never more than half a step off"
+assert largest_difference(restored, corpus_rows) <= 0.5, (
+    "the middle of the step: never more than half a step off"
+)
 
-bits = quantized.to_bits(np.array([[1, -1, -1, -1, -1, -1, 0, 2.0], [-1, 1, 1, 1, 1, 1, 1, 1.0]]))
+bits = quantized.to_bits(
+    np.array([[1, -1, -1, -1, -1, -1, 0, 2.0], [-1, 1, 1, 1, 1, 1, 1, 1.0]])
+)
 print(bits, quantized.hamming(bits[:1], bits))
-assert bits.tolist() == [[0b10000001], [0b01111111]], "eight columns, one byte; 0 is not above 0"
-assert quantized.hamming(bits[:1], bits).tolist() == [[0, 7]], "from itself, and from the other row: all but the last"
+assert bits.tolist() == [[0b10000001], [0b01111111]], (
+    "eight columns, one byte; 0 is not above 0"
+)
+assert quantized.hamming(bits[:1], bits).tolist() == [[0, 7]], (
+    "from itself, and from the other row: all but the last"
+)
 
 # %% [markdown]
 # Then the layers and the losses.
 
 # %%
-print(distillation.spread_layers(12, 6), distillation.spread_layers(6, 3), distillation.spread_layers(6, 2))
-assert distillation.spread_layers(12, 6) == [0, 2, 4, 7, 9, 11], "the layers of BERT with which DistilBERT began"
+print(
+    distillation.spread_layers(12, 6),
+    distillation.spread_layers(6, 3),
+    distillation.spread_layers(6, 2),
+)
+assert distillation.spread_layers(12, 6) == [0, 2, 4, 7, 9, 11], (
+    "the layers of BERT with which DistilBERT began"
+)
 student, teacher = torch.tensor([[1.0, 2.0]]), torch.tensor([[0.0, 4.0]])
 assert distillation.distillation_loss(student, teacher) == 2.5, "(1 + 4) / 2"
 u, v = torch.tensor([[3.0, 4.0]]), torch.tensor([[8.0, 6.0]])
 whole = losses.cosine_mse_loss(u, v, torch.tensor([0.0]))  # the cosine is 0.96
-prefix = losses.cosine_mse_loss(u[:, :1], v[:, :1], torch.tensor([0.0]))  # of [3] and [8]: 1
-both = distillation.matryoshka_loss(lambda a, b: losses.cosine_mse_loss(a, b, torch.tensor([0.0])), u, v, dims=(1, 2))
+prefix = losses.cosine_mse_loss(
+    u[:, :1], v[:, :1], torch.tensor([0.0])
+)  # of [3] and [8]: 1
+both = distillation.matryoshka_loss(
+    lambda a, b: losses.cosine_mse_loss(a, b, torch.tensor([0.0])), u, v, dims=(1, 2)
+)
 print(f"{whole.item():.4f} + {prefix.item():.4f} = {both.item():.4f}")
-assert abs(both - whole - prefix) < 1e-6, "the loss of the prefix and the loss of the whole"
+assert abs(both - whole - prefix) < 1e-6, (
+    "the loss of the prefix and the loss of the whole"
+)
 
 # %% [markdown]
 # And the real vectors. Two measures say what a saving costs. **Spearman**: half of the STS-B test pairs, as in lesson
@@ -102,10 +126,17 @@ assert abs(both - whole - prefix) < 1e-6, "the loss of the prefix and the loss o
 
 # %%
 pairs = load_scored_pairs("stsb", "test")[::2]
-corpus = list(dict.fromkeys(text for pair in pairs for text in (pair.sentence1, pair.sentence2)))
-queries = list(dict.fromkeys(pair.sentence1 for pair in load_scored_pairs("stsb", "dev")))[:300]
+corpus = list(
+    dict.fromkeys(text for pair in pairs for text in (pair.sentence1, pair.sentence2))
+)
+queries = list(
+    dict.fromkeys(pair.sentence1 for pair in load_scored_pairs("stsb", "dev"))
+)[:300]
 row = {text: i for i, text in enumerate(corpus)}
-first, second = (np.array([row[getattr(pair, side)] for pair in pairs]) for side in ("sentence1", "sentence2"))
+first, second = (
+    np.array([row[getattr(pair, side)] for pair in pairs])
+    for side in ("sentence1", "sentence2")
+)
 gold = np.array([pair.score for pair in pairs])
 
 N = len(corpus)
@@ -126,7 +157,9 @@ exact = top_k(Q, C, 10)[1]  # (300, 10)
 
 def recall(found):
     """The share of the exact ten nearest that are found: found (300, 10)."""
-    return np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found, exact, strict=True)])
+    return np.mean(
+        [len(set(a) & set(b)) / 10 for a, b in zip(found, exact, strict=True)]
+    )
 
 
 def spearman(c):
@@ -140,8 +173,12 @@ def quality(q, c):
     return spearman(c), recall(top_k(q, c, 10)[1])
 
 
-curve = {"6 layers, float32": (4 * D, *quality(Q, C))}  # name: bytes of a vector, Spearman, recall
-print(f"{N:,} sentences, {len(queries)} queries: Spearman {curve['6 layers, float32'][1]:.2f}, recall 1 by definition")
+curve = {
+    "6 layers, float32": (4 * D, *quality(Q, C))
+}  # name: bytes of a vector, Spearman, recall
+print(
+    f"{N:,} sentences, {len(queries)} queries: Spearman {curve['6 layers, float32'][1]:.2f}, recall 1 by definition"
+)
 assert recall(exact) == 1, "of itself"
 
 # %% [markdown]
@@ -162,10 +199,16 @@ def shortened(layers):
 dropped = {}
 for layers in ([0, 1, 2], [0, 2, 4], [0, 3, 5], [1, 4], [0, 5]):
     dropped[tuple(layers)] = quality(*encoded(shortened(layers)))
-    print(f"layers {layers!s:10} Spearman {dropped[tuple(layers)][0]:.2f}, recall {dropped[tuple(layers)][1]:.3f}")
+    print(
+        f"layers {layers!s:10} Spearman {dropped[tuple(layers)][0]:.2f}, recall {dropped[tuple(layers)][1]:.3f}"
+    )
 assert distillation.spread_layers(L, 3) == [0, 3, 5], "what spread_layers takes of six,"
-assert dropped[0, 3, 5][0] > dropped[0, 2, 4][0] + 8, "because the last layer is the one that knows what comes out,"
-assert dropped[0, 5][0] > dropped[1, 4][0] + 10, "and the first the one that knows what comes in"
+assert dropped[0, 3, 5][0] > dropped[0, 2, 4][0] + 8, (
+    "because the last layer is the one that knows what comes out,"
+)
+assert dropped[0, 5][0] > dropped[1, 4][0] + 10, (
+    "and the first the one that knows what comes in"
+)
 
 # %% [markdown]
 # Now the students learn: 800 sentences of the training split each, once, 25 steps. The embeddings stay as they are, for
@@ -173,7 +216,11 @@ assert dropped[0, 5][0] > dropped[1, 4][0] + 10, "and the first the one that kno
 # which sentences, and in which order.
 
 # %%
-texts = [text for pair in load_scored_pairs("stsb", "train") for text in (pair.sentence1, pair.sentence2)]
+texts = [
+    text
+    for pair in load_scored_pairs("stsb", "train")
+    for text in (pair.sentence1, pair.sentence2)
+]
 texts = list(dict.fromkeys(texts))[::5]
 teacher = encoder.encode(texts, convert_to_tensor=True)  # (2,108, D)
 columns = TextColumns(encoder.tokenizer, [texts])
@@ -190,10 +237,17 @@ def distilled(layers, seed, sentences=800):
 
     def loss(student, rows):
         # times D: the squared distance of two vectors, a number of a size that one can picture
-        return D * distillation.distillation_loss(student(*columns.batch(rows)), teacher[rows])
+        return D * distillation.distillation_loss(
+            student(*columns.batch(rows)), teacher[rows]
+        )
 
     share = lambda step: linear_schedule(step, 3, len(batches))  # noqa: E731
-    steps = [step.loss for step in fit(student, loss, batches, adamw(trained, lr=5e-4), share, clip=1.0)]
+    steps = [
+        step.loss
+        for step in fit(
+            student, loss, batches, adamw(trained, lr=5e-4), share, clip=1.0
+        )
+    ]
     return student, steps
 
 
@@ -202,8 +256,13 @@ for layers in ([0, 3, 5], [0, 5]):
     for seed in SEEDS:
         student, steps = distilled(layers, seed)
         taught[tuple(layers), seed] = quality(*encoded(student))
-        print(f"layers {layers}, seed {seed}: loss {steps[0]:.2f} -> {np.mean(steps[-5:]):.2f}, ", end="")
-        print(f"Spearman {taught[tuple(layers), seed][0]:.2f}, recall {taught[tuple(layers), seed][1]:.3f}")
+        print(
+            f"layers {layers}, seed {seed}: loss {steps[0]:.2f} -> {np.mean(steps[-5:]):.2f}, ",
+            end="",
+        )
+        print(
+            f"Spearman {taught[tuple(layers), seed][0]:.2f}, recall {taught[tuple(layers), seed][1]:.3f}"
+        )
 print(f"{time.perf_counter() - started:.0f} s for {len(taught)} students")
 
 
@@ -216,11 +275,21 @@ for layers in ((0, 3, 5), (0, 5)):
     mean = seeds_of(layers).mean(0)
     curve[f"{len(layers)} layers, float32"] = (4 * D, mean[0], mean[1])
     gain = seeds_of(layers) - dropped[layers]
-    print(f"{len(layers)} layers: Spearman {gain[:, 0].mean():+.2f}, recall {gain[:, 1].mean():+.3f} by distillation")
-    assert (gain[:, 1] > 0.03).all(), "every student finds more of its teacher's neighbours than before"
-assert (seeds_of((0, 5))[:, 0] > dropped[0, 5][0] + 2).all(), "two layers gain on STS, whatever the seed"
-assert (np.abs(seeds_of((0, 3, 5))[:, 0] - dropped[0, 3, 5][0]) < 1.5).all(), "three layers hardly change there,"
-assert seeds_of((0, 3, 5))[:, 1].min() > seeds_of((0, 5))[:, 1].max(), "and find more than two do"
+    print(
+        f"{len(layers)} layers: Spearman {gain[:, 0].mean():+.2f}, recall {gain[:, 1].mean():+.3f} by distillation"
+    )
+    assert (gain[:, 1] > 0.03).all(), (
+        "every student finds more of its teacher's neighbours than before"
+    )
+assert (seeds_of((0, 5))[:, 0] > dropped[0, 5][0] + 2).all(), (
+    "two layers gain on STS, whatever the seed"
+)
+assert (np.abs(seeds_of((0, 3, 5))[:, 0] - dropped[0, 3, 5][0]) < 1.5).all(), (
+    "three layers hardly change there,"
+)
+assert seeds_of((0, 3, 5))[:, 1].min() > seeds_of((0, 5))[:, 1].max(), (
+    "and find more than two do"
+)
 
 # %% [markdown]
 # Read it with care. For two layers distillation is worth three points on STS. For three layers it costs half a point
@@ -245,36 +314,59 @@ def nested(seed):
     layer = torch.nn.Linear(D, D, bias=False)
     torch.nn.init.eye_(layer.weight)  # begin with the vectors as they are
     generator = torch.Generator().manual_seed(seed)
-    batches = [torch.randint(len(teacher), (256,), generator=generator) for _ in range(100)]
+    batches = [
+        torch.randint(len(teacher), (256,), generator=generator) for _ in range(100)
+    ]
 
     def loss(layer, rows):
         x = teacher[rows]  # (B, D)
         cosines = x @ x.T  # (B, B), what every prefix should give
-        return distillation.matryoshka_loss(lambda y: (y @ y.T - cosines).pow(2).mean(), layer(x), dims=DIMS)
+        return distillation.matryoshka_loss(
+            lambda y: (y @ y.T - cosines).pow(2).mean(), layer(x), dims=DIMS
+        )
 
     optimizer = adamw([layer.weight], lr=3e-3, weight_decay=0.0)
-    for _ in fit(layer, loss, batches, optimizer, lambda step: linear_schedule(step, 10, 100)):
+    for _ in fit(
+        layer, loss, batches, optimizer, lambda step: linear_schedule(step, 10, 100)
+    ):
         pass
     return layer.weight.detach().numpy().T
 
 
 matrices = [nested(seed) for seed in SEEDS]
 axes = np.linalg.svd(teacher.numpy(), full_matrices=False)[2].T  # (D, D)
-prefixes = {"as they are": [np.eye(D, dtype=np.float32)], "Matryoshka": matrices, "principal axes": [axes]}
+prefixes = {
+    "as they are": [np.eye(D, dtype=np.float32)],
+    "Matryoshka": matrices,
+    "principal axes": [axes],
+}
 by_width = {}  # name -> (widths, seeds, 2): Spearman and recall
 for name, turned in prefixes.items():
-    found = [[quality((Q @ matrix)[:, :m], (C @ matrix)[:, :m]) for matrix in turned] for m in DIMS]
+    found = [
+        [quality((Q @ matrix)[:, :m], (C @ matrix)[:, :m]) for matrix in turned]
+        for m in DIMS
+    ]
     by_width[name] = np.array(found)
 print(f"{'columns':16}" + "".join(f"{m:14}" for m in DIMS))
 for name, found in by_width.items():
     print(f"{name:16}" + "".join(f"{s:8.2f} {r:.3f}" for s, r in found.mean(1)))
     for m, (s, r) in zip(DIMS, found.mean(1), strict=True):
         curve[f"{m} columns, {name}"] = (4 * m, s, r)
-plain, doll, turned = (by_width[name][..., 1] for name in prefixes)  # recall, (widths, seeds)
-assert (doll[1] > plain[1] + 0.05).all(), "64 columns: the trained matrix finds more of the neighbours, for every seed"
-assert (doll[-1] < 1).all(), "and pays for it with the whole vector, which is not quite what it was"
-assert turned[2] > doll[2].max(), "128 columns: the principal axes, without any training, find still more"
-assert np.ptp(by_width["as they are"][:, 0, 0]) < 8, "Spearman hardly notices: 32 numbers are enough for most pairs"
+plain, doll, turned = (
+    by_width[name][..., 1] for name in prefixes
+)  # recall, (widths, seeds)
+assert (doll[1] > plain[1] + 0.05).all(), (
+    "64 columns: the trained matrix finds more of the neighbours, for every seed"
+)
+assert (doll[-1] < 1).all(), (
+    "and pays for it with the whole vector, which is not quite what it was"
+)
+assert turned[2] > doll[2].max(), (
+    "128 columns: the principal axes, without any training, find still more"
+)
+assert np.ptp(by_width["as they are"][:, 0, 0]) < 8, (
+    "Spearman hardly notices: 32 numbers are enough for most pairs"
+)
 
 # %% [markdown]
 # The last row is the lesson of the table. A new method must be compared with the cheapest thing that could do the same.
@@ -289,9 +381,16 @@ assert np.ptp(by_width["as they are"][:, 0, 0]) < 8, "Spearman hardly notices: 3
 
 # %%
 ranges = quantized.calibrate(C)
-codes, bits = quantized.to_int8(C, ranges), quantized.to_bits(C)  # (N, D) int8, (N, D / 8) uint8
-print(f"{C.nbytes / N:.0f}, {codes.nbytes / N:.0f} and {bits.nbytes / N:.0f} bytes a vector")
-assert (C.nbytes, codes.nbytes) == (32 * bits.nbytes, 8 * bits.nbytes), "a quarter, and a thirty-second"
+codes, bits = (
+    quantized.to_int8(C, ranges),
+    quantized.to_bits(C),
+)  # (N, D) int8, (N, D / 8) uint8
+print(
+    f"{C.nbytes / N:.0f}, {codes.nbytes / N:.0f} and {bits.nbytes / N:.0f} bytes a vector"
+)
+assert (C.nbytes, codes.nbytes) == (32 * bits.nbytes, 8 * bits.nbytes), (
+    "a quarter, and a thirty-second"
+)
 
 restored, signs = quantized.from_int8(codes, ranges), quantized.from_bits(bits, D)
 step = (ranges[1] - ranges[0]) / 255
@@ -299,7 +398,11 @@ assert (np.abs(restored - C) <= 0.501 * step).all(), "half a step"
 curve["6 layers, int8"] = (D, *quality(Q, restored))
 distances, nearest = quantized.hamming_top_k(Q, bits, 10)
 curve["6 layers, bits"] = (D // 8, spearman(signs), recall(nearest))
-curve["6 layers, bits, float query"] = (D // 8, spearman(signs), recall(top_k(Q, signs, 10)[1]))
+curve["6 layers, bits, float query"] = (
+    D // 8,
+    spearman(signs),
+    recall(top_k(Q, signs, 10)[1]),
+)
 
 int8_axes = {}  # both savings: the first m principal axes in m bytes
 for m in DIMS:
@@ -309,17 +412,29 @@ for m in DIMS:
     curve[f"{m} columns, principal axes, int8"] = (m, *int8_axes[m])
 
 _, candidates = quantized.hamming_top_k(Q, bits, 40)  # (300, 40)
-_, rescored = quantized.rescore(Q, candidates, quantized.from_int8(codes[candidates], ranges), 10)
-curve["6 layers, bits, rescored with int8"] = (D // 8 + D, curve["6 layers, int8"][1], recall(rescored))
+_, rescored = quantized.rescore(
+    Q, candidates, quantized.from_int8(codes[candidates], ranges), 10
+)
+curve["6 layers, bits, rescored with int8"] = (
+    D // 8 + D,
+    curve["6 layers, int8"][1],
+    recall(rescored),
+)
 for name in [name for name in curve if name.startswith("6")]:
     size, s, r = curve[name]
     print(f"{name:36}{size:6,} bytes   Spearman {s:.2f}   recall {r:.3f}")
 assert curve["6 layers, int8"][2] > 0.98, "int8: nearly nothing is lost"
 assert curve["6 layers, bits"][2] < 0.85, "bits: a quarter of the neighbours is"
-assert curve["6 layers, bits, float query"][2] > curve["6 layers, bits"][2] + 0.03, "a float query: same bytes, better"
-assert curve["6 layers, bits, rescored with int8"][2] > 0.95, "forty found by bits, ten chosen by int8"
+assert curve["6 layers, bits, float query"][2] > curve["6 layers, bits"][2] + 0.03, (
+    "a float query: same bytes, better"
+)
+assert curve["6 layers, bits, rescored with int8"][2] > 0.95, (
+    "forty found by bits, ten chosen by int8"
+)
 columns64 = [r for name, (_, _, r) in curve.items() if name.startswith("64 columns")]
-assert curve["6 layers, bits, float query"][2] > max(columns64), "48 bytes of signs beat 256 bytes of columns"
+assert curve["6 layers, bits, float query"][2] > max(columns64), (
+    "48 bytes of signs beat 256 bytes of columns"
+)
 
 # %% [markdown]
 # Mind the bytes of the last line. **Rescoring** the candidates needs the codes as well, if only for forty rows a query:
@@ -346,7 +461,9 @@ def milliseconds(function):
 
 slow = milliseconds(lambda: one @ many.T)
 quick = milliseconds(lambda: quantized.hamming(quantized.to_bits(one), many_bits))
-print(f"{many.nbytes / 1e6:.0f} MB of float32: {slow:.1f} ms; {many_bits.nbytes / 1e6:.1f} MB of bits: {quick:.1f} ms")
+print(
+    f"{many.nbytes / 1e6:.0f} MB of float32: {slow:.1f} ms; {many_bits.nbytes / 1e6:.1f} MB of bits: {quick:.1f} ms"
+)
 
 # %% [markdown]
 # ## Fewer bits in the layers
@@ -361,16 +478,25 @@ print(f"{many.nbytes / 1e6:.0f} MB of float32: {slow:.1f} ms; {many_bits.nbytes 
 # integers where it would multiply one pair of float32.
 
 # %%
-x, integers = torch.tensor([[-1.0, 0.0, 1.55]]), torch.tensor([[1, 2, 3]], dtype=torch.int8)
+x, integers = (
+    torch.tensor([[-1.0, 0.0, 1.55]]),
+    torch.tensor([[1, 2, 3]], dtype=torch.int8),
+)
 y = int8.quantized_linear(x, integers, scale=torch.tensor([0.5]))
-print(y)  # step 0.01, c = [-128, -28, 127], middle 0.28: 0.01 * 0.5 * 197 + 0.28 * 0.5 * 6
-assert abs(y - (-1 * 0.5 + 0 * 1.0 + 1.55 * 1.5)) < 1e-6, "nothing was rounded here, so this is x . w"
+print(
+    y
+)  # step 0.01, c = [-128, -28, 127], middle 0.28: 0.01 * 0.5 * 197 + 0.28 * 0.5 * 6
+assert abs(y - (-1 * 0.5 + 0 * 1.0 + 1.55 * 1.5)) < 1e-6, (
+    "nothing was rounded here, so this is x . w"
+)
 
 few = corpus[:100]
 in_int8 = copy.deepcopy(encoder)
 int8.quantize(in_int8.bert)
 cosines = (in_int8.encode(few) * encoder.encode(few)).sum(1)
-print(f"cosine to the float32 vector: mean {cosines.mean():.4f}, lowest {cosines.min():.4f}")
+print(
+    f"cosine to the float32 vector: mean {cosines.mean():.4f}, lowest {cosines.min():.4f}"
+)
 assert cosines.mean() > 0.995, "36 layers of integers, and the vectors hardly turn"
 
 # %% [markdown]
@@ -388,29 +514,90 @@ assert cosines.mean() > 0.995, "36 layers of integers, and the vectors hardly tu
 
 # %%
 def draw(plt):
-    drawn, (left, right) = plt.subplots(1, 2, figsize=(8.2, 3.2), layout="constrained", width_ratios=(3, 2))
-    shades = {"as they are": "#8bb8de", "Matryoshka": "#3b7ab8", "principal axes": "#1f4e79"}
+    drawn, (left, right) = plt.subplots(
+        1, 2, figsize=(8.2, 3.2), layout="constrained", width_ratios=(3, 2)
+    )
+    shades = {
+        "as they are": "#8bb8de",
+        "Matryoshka": "#3b7ab8",
+        "principal axes": "#1f4e79",
+    }
     for name, shade in shades.items():
         found = by_width[name][..., 1]  # (widths, seeds)
-        left.plot(4 * np.array(DIMS), found.mean(1), "o-", markersize=3, color=shade, label=name)
-        left.fill_between(4 * np.array(DIMS), found.min(1), found.max(1), color=shade, alpha=0.3, linewidth=0)
-    left.plot(DIMS, [int8_axes[m][1] for m in DIMS], "s--", markersize=3, color="#c0392b", label="principal axes, int8")
-    marks = ("int8", "s", 8, 1), ("bits", "v", -20, -3), ("bits, float query", "^", 0, 8)
+        left.plot(
+            4 * np.array(DIMS),
+            found.mean(1),
+            "o-",
+            markersize=3,
+            color=shade,
+            label=name,
+        )
+        left.fill_between(
+            4 * np.array(DIMS),
+            found.min(1),
+            found.max(1),
+            color=shade,
+            alpha=0.3,
+            linewidth=0,
+        )
+    left.plot(
+        DIMS,
+        [int8_axes[m][1] for m in DIMS],
+        "s--",
+        markersize=3,
+        color="#c0392b",
+        label="principal axes, int8",
+    )
+    marks = (
+        ("int8", "s", 8, 1),
+        ("bits", "v", -20, -3),
+        ("bits, float query", "^", 0, 8),
+    )
     for name, mark, across, up in (*marks, ("bits, rescored with int8", "D", -6, -13)):
         size, _, r = curve[f"6 layers, {name}"]
         label = "rescored" if "rescored" in name else name
         left.plot(size, r, mark, color="#c0392b")
-        left.annotate(label, (size, r), (across, up), textcoords="offset points", fontsize=7, color="#c0392b")
-    left.set(xscale="log", xlabel="bytes of a vector", ylabel="recall of the exact ten", title="Columns and bits")
-    left.set_xticks([32, 64, 128, 256, 512, 1024], ["32", "64", "128", "256", "512", "1,024"], fontsize=8)
+        left.annotate(
+            label,
+            (size, r),
+            (across, up),
+            textcoords="offset points",
+            fontsize=7,
+            color="#c0392b",
+        )
+    left.set(
+        xscale="log",
+        xlabel="bytes of a vector",
+        ylabel="recall of the exact ten",
+        title="Columns and bits",
+    )
+    left.set_xticks(
+        [32, 64, 128, 256, 512, 1024],
+        ["32", "64", "128", "256", "512", "1,024"],
+        fontsize=8,
+    )
     left.minorticks_off()
-    left.legend(frameon=False, fontsize=7, loc="lower right", title="first columns", title_fontsize=7)
-    right.plot(rates[6], curve["6 layers, float32"][1], "o", color="#1f4e79", label="all 6 layers")
+    left.legend(
+        frameon=False,
+        fontsize=7,
+        loc="lower right",
+        title="first columns",
+        title_fontsize=7,
+    )
+    right.plot(
+        rates[6],
+        curve["6 layers, float32"][1],
+        "o",
+        color="#1f4e79",
+        label="all 6 layers",
+    )
     for layers, shade in (((0, 3, 5), "#3b7ab8"), ((0, 5), "#c0392b")):
         rate, found = rates[len(layers)], seeds_of(layers)
         right.plot(rate, dropped[layers][0], "o", color=shade, fillstyle="none")
         name = f"layers {', '.join(map(str, layers))}"
-        right.plot([rate] * len(found), found[:, 0], "o", color=shade, markersize=4, label=name)
+        right.plot(
+            [rate] * len(found), found[:, 0], "o", color=shade, markersize=4, label=name
+        )
     right.set(xlabel="sentences per second", ylabel="Spearman x 100", title="Layers")
     right.set_xlim(0, 1.1 * max(rates.values()))
     right.legend(frameon=False, fontsize=8, loc="lower left")
@@ -429,15 +616,21 @@ for name, (size, s, r) in sorted(curve.items(), key=lambda entry: -entry[1][2]):
 
 # %%
 guess = predict(
-    "16.1", "Half of the layers gone: the file is smaller by ...", ["half", "less than a quarter", "nine tenths"]
+    "16.1",
+    "Half of the layers gone: the file is smaller by ...",
+    ["half", "less than a quarter", "nine tenths"],
 )
 
 # %%
 parameters = sum(parameter.numel() for parameter in encoder.bert.parameters())
 words = encoder.bert.embeddings.word.weight.numel()
 half = sum(parameter.numel() for parameter in shortened([0, 3, 5]).bert.parameters())
-print(f"{parameters:,} parameters, {words:,} of them the table of words; with three layers {half:,}")
-assert words / parameters > 0.5, "more than half of MiniLM is its table of 30,522 words,"
+print(
+    f"{parameters:,} parameters, {words:,} of them the table of words; with three layers {half:,}"
+)
+assert words / parameters > 0.5, (
+    "more than half of MiniLM is its table of 30,522 words,"
+)
 assert half / parameters > 0.75, "and no layer that you drop makes it smaller"
 guess.answer("less than a quarter")
 
@@ -446,16 +639,23 @@ guess.answer("less than a quarter")
 # to do with each other?
 
 # %%
-guess = predict("16.2", "At 60 degrees, how many of the 384 bits differ?", ["64", "128", "192"])
+guess = predict(
+    "16.2", "At 60 degrees, how many of the 384 bits differ?", ["64", "128", "192"]
+)
 
 # %%
 angles = np.arccos(((C[first] * C[second]).sum(1)).clip(-1, 1))
 differ = np.array(
-    [quantized.hamming(bits[a : a + 1], bits[b : b + 1])[0, 0] for a, b in zip(first, second, strict=True)]
+    [
+        quantized.hamming(bits[a : a + 1], bits[b : b + 1])[0, 0]
+        for a, b in zip(first, second, strict=True)
+    ]
 )
 near = np.abs(angles - np.pi / 3) < 0.05
 agree = np.corrcoef(angles, differ)[0, 1]
-print(f"at 60 degrees {differ[near].mean():.0f} of {D}, expected {D / 3:.0f}; correlation {agree:.3f}")
+print(
+    f"at 60 degrees {differ[near].mean():.0f} of {D}, expected {D / 3:.0f}; correlation {agree:.3f}"
+)
 assert abs(differ[near].mean() - D / 3) < 8, "a third: 60 of 180 degrees"
 strangers = quantized.hamming(bits[:1], bits[-200:])
 print(f"the first sentence and the last 200: {strangers.mean():.0f}")
@@ -478,7 +678,9 @@ for count in (10, 20, 40, 80):
     print(count, f"{recall(quantized.rescore(Q, some, C[some], 10)[1]):.3f}")
     if count == 10:
         same = [set(a) == set(b) for a, b in zip(some, nearest, strict=True)]
-assert all(same), "with ten candidates for ten places rescoring only sorts: the recall is that of the bits alone"
+assert all(same), (
+    "with ten candidates for ten places rescoring only sorts: the recall is that of the bits alone"
+)
 guess.answer("of the bits alone")
 
 # %% [markdown]
@@ -489,8 +691,13 @@ guess.answer("of the bits alone")
 # %%
 with planted(MISTAKES["layers dropped from the top"]):
     layers = distillation.spread_layers(L, 3)
-print(layers, f"Spearman {dropped[tuple(layers)][0]:.2f} instead of {dropped[0, 3, 5][0]:.2f}")
-assert dropped[tuple(layers)][0] < dropped[0, 3, 5][0] - 15, "a model that stops in the middle of a sentence, so to say"
+print(
+    layers,
+    f"Spearman {dropped[tuple(layers)][0]:.2f} instead of {dropped[0, 3, 5][0]:.2f}",
+)
+assert dropped[tuple(layers)][0] < dropped[0, 3, 5][0] - 15, (
+    "a model that stops in the middle of a sentence, so to say"
+)
 
 # %% [markdown]
 # **Distilled against itself.** One name too few in the loop, and the loss is perfect from the first step.
@@ -507,7 +714,10 @@ assert steps == [0, 0], "a loss of 0 is no success: nothing was learned"
 # does: the two meet where it is easiest, at one point for all sentences.
 
 # %%
-one, other = torch.tensor([[1.0, 2.0]], requires_grad=True), torch.tensor([[0.0, 4.0]], requires_grad=True)
+one, other = (
+    torch.tensor([[1.0, 2.0]], requires_grad=True),
+    torch.tensor([[0.0, 4.0]], requires_grad=True),
+)
 distillation.distillation_loss(one, other).backward()
 assert other.grad is None, "right: the teacher is a constant"
 with planted(MISTAKES["teacher with gradients"]):
@@ -522,11 +732,15 @@ assert other.grad.tolist() == [[-1, 2]], "wrong: it is pulled towards its studen
 # %%
 lengths = np.linalg.norm(C[:, :64], axis=1)
 kept = recall(np.argsort(-(Q[:, :64] @ C[:, :64].T), axis=1, kind="stable")[:, :10])
-print(f"lengths {lengths.min():.2f} to {lengths.max():.2f}; recall {kept:.3f} instead of {plain[1, 0]:.3f}")
+print(
+    f"lengths {lengths.min():.2f} to {lengths.max():.2f}; recall {kept:.3f} instead of {plain[1, 0]:.3f}"
+)
 assert kept < plain[1, 0], "by dot product some neighbours are lost"
 x = torch.from_numpy(C[:8])
 with planted(MISTAKES["prefix not renormalised"]):
-    wrong = distillation.matryoshka_loss(lambda y: y.pow(2).sum(1).mean(), x, dims=(64,))
+    wrong = distillation.matryoshka_loss(
+        lambda y: y.pow(2).sum(1).mean(), x, dims=(64,)
+    )
 right = distillation.matryoshka_loss(lambda y: y.pow(2).sum(1).mean(), x, dims=(64,))
 print(f"squared length of a prefix in the loss: {wrong:.3f}, should be {right:.3f}")
 assert abs(right - 1) < 1e-5, "cut, then scaled"
@@ -538,10 +752,14 @@ assert wrong < 0.5, "scaled, then cut"
 
 # %%
 with planted(MISTAKES["ranges of the vectors themselves"]):
-    parts = [quantized.to_int8(C[start : start + 100], ranges) for start in range(0, N, 100)]
+    parts = [
+        quantized.to_int8(C[start : start + 100], ranges) for start in range(0, N, 100)
+    ]
 wrong = recall(top_k(Q, quantized.from_int8(np.concatenate(parts), ranges), 10)[1])
 print(f"recall {wrong:.3f} instead of {curve['6 layers, int8'][2]:.3f}")
-assert wrong < curve["6 layers, int8"][2] - 0.03, "codes that mean another number in every hundred"
+assert wrong < curve["6 layers, int8"][2] - 0.03, (
+    "codes that mean another number in every hundred"
+)
 
 # %% [markdown]
 # **Lowest bit first.** Half of the world packs bits that way. On both sides it does no harm: the same bits differ. But
@@ -561,11 +779,21 @@ assert one_side < 0.2, "nearly everything is gone"
 
 # %%
 with planted(MISTAKES["rescored with the binary query"]):
-    _, wrong = quantized.rescore(Q, candidates, quantized.from_bits(bits[candidates], D), 10)
-_, right = quantized.rescore(Q, candidates, quantized.from_bits(bits[candidates], D), 10)
-print(f"bits alone {curve['6 layers, bits'][2]:.3f}, binary query {recall(wrong):.3f}, float query {recall(right):.3f}")
-assert recall(wrong) == curve["6 layers, bits"][2], "the cosine of signs is the Hamming distance over again"
-assert recall(right) > recall(wrong) + 0.03, "the query's digits are the gain, and they cost no byte of the index"
+    _, wrong = quantized.rescore(
+        Q, candidates, quantized.from_bits(bits[candidates], D), 10
+    )
+_, right = quantized.rescore(
+    Q, candidates, quantized.from_bits(bits[candidates], D), 10
+)
+print(
+    f"bits alone {curve['6 layers, bits'][2]:.3f}, binary query {recall(wrong):.3f}, float query {recall(right):.3f}"
+)
+assert recall(wrong) == curve["6 layers, bits"][2], (
+    "the cosine of signs is the Hamming distance over again"
+)
+assert recall(right) > recall(wrong) + 0.03, (
+    "the query's digits are the gain, and they cost no byte of the index"
+)
 
 # %% [markdown]
 # ## Exercises

@@ -62,10 +62,17 @@ torch.set_num_threads(min(threads, 2))
 # %%
 four = torch.eye(4)
 whole = losses.simcse_loss(four, four, temperature=1.0).item()
-halves = sum(losses.simcse_loss(half, half, temperature=1.0).item() for half in four.chunk(2)) / 2
+halves = (
+    sum(
+        losses.simcse_loss(half, half, temperature=1.0).item() for half in four.chunk(2)
+    )
+    / 2
+)
 print(f"the batch {whole:.5f}, the mean of its halves {halves:.5f}")
 assert abs(whole - math.log(1 + 3 / math.e)) < 1e-6, "-log( e / (e + 1 + 1 + 1) )"
-assert abs(halves - math.log(1 + 1 / math.e)) < 1e-6, "-log( e / (e + 1) ): an easier question"
+assert abs(halves - math.log(1 + 1 / math.e)) < 1e-6, (
+    "-log( e / (e + 1) ): an easier question"
+)
 
 # %% [markdown]
 # Now the one that does, on the smallest loss that compares rows: the product of two. One weight w = 3 is the encoder,
@@ -87,23 +94,33 @@ class Weight(nn.Module):
 
     def forward(self, rows):
         self.calls.append((list(rows), torch.is_grad_enabled()))
-        return (self.w * torch.tensor([1.0, 2.0], dtype=torch.float64)[rows])[:, None, None]
+        return (self.w * torch.tensor([1.0, 2.0], dtype=torch.float64)[rows])[
+            :, None, None
+        ]
 
 
 encoder = Weight()
 vectors, states = gradient_cache.vectors_in_parts(encoder, [[0], [1]])
 print("step 1:", vectors.flatten().tolist(), "has a graph:", vectors.requires_grad)
 assert vectors.flatten().tolist() == [3, 6], "one after the other"
-assert not vectors.requires_grad, "and no way back to w: of each part only the vectors are left"
+assert not vectors.requires_grad, (
+    "and no way back to w: of each part only the vectors are left"
+)
 
 vectors.requires_grad_()
 loss = vectors.prod()
 loss.backward()
-print(f"step 2: loss {loss.item()}, cache {vectors.grad.flatten().tolist()}, gradient of w: {encoder.w.grad}")
-assert vectors.grad.flatten().tolist() == [6, 3], "known for both rows; the encoder was not asked"
+print(
+    f"step 2: loss {loss.item()}, cache {vectors.grad.flatten().tolist()}, gradient of w: {encoder.w.grad}"
+)
+assert vectors.grad.flatten().tolist() == [6, 3], (
+    "known for both rows; the encoder was not asked"
+)
 
 for part in range(2):
-    gradient_cache.replay(encoder, [[part]], states[part : part + 1], vectors.grad[part : part + 1])
+    gradient_cache.replay(
+        encoder, [[part]], states[part : part + 1], vectors.grad[part : part + 1]
+    )
     print(f"step 3: after part {part} the gradient of w is {encoder.w.grad.item()}")
 assert encoder.w.grad.item() == 12, "6 * 1, then 3 * 2 more"
 
@@ -119,7 +136,9 @@ loss = GradientCache(encoder, lambda rows: [[row] for row in rows])([0, 1]).prod
 loss.backward()
 print("calls (rows, with a graph?):", encoder.calls)
 assert encoder.w.grad.item() == 12, "the same number"
-assert encoder.calls == [([0], False), ([1], False), ([0], True), ([1], True)], "twice forward: this is the price"
+assert encoder.calls == [([0], False), ([1], False), ([0], True), ([1], True)], (
+    "twice forward: this is the price"
+)
 
 # %% [markdown]
 # ## Dropout
@@ -133,7 +152,10 @@ assert encoder.calls == [([0], False), ([1], False), ([0], True), ([1], True)], 
 
 # %%
 pairs = load_scored_pairs("stsb", "dev")
-texts = [[pair.sentence1 for pair in pairs[:12]], [pair.sentence2 for pair in pairs[:12]]]
+texts = [
+    [pair.sentence1 for pair in pairs[:12]],
+    [pair.sentence2 for pair in pairs[:12]],
+]
 model = SentenceEncoder.load(TINY).double().train()
 columns = TextColumns(model.tokenizer, texts)
 network = VectorNetwork(model, columns)  # row numbers to (B, 2, D)
@@ -151,19 +173,33 @@ def gradients(make_vectors):
     torch.manual_seed(0)
     loss = in_batch_loss(make_vectors())
     loss.backward()
-    return loss.item(), torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])
+    return loss.item(), torch.cat(
+        [p.grad.flatten() for p in network.parameters() if p.grad is not None]
+    )
 
 
 cached = GradientCache(network, lambda rows: cut(rows, columns.lengths, tokens=100))
 parts = cached.cut(rows)
-print(f"{len(parts)} parts of", [len(part) * max(columns.lengths[row] for row in part) for part in parts], "tokens")
-expected_loss, expected = gradients(lambda: torch.cat([network(part) for part in parts]))
+print(
+    f"{len(parts)} parts of",
+    [len(part) * max(columns.lengths[row] for row in part) for part in parts],
+    "tokens",
+)
+expected_loss, expected = gradients(
+    lambda: torch.cat([network(part) for part in parts])
+)
 found_loss, found = gradients(lambda: cached(rows))
 print(f"loss {found_loss:.12f}, one graph {expected_loss:.12f}")
-print(f"largest gradient {expected.abs().max():.4f}, largest difference {largest_difference(found, expected):.1e}")
+print(
+    f"largest gradient {expected.abs().max():.4f}, largest difference {largest_difference(found, expected):.1e}"
+)
 assert len(parts) > 3, "cut, and not only once"
-assert found_loss == expected_loss, "the same vectors, so the same loss, to the last bit"
-assert largest_difference(found, expected) < 1e-12, "exact: what differs is the order of a sum"
+assert found_loss == expected_loss, (
+    "the same vectors, so the same loss, to the last bit"
+)
+assert largest_difference(found, expected) < 1e-12, (
+    "exact: what differs is the order of a sum"
+)
 
 # %% [markdown]
 # ## The figure
@@ -179,9 +215,14 @@ assert largest_difference(found, expected) < 1e-12, "exact: what differs is the 
 # %%
 minilm = SentenceEncoder.load("all-MiniLM-L6-v2").train()
 short = sorted(pairs, key=lambda pair: len(pair.sentence1) + len(pair.sentence2))[:128]
-short_texts = TextColumns(minilm.tokenizer, [[pair.sentence1 for pair in short], [pair.sentence2 for pair in short]])
+short_texts = TextColumns(
+    minilm.tokenizer,
+    [[pair.sentence1 for pair in short], [pair.sentence2 for pair in short]],
+)
 large = VectorNetwork(minilm, short_texts)
-large_in_parts = GradientCache(large, lambda rows: cut(rows, short_texts.lengths, tokens=256))
+large_in_parts = GradientCache(
+    large, lambda rows: cut(rows, short_texts.lengths, tokens=256)
+)
 
 
 weights = {parameter.untyped_storage().data_ptr() for parameter in large.parameters()}
@@ -216,9 +257,15 @@ for size in sizes:
     batch = list(range(0, 128, 128 // size))  # short and less short
     memory["one graph"].append(kept_for_backward(large, batch))
     memory["in parts"].append(kept_for_backward(large_in_parts, batch))
-    print(f"{size:3} pairs: one graph {memory['one graph'][-1]:6.1f} MiB, in parts {memory['in parts'][-1]:5.1f} MiB")
-assert memory["one graph"][-1] > 6 * memory["one graph"][0], "eight times the rows, nearly eight times the memory"
-assert max(memory["in parts"]) < 1.25 * min(memory["in parts"][1:]), "the largest part decides, not the batch"
+    print(
+        f"{size:3} pairs: one graph {memory['one graph'][-1]:6.1f} MiB, in parts {memory['in parts'][-1]:5.1f} MiB"
+    )
+assert memory["one graph"][-1] > 6 * memory["one graph"][0], (
+    "eight times the rows, nearly eight times the memory"
+)
+assert max(memory["in parts"]) < 1.25 * min(memory["in parts"][1:]), (
+    "the largest part decides, not the batch"
+)
 
 with torch.no_grad():
     fixed = torch.stack(
@@ -233,25 +280,45 @@ with torch.no_grad():
 def by_vectors(parts):
     """The gradient by the vectors, if each part of so many rows has a loss of its own."""
     leaf = fixed.clone().requires_grad_()
-    sum(in_batch_loss(part) * len(part) / len(leaf) for part in leaf.chunk(parts)).backward()
+    sum(
+        in_batch_loss(part) * len(part) / len(leaf) for part in leaf.chunk(parts)
+    ).backward()
     return leaf.grad.flatten()
 
 
 cuts = [1, 2, 4, 8, 16, 32, 64, 128]
-alike = [torch.cosine_similarity(by_vectors(1), by_vectors(parts), dim=0).item() for parts in cuts]
-print("cosine with the gradient of 256 pairs:", {parts: round(cos, 2) for parts, cos in zip(cuts, alike, strict=True)})
+alike = [
+    torch.cosine_similarity(by_vectors(1), by_vectors(parts), dim=0).item()
+    for parts in cuts
+]
+print(
+    "cosine with the gradient of 256 pairs:",
+    {parts: round(cos, 2) for parts, cos in zip(cuts, alike, strict=True)},
+)
 assert alike == sorted(alike, reverse=True), "the more parts, the further away"
 assert alike[-1] < 0.7, "from two parts on it is the gradient of something else"
 
 
 def draw(plt):
     drawn, (left, right) = plt.subplots(1, 2, figsize=(8, 3), layout="constrained")
-    for (name, values), style, shade in zip(memory.items(), ("o-", "s--"), ("#1f4e79", "#c0392b"), strict=True):
+    for (name, values), style, shade in zip(
+        memory.items(), ("o-", "s--"), ("#1f4e79", "#c0392b"), strict=True
+    ):
         left.plot(sizes, values, style, color=shade, label=name)
-    left.set(title="kept for backward", xlabel="pairs in the batch", ylabel="MiB", ylim=0, xticks=sizes)
+    left.set(
+        title="kept for backward",
+        xlabel="pairs in the batch",
+        ylabel="MiB",
+        ylim=0,
+        xticks=sizes,
+    )
     left.legend(frameon=False)
     right.semilogx(cuts, alike, "o-", base=2, color="#1f4e79")
-    right.set(title="losses of parts, added up", xlabel="parts of a batch of 256", ylim=(0, 1.05))
+    right.set(
+        title="losses of parts, added up",
+        xlabel="parts of a batch of 256",
+        ylim=(0, 1.05),
+    )
     right.set_xticks(cuts, cuts)
     right.set_ylabel("cosine with the right gradient")
     return drawn
@@ -266,17 +333,34 @@ figure("17_large_batches", draw)
 # triplets, and how many the cosines of each anchor with all positives and negatives? And how many would the graph be?
 
 # %%
-guess = predict("17.1", "The cosines of 1,024 anchors with all others take ...", ["8 KiB", "8 MiB", "8 GiB"])
+guess = predict(
+    "17.1",
+    "The cosines of 1,024 anchors with all others take ...",
+    ["8 KiB", "8 MiB", "8 GiB"],
+)
 
 # %%
 B, n, D = 1024, 3, 384
 tokens = B * n * 16  # of 16 tokens each
-per_token = memory["one graph"][-1] * 2**20 / sum(short_texts.lengths[row] for row in range(0, 128, 2))
-print(f"vectors {B * n * D * 4 / 2**20:.1f} MiB, cosines {B * 2 * B * 4 / 2**20:.1f} MiB,", end=" ")
-print(f"graph {tokens * per_token / 2**30:.1f} GiB ({per_token / 2**20:.2f} MiB for each token)")
+per_token = (
+    memory["one graph"][-1]
+    * 2**20
+    / sum(short_texts.lengths[row] for row in range(0, 128, 2))
+)
+print(
+    f"vectors {B * n * D * 4 / 2**20:.1f} MiB, cosines {B * 2 * B * 4 / 2**20:.1f} MiB,",
+    end=" ",
+)
+print(
+    f"graph {tokens * per_token / 2**30:.1f} GiB ({per_token / 2**20:.2f} MiB for each token)"
+)
 assert B * n * D * 4 == 4_718_592, "4.5 MiB, and the cache as many"
-assert B * 2 * B * 4 == 8_388_608, "8 MiB; this one grows with the square of the batch, but it starts so small"
-assert tokens * per_token > 1000 * (B * n * D * 4), "a thousand times the vectors: what step 1 throws away"
+assert B * 2 * B * 4 == 8_388_608, (
+    "8 MiB; this one grows with the square of the batch, but it starts so small"
+)
+assert tokens * per_token > 1000 * (B * n * D * 4), (
+    "a thousand times the vectors: what step 1 throws away"
+)
 guess.answer("8 MiB")
 
 # %% [markdown]
@@ -292,8 +376,12 @@ network.eval()
 with planted(MISTAKES["replay without the random state"]):
     _, without = gradients(lambda: cached(rows))
 network.train()
-assert largest_difference(with_state, without) == 0, "no dice, no state: a test in eval mode would never notice"
-print(f"a step of 1 forward and a backward of 2 takes {(2 + 2) / (1 + 2):.2f} times as long with 2 forwards")
+assert largest_difference(with_state, without) == 0, (
+    "no dice, no state: a test in eval mode would never notice"
+)
+print(
+    f"a step of 1 forward and a backward of 2 takes {(2 + 2) / (1 + 2):.2f} times as long with 2 forwards"
+)
 assert round((2 + 2) / (1 + 2), 2) == 1.33, "a third more; memory is what it buys"
 guess.answer("no")
 
@@ -320,20 +408,36 @@ def train(steps=30):
     model = SentenceEncoder.load(TINY).train()
     network = VectorNetwork(model, columns)
     for parameter in model.parameters():
-        parameter.data = parameter.data.clone()  # a loaded tensor may be shared with the file's
+        parameter.data = (
+            parameter.data.clone()
+        )  # a loaded tensor may be shared with the file's
     torch.manual_seed(1)
-    optimizer = adamw([p for name, p in network.named_parameters() if "pooler" not in name], lr=1e-3)
-    in_parts = GradientCache(network, lambda rows: cut(rows, columns.lengths, tokens=100))
-    run = fit(in_parts, lambda network, rows: in_batch_loss(network(rows)), [rows] * steps, optimizer, lambda step: 1.0)
+    optimizer = adamw(
+        [p for name, p in network.named_parameters() if "pooler" not in name], lr=1e-3
+    )
+    in_parts = GradientCache(
+        network, lambda rows: cut(rows, columns.lengths, tokens=100)
+    )
+    run = fit(
+        in_parts,
+        lambda network, rows: in_batch_loss(network(rows)),
+        [rows] * steps,
+        optimizer,
+        lambda step: 1.0,
+    )
     return [step.loss for step in run]
 
 
 right = train()
 with planted(MISTAKES["replay without the random state"]):
     wrong = train()
-print(f"from {right[0]:.2f} to {sum(right[-5:]) / 5:.2f}; with the mistake to {sum(wrong[-5:]) / 5:.2f}")
+print(
+    f"from {right[0]:.2f} to {sum(right[-5:]) / 5:.2f}; with the mistake to {sum(wrong[-5:]) / 5:.2f}"
+)
 assert right[0] == wrong[0], "the first loss is that of the same vectors"
-assert sum(wrong[-5:]) < 5 * wrong[0], "and it falls: who has only the curve has no reason to look further"
+assert sum(wrong[-5:]) < 5 * wrong[0], (
+    "and it falls: who has only the curve has no reason to look further"
+)
 
 # %% [markdown]
 # The second: texts are collected column by column *within each part* and then read as if they had been collected
@@ -344,13 +448,18 @@ assert sum(wrong[-5:]) < 5 * wrong[0], "and it falls: who has only the curve has
 for name in ("hard negatives misaligned", "the last part not replayed"):
     with planted(MISTAKES[name]):
         broken_loss, broken = gradients(lambda: cached(rows))
-    print(f"{name}: loss {broken_loss:.4f} instead of {expected_loss:.4f}, gradient off by", end=" ")
+    print(
+        f"{name}: loss {broken_loss:.4f} instead of {expected_loss:.4f}, gradient off by",
+        end=" ",
+    )
     print(f"{100 * ((broken - expected).norm() / expected.norm()).item():.0f} %")
     assert largest_difference(broken, expected) > 1e-3, "both are caught by the numbers"
 with planted(MISTAKES["a forgotten last part"]):
     left = gradient_cache.cut(rows, columns.lengths, 100)
 print(f"a forgotten last part: {sum(map(len, left))} of {len(rows)} rows")
-assert sum(map(len, left)) < len(rows), "count the rows that come out: the cheapest test there is"
+assert sum(map(len, left)) < len(rows), (
+    "count the rows that come out: the cheapest test there is"
+)
 torch.set_num_threads(threads)
 
 # %% [markdown]

@@ -22,7 +22,10 @@ from minisbert.core.encoder import SentenceEncoder, normalize
 from minisbert.core.pooling import mean_pool
 from minisbert.core.tokenizer import pad_batch
 from minisbert.data.sources import load_scored_pairs
-from minisbert.evaluation.classification_metrics import mean_off_diagonal_cosine, uniformity
+from minisbert.evaluation.classification_metrics import (
+    mean_off_diagonal_cosine,
+    uniformity,
+)
 from minisbert.folder.find import find_model
 
 # %%
@@ -78,8 +81,15 @@ def read(texts):
     ids = dict(zip(new, encoder.tokenizer.encode(new).ids, strict=True)) if new else {}
     new.sort(key=lambda text: len(ids[text]))  # texts of like length: few pads
     for part in (new[start : start + 64] for start in range(0, len(new), 64)):
-        hidden = lower(*pad_batch([ids[text] for text in part], encoder.tokenizer.pad_id))
-        states.update({text: row[: len(ids[text])].clone() for text, row in zip(part, hidden, strict=True)})
+        hidden = lower(
+            *pad_batch([ids[text] for text in part], encoder.tokenizer.pad_id)
+        )
+        states.update(
+            {
+                text: row[: len(ids[text])].clone()
+                for text, row in zip(part, hidden, strict=True)
+            }
+        )
 
 
 # %%
@@ -93,8 +103,12 @@ class LastLayer(nn.Module):
     def forward(self, texts):
         read(texts)
         rows = [states[text] for text in texts]
-        mask = nn.utils.rnn.pad_sequence([torch.ones(len(row), dtype=torch.bool) for row in rows], batch_first=True)
-        hidden, _ = self.layer(nn.utils.rnn.pad_sequence(rows, batch_first=True), mask[:, None, None, :])  # (B, T, D)
+        mask = nn.utils.rnn.pad_sequence(
+            [torch.ones(len(row), dtype=torch.bool) for row in rows], batch_first=True
+        )
+        hidden, _ = self.layer(
+            nn.utils.rnn.pad_sequence(rows, batch_first=True), mask[:, None, None, :]
+        )  # (B, T, D)
         return normalize(mean_pool(hidden, mask))  # (B, D)
 
 
@@ -113,8 +127,12 @@ def vectors(model, texts):
 
 before = LastLayer()
 few = ["A man is playing a guitar.", "Rain."]
-print(f"difference from the whole encoder: {largest_difference(vectors(before, few), encoder.encode(few)):.1e}")
-assert largest_difference(vectors(before, few), encoder.encode(few)) < 1e-5, "cut in two, it is still the same model"
+print(
+    f"difference from the whole encoder: {largest_difference(vectors(before, few), encoder.encode(few)):.1e}"
+)
+assert largest_difference(vectors(before, few), encoder.encode(few)) < 1e-5, (
+    "cut in two, it is still the same model"
+)
 
 # %% [markdown]
 # The three sets, and the scores before any training. Dev is every third pair, to save time. Test is all of it.
@@ -142,7 +160,11 @@ def spearman(model, pairs):
 
 # %%
 short = [pair for pair in load_scored_pairs("stsb", "train") if tokens(pair) <= 16]
-train, dev, test = short[::2], load_scored_pairs("stsb", "dev")[::3], load_scored_pairs("stsb", "test")
+train, dev, test = (
+    short[::2],
+    load_scored_pairs("stsb", "dev")[::3],
+    load_scored_pairs("stsb", "test"),
+)
 print(f"{len(train)} pairs to train on, {len(dev)} of dev, {len(test)} of test")
 start_dev, start_test = spearman(before, dev), spearman(before, test)
 print(f"before training: dev {start_dev:.2f}, test {start_test:.2f}")
@@ -156,7 +178,9 @@ assert abs(start_test - 82.03) < 0.02, "the published number of lesson 09"
 # %%
 def regression(model, pairs):
     u, v = model(both(pairs)).chunk(2)
-    return losses.cosine_mse_loss(u, v, torch.tensor([pair.score / 5 for pair in pairs]))
+    return losses.cosine_mse_loss(
+        u, v, torch.tensor([pair.score / 5 for pair in pairs])
+    )
 
 
 def on_dev(model):
@@ -171,9 +195,15 @@ def run(loss, pairs, lr=3e-4, epochs=1, seed=0, look=None):
     torch.manual_seed(seed)  # for dropout
     model, generator = LastLayer(), torch.Generator().manual_seed(seed)
     lengths = [tokens(pair) for pair in pairs]
-    order = [rows for _ in range(epochs) for rows in length_grouped_batches(lengths, 32, generator)]
+    order = [
+        rows
+        for _ in range(epochs)
+        for rows in length_grouped_batches(lengths, 32, generator)
+    ]
     batches = [[pairs[row] for row in rows] for rows in order]
-    schedule = partial(loop.linear_schedule, warmup=round(0.1 * len(batches)), total=len(batches))
+    schedule = partial(
+        loop.linear_schedule, warmup=round(0.1 * len(batches)), total=len(batches)
+    )
     optimizer = loop.adamw(list(model.parameters()), lr=lr)
     curve, seen = [], []
     for step in loop.fit(model.train(), loss, batches, optimizer, schedule, clip=1.0):
@@ -190,16 +220,28 @@ def run(loss, pairs, lr=3e-4, epochs=1, seed=0, look=None):
 # One epoch, 65 steps, with the learning rates 1e-5, 3e-4 and 1e-2. Dev was at 87.8 before.
 
 # %%
-guess = predict("18.1", "Dev after 65 steps at a learning rate of 1e-2?", ["about 57", "about 85", "about 90", "NaN"])
+guess = predict(
+    "18.1",
+    "Dev after 65 steps at a learning rate of 1e-2?",
+    ["about 57", "about 85", "about 90", "NaN"],
+)
 
 # %%
 rates = {lr: run(regression, train, lr) for lr in (1e-5, 3e-4, 1e-2)}
 dev_by_rate = {lr: spearman(model, dev) for lr, (model, _, _) in rates.items()}
 for lr, (_, curve, _) in rates.items():
-    print(f"lr {lr:<6g} loss {curve[:8].mean():.4f} -> {curve[-8:].mean():.4f}   dev {dev_by_rate[lr]:.2f}")
-assert dev_by_rate[3e-4] > max(dev_by_rate[1e-5], start_dev) + 0.1, "the middle one learns most"
-assert start_dev < dev_by_rate[1e-5] + 0.1, "the small one does no harm and hardly anything else"
-assert dev_by_rate[1e-2] < start_dev - 10, "the large one forgets in 65 steps what a billion pairs had taught"
+    print(
+        f"lr {lr:<6g} loss {curve[:8].mean():.4f} -> {curve[-8:].mean():.4f}   dev {dev_by_rate[lr]:.2f}"
+    )
+assert dev_by_rate[3e-4] > max(dev_by_rate[1e-5], start_dev) + 0.1, (
+    "the middle one learns most"
+)
+assert start_dev < dev_by_rate[1e-5] + 0.1, (
+    "the small one does no harm and hardly anything else"
+)
+assert dev_by_rate[1e-2] < start_dev - 10, (
+    "the large one forgets in 65 steps what a billion pairs had taught"
+)
 guess.answer("about 57")
 
 # %% [markdown]
@@ -211,17 +253,31 @@ guess.answer("about 57")
 # 128 pairs, twelve epochs, learning rate 1e-3. Draw the training loss by epoch, and the same loss on dev beside it.
 
 # %%
-guess = predict("18.2", "Where is dev's loss lowest?", ["after epoch 1 or 2", "about epoch 6", "after epoch 12"])
+guess = predict(
+    "18.2",
+    "Where is dev's loss lowest?",
+    ["after epoch 1 or 2", "about epoch 6", "after epoch 12"],
+)
 
 # %%
-_, small_curve, small_dev = run(regression, train[::16][:128], lr=1e-3, epochs=12, look=4)
+_, small_curve, small_dev = run(
+    regression, train[::16][:128], lr=1e-3, epochs=12, look=4
+)
 small_loss = small_curve.reshape(12, 4).mean(1)  # four steps an epoch
 small_spearman, small_dev_loss = map(np.array, zip(*small_dev, strict=True))
-for epoch, row in enumerate(zip(small_loss, small_dev_loss, small_spearman, strict=True), start=1):
-    print("epoch {:2}   training loss {:.4f}   dev loss {:.4f}   dev Spearman {:.2f}".format(epoch, *row))
+for epoch, row in enumerate(
+    zip(small_loss, small_dev_loss, small_spearman, strict=True), start=1
+):
+    print(
+        "epoch {:2}   training loss {:.4f}   dev loss {:.4f}   dev Spearman {:.2f}".format(
+            epoch, *row
+        )
+    )
 assert small_loss[-1] < small_loss[0] / 8, "it knows these 128 pairs by heart"
 assert small_dev_loss.argmin() < 2, "dev's loss was lowest early,"
-assert small_dev_loss[-1] > 1.25 * small_dev_loss.min(), "and rose while the training loss went on falling"
+assert small_dev_loss[-1] > 1.25 * small_dev_loss.min(), (
+    "and rose while the training loss went on falling"
+)
 guess.answer("after epoch 1 or 2")
 
 # %% [markdown]
@@ -237,21 +293,35 @@ guess.answer("after epoch 1 or 2")
 # replacement, take the mean of the three models minus the model before, and do it 300 times.
 
 # %%
-trained = {seed: run(regression, train, epochs=2, seed=seed, look=16 if seed == 0 else None) for seed in range(3)}
+trained = {
+    seed: run(regression, train, epochs=2, seed=seed, look=16 if seed == 0 else None)
+    for seed in range(3)
+}
 model, curve, watched = trained[0]
 gold = np.array([pair.score for pair in test])
-found = [cosines(before, test), *(cosines(each, test) for each, _, _ in trained.values())]
+found = [
+    cosines(before, test),
+    *(cosines(each, test) for each, _, _ in trained.values()),
+]
 on_test = [100 * metrics.spearman(values, gold) for values in found]
-print(f"dev of seed 0 every 16 steps: {', '.join(f'{score:.2f}' for score, _ in watched)}")
-print(f"test before {on_test[0]:.2f}, after {', '.join(f'{score:.2f}' for score in on_test[1:])}")
+print(
+    f"dev of seed 0 every 16 steps: {', '.join(f'{score:.2f}' for score, _ in watched)}"
+)
+print(
+    f"test before {on_test[0]:.2f}, after {', '.join(f'{score:.2f}' for score in on_test[1:])}"
+)
 chance = np.random.default_rng(0)
 gains = []
 for rows in (chance.integers(len(gold), size=len(gold)) for _ in range(300)):
-    first, *others = (100 * metrics.spearman(values[rows], gold[rows]) for values in found)
+    first, *others = (
+        100 * metrics.spearman(values[rows], gold[rows]) for values in found
+    )
     gains.append(np.mean(others) - first)
 low, high = np.percentile(gains, [2.5, 97.5])
 gain = np.mean(on_test[1:]) - on_test[0]
-print(f"gain {gain:.2f}, 95 % of the draws in {low:.2f} .. {high:.2f}; seeds differ by {np.ptp(on_test[1:]):.2f}")
+print(
+    f"gain {gain:.2f}, 95 % of the draws in {low:.2f} .. {high:.2f}; seeds differ by {np.ptp(on_test[1:]):.2f}"
+)
 assert low > 0.4, "the model is better, whichever pairs had been drawn"
 assert np.ptp(on_test[1:]) < gain, "and whichever of these seeds"
 
@@ -270,19 +340,45 @@ assert np.ptp(on_test[1:]) < gain, "and whichever of these seeds"
 
 # %%
 def draw(plt):
-    drawn, (left, middle, right) = plt.subplots(1, 3, figsize=(8.4, 2.8), layout="constrained", width_ratios=(3, 3, 2))
-    for (lr, (_, values, _)), shade in zip(rates.items(), ("#8bb8de", "#1f4e79", "#c0392b"), strict=True):
+    drawn, (left, middle, right) = plt.subplots(
+        1, 3, figsize=(8.4, 2.8), layout="constrained", width_ratios=(3, 3, 2)
+    )
+    for (lr, (_, values, _)), shade in zip(
+        rates.items(), ("#8bb8de", "#1f4e79", "#c0392b"), strict=True
+    ):
         smooth = np.convolve(values, np.ones(8) / 8, "valid")
-        left.plot(range(8, len(values) + 1), smooth, color=shade, label=f"lr {lr:g}: dev {dev_by_rate[lr]:.1f}")
-    left.set(xlabel="step", ylabel="loss", ylim=(0, 0.22), title=f"One epoch; dev was {start_dev:.1f}")
+        left.plot(
+            range(8, len(values) + 1),
+            smooth,
+            color=shade,
+            label=f"lr {lr:g}: dev {dev_by_rate[lr]:.1f}",
+        )
+    left.set(
+        xlabel="step",
+        ylabel="loss",
+        ylim=(0, 0.22),
+        title=f"One epoch; dev was {start_dev:.1f}",
+    )
     left.legend(frameon=False, loc="upper right")
-    for values, shade, name in ((small_loss, "#c0392b", "training"), (small_dev_loss, "#1f4e79", "dev")):
+    for values, shade, name in (
+        (small_loss, "#c0392b", "training"),
+        (small_dev_loss, "#1f4e79", "dev"),
+    ):
         middle.plot(range(1, 13), values, color=shade, marker=".", label=name)
-    middle.set(xlabel="epoch", ylabel="loss", ylim=(0, None), title="128 pairs, many epochs")
+    middle.set(
+        xlabel="epoch", ylabel="loss", ylim=(0, None), title="128 pairs, many epochs"
+    )
     middle.set_xticks(range(2, 13, 2))
     middle.legend(frameon=False)
     right.plot([0, 1, 1, 1], on_test, "o", color="#1f4e79", fillstyle="none")
-    right.errorbar([1.25], [on_test[0] + gain], [[gain - low], [high - gain]], fmt="s", color="#c0392b", capsize=4)
+    right.errorbar(
+        [1.25],
+        [on_test[0] + gain],
+        [[gain - low], [high - gain]],
+        fmt="s",
+        color="#c0392b",
+        capsize=4,
+    )
     right.axhline(on_test[0], color="#888888", linewidth=0.7)
     right.set(xlim=(-0.5, 1.7), ylabel="Spearman x 100", title="Test, three seeds")
     right.set_xticks([0, 1], ["before", "after"])
@@ -334,21 +430,36 @@ He passed the exam. / He failed the exam. / He got through the test.
 # %%
 def understood(name, model):
     """How often of twelve, and of the other twelve, is the paraphrase nearer than the negation? And both cosines."""
-    texts = [text for line in (WITH_BE.strip() + OTHERWISE.rstrip()).splitlines() for text in line.split(" / ")]
+    texts = [
+        text
+        for line in (WITH_BE.strip() + OTHERWISE.rstrip()).splitlines()
+        for text in line.split(" / ")
+    ]
     said, negated, meant = vectors(model, texts).view(24, 3, -1).unbind(1)
     far, near = (said * negated).sum(1), (said * meant).sum(1)
     right = (near > far).view(2, 12).sum(1).tolist()
-    print(f"{name:26} {right[0]:2} and {right[1]:2} of 12; mean cosines {far.mean():.2f} and {near.mean():.2f}")
+    print(
+        f"{name:26} {right[0]:2} and {right[1]:2} of 12; mean cosines {far.mean():.2f} and {near.mean():.2f}"
+    )
     return sum(right)
 
 
 # %%
-guess = predict("18.3", "The paraphrase is nearer, before and after:", ["2 and 4", "2 and 12", "12 and 20", "8 and 9"])
+guess = predict(
+    "18.3",
+    "The paraphrase is nearer, before and after:",
+    ["2 and 4", "2 and 12", "12 and 20", "8 and 9"],
+)
 
 # %%
-negations = {"before": understood("before", before), "regression": understood("after regression", model)}
+negations = {
+    "before": understood("before", before),
+    "regression": understood("after regression", model),
+}
 assert negations["before"] <= 4, "lesson 01 was not unlucky with its sentence"
-assert negations["regression"] <= 9, "a better score, and it still reads what a sentence is about, not what it claims"
+assert negations["regression"] <= 9, (
+    "a better score, and it still reads what a sentence is about, not what it claims"
+)
 guess.answer("2 and 4")
 
 # %% [markdown]
@@ -372,21 +483,36 @@ def attract(model, pairs):
 # %%
 def report(name, model):
     """Dev's Spearman, the uniformity of its sentences and their mean cosine."""
-    everything = vectors(model, sorted({text for pair in dev for text in (pair.sentence1, pair.sentence2)}))
-    score, spread, mean = spearman(model, dev), uniformity(everything), mean_off_diagonal_cosine(everything)
-    print(f"{name:12} dev {score:.2f}   uniformity {spread:5.2f}   mean cosine {mean:.3f}")
+    everything = vectors(
+        model,
+        sorted({text for pair in dev for text in (pair.sentence1, pair.sentence2)}),
+    )
+    score, spread, mean = (
+        spearman(model, dev),
+        uniformity(everything),
+        mean_off_diagonal_cosine(everything),
+    )
+    print(
+        f"{name:12} dev {score:.2f}   uniformity {spread:5.2f}   mean cosine {mean:.3f}"
+    )
     return score, spread, mean
 
 
 # %%
-guess = predict("18.4", "Mean cosine, and dev's Spearman:", ["0 and 88", "0.5 and 85", "1 and 80", "1 and 10"])
+guess = predict(
+    "18.4",
+    "Mean cosine, and dev's Spearman:",
+    ["0 and 88", "0.5 and 85", "1 and 80", "1 and 10"],
+)
 
 # %%
 at_first = report("before", before)
 collapsed = report("attracted", run(attract, paraphrases, lr=1e-3, epochs=2)[0])
 assert collapsed[2] > 0.9, "everything is near everything"
 assert collapsed[1] > -0.5, "where -4 is an even spread, and 0 is a single point"
-assert 60 < collapsed[0] < at_first[0] - 3, "and Spearman hardly minds: it reads the order of cosines near 1"
+assert 60 < collapsed[0] < at_first[0] - 3, (
+    "and Spearman hardly minds: it reads the order of cosines near 1"
+)
 guess.answer("1 and 80")
 
 # %% [markdown]
@@ -406,16 +532,26 @@ def rank(model, pairs):
 
 
 # %%
-guess = predict("18.5", "Uniformity, and dev beside 87.8:", ["-1 and lower", "-3.3 and lower", "-3.3 and higher"])
+guess = predict(
+    "18.5",
+    "Uniformity, and dev beside 87.8:",
+    ["-1 and lower", "-3.3 and lower", "-3.3 and higher"],
+)
 
 # %%
 cured_model, _, _ = run(rank, paraphrases, lr=1e-3, epochs=2)
 cured = report("ranked", cured_model)
 negations["in-batch"] = understood("after in-batch negatives", cured_model)
-assert cured[1] < -2.5, "spread out again: whoever must be told from 31 others cannot sit on their point"
+assert cured[1] < -2.5, (
+    "spread out again: whoever must be told from 31 others cannot sit on their point"
+)
 assert cured[2] < 0.4, "unrelated sentences are unrelated"
-assert cured[0] > collapsed[0] + 1, "and the score is better than that of the collapsed model"
-assert cured[0] < at_first[0], "though not than before: a billion pairs were learned with this very loss"
+assert cured[0] > collapsed[0] + 1, (
+    "and the score is better than that of the collapsed model"
+)
+assert cured[0] < at_first[0], (
+    "though not than before: a billion pairs were learned with this very loss"
+)
 guess.answer("-3.3 and lower")
 
 # %% [markdown]
@@ -439,17 +575,25 @@ def tell_apart(model, pairs):
 
 
 with_be = [pair for pair in paraphrases if negate(pair.sentence1) != pair.sentence1]
-print(f"{len(with_be)} pairs, for example: {with_be[0].sentence1} / {negate(with_be[0].sentence1)}")
+print(
+    f"{len(with_be)} pairs, for example: {with_be[0].sentence1} / {negate(with_be[0].sentence1)}"
+)
 
 # %%
-guess = predict("18.6", "Right of the 12 and the 12:", ["1 and 1", "9 and 2", "9 and 9", "12 and 12"])
+guess = predict(
+    "18.6",
+    "Right of the 12 and the 12:",
+    ["1 and 1", "9 and 2", "9 and 9", "12 and 12"],
+)
 
 # %%
 taught, _, _ = run(tell_apart, with_be, epochs=4)
 negations["taught"] = understood("after hard negatives", taught)
 price = report("taught", taught)
 assert negations["taught"] >= negations["regression"] + 5, "from a few to most of them,"
-assert price[0] < at_first[0] - 0.5, "and similarity pays: people had called much alike that differs by a not"
+assert price[0] < at_first[0] - 0.5, (
+    "and similarity pays: people had called much alike that differs by a not"
+)
 guess.answer("9 and 9")
 
 # %% [markdown]
@@ -472,11 +616,21 @@ for name in ("gradients not zeroed", "multipliers that compound", "clip forgotte
         wrong_model, wrong_curve, _ = run(regression, train)
     broken[name] = wrong_curve, spearman(wrong_model, dev)
 for name, (values, score) in broken.items():
-    print(f"{name:26} loss {values[:8].mean():.4f} -> {values[-8:].mean():.4f}   dev {score:.2f}")
-assert broken["gradients not zeroed"][1] < start_dev - 1, "worse than no training, though the loss fell"
-assert broken["multipliers that compound"][1] == start_dev, "0 times anything: not a single weight has moved"
-assert np.ptp(broken["multipliers that compound"][0]) > 0.005, "yet its loss wobbles: other pairs, other dropout"
-assert abs(broken["clip forgotten"][1] - dev_by_rate[3e-4]) < 0.5, "and this one did not matter, today"
+    print(
+        f"{name:26} loss {values[:8].mean():.4f} -> {values[-8:].mean():.4f}   dev {score:.2f}"
+    )
+assert broken["gradients not zeroed"][1] < start_dev - 1, (
+    "worse than no training, though the loss fell"
+)
+assert broken["multipliers that compound"][1] == start_dev, (
+    "0 times anything: not a single weight has moved"
+)
+assert np.ptp(broken["multipliers that compound"][0]) > 0.005, (
+    "yet its loss wobbles: other pairs, other dropout"
+)
+assert abs(broken["clip forgotten"][1] - dev_by_rate[3e-4]) < 0.5, (
+    "and this one did not matter, today"
+)
 
 # %% [markdown]
 # The second is the sly one. A loss that moves looks like training. Compare the weights with those before, or simply the
@@ -487,7 +641,11 @@ assert abs(broken["clip forgotten"][1] - dev_by_rate[3e-4]) < 0.5, "and this one
 # training set. Two epochs.
 
 # %%
-guess = predict("18.7", "Dev and test, beside 88.8 and 84.0:", ["89 and 84", "96 and 84", "96 and 90", "89 and 80"])
+guess = predict(
+    "18.7",
+    "Dev and test, beside 88.8 and 84.0:",
+    ["89 and 84", "96 and 84", "96 and 90", "89 and 80"],
+)
 
 # %%
 leaked, _, _ = run(regression, train + dev, epochs=2)

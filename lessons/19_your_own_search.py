@@ -45,12 +45,18 @@ from minisbert.search.dense import k_best, top_k
 
 # %%
 entries = docstrings.read_entries()
-documents = [entry.document for entry in entries]  # N of them; entry i's query is answered by document i
+documents = [
+    entry.document for entry in entries
+]  # N of them; entry i's query is answered by document i
 N = len(documents)
 for entry in entries[:: N // 8]:
     print(f"{entry.module:12}{entry.query:40}{shorten(entry.document, 66)}")
-assert 3000 < N < 10_000, "a few hundred more or fewer from one version of Python to the next"
-assert len(set(documents)) == N == len({entry.query for entry in entries}), "no query and no document twice"
+assert 3000 < N < 10_000, (
+    "a few hundred more or fewer from one version of Python to the next"
+)
+assert len(set(documents)) == N == len({entry.query for entry in entries}), (
+    "no query and no document twice"
+)
 
 # %% [markdown]
 # Three in ten modules are the test, one in ten is for decisions (dev), the rest is for training. Whole modules, not
@@ -63,11 +69,17 @@ rows = {name: np.flatnonzero(split == name) for name in ("train", "dev", "test")
 queries = {name: [entries[i].query for i in rows[name]] for name in rows}
 for name, some in rows.items():
     modules = Counter(entries[i].module for i in some)
-    print(f"{name:6}{len(some):6,} queries of {len(modules)} modules, most of {modules.most_common(4)}")
+    print(
+        f"{name:6}{len(some):6,} queries of {len(modules)} modules, most of {modules.most_common(4)}"
+    )
 for one, other in (("train", "test"), ("train", "dev"), ("dev", "test")):
-    shared = {entries[i].module for i in rows[one]} & {entries[i].module for i in rows[other]}
+    shared = {entries[i].module for i in rows[one]} & {
+        entries[i].module for i in rows[other]
+    }
     assert not shared, f"{one} and {other} share no module"
-assert min(len(rows["test"]), len(rows["train"])) > 1000, "enough to learn from and enough to judge by"
+assert min(len(rows["test"]), len(rows["train"])) > 1000, (
+    "enough to learn from and enough to judge by"
+)
 
 # %% [markdown]
 # ## The formula
@@ -103,7 +115,9 @@ assert largest_difference(cat, [[np.log(2) / (1 + 0.9), 0]]) < 1e-12, "by hand"
 often = [["cat"] * tf + ["dog"] * (50 - tf) for tf in (1, 2, 4, 8, 50)]
 ratios = bm25.bm25_scores([["cat"]], often)[0]
 print(ratios / ratios[0])
-assert ratios[-1] / ratios[0] < 2.2, "fifty cats are not fifty times as relevant: never more than k1 + 1 times"
+assert ratios[-1] / ratios[0] < 2.2, (
+    "fifty cats are not fifty times as relevant: never more than k1 + 1 times"
+)
 
 # %% [markdown]
 # The measure, on three queries of which the second is found at rank 3 and the third not at all:
@@ -112,11 +126,15 @@ assert ratios[-1] / ratios[0] < 2.2, "fifty cats are not fifty times as relevant
 found, right = np.array([[7, 1, 2], [4, 5, 6], [1, 2, 3]]), np.array([7, 6, 9])
 each = ndcg_of_each(found, right)
 print(each, grades(found, right).sum(axis=1))
-assert largest_difference(each, [1, 1 / np.log2(4), 0]) < 1e-12, "rank 1, rank 3, nowhere"
+assert largest_difference(each, [1, 1 / np.log2(4), 0]) < 1e-12, (
+    "rank 1, rank 3, nowhere"
+)
 whole = retrieval_metrics.ndcg_at_k(grades(found, right), np.ones((3, 1)), 10)
 assert abs(each.mean() - whole) < 1e-12, "the mean is the package's nDCG@10"
 low, high = interval(each)
-assert low < each.mean() < high, "three queries prove nothing: the interval is nearly everything"
+assert low < each.mean() < high, (
+    "three queries prove nothing: the interval is nearly everything"
+)
 print(f"{each.mean():.3f}, 95 % of the draws in {low:.3f} .. {high:.3f}")
 
 # %% [markdown]
@@ -132,10 +150,15 @@ table = {}  # name -> nDCG@10 of each query, recall@10 of each query, ms, bytes
 
 def enter(name, found, ms, size):
     """One engine: found (Q, 10) of the test queries."""
-    each, hits = ndcg_of_each(found, rows["test"]), grades(found, rows["test"]).sum(axis=1)
+    each, hits = (
+        ndcg_of_each(found, rows["test"]),
+        grades(found, rows["test"]).sum(axis=1),
+    )
     table[name] = each, hits, ms, size
     low, high = interval(each)
-    print(f"{name}: nDCG@10 {each.mean():.3f} ({low:.3f} .. {high:.3f}), recall@10 {hits.mean():.3f}")
+    print(
+        f"{name}: nDCG@10 {each.mean():.3f} ({low:.3f} .. {high:.3f}), recall@10 {hits.mean():.3f}"
+    )
 
 
 # %%
@@ -158,10 +181,20 @@ def best(scores, k=10):
 # %%
 started = time.perf_counter()
 words = [docstrings.terms(text) for text in documents]
-lexical = {name: bm25.bm25_scores([query.split() for query in queries[name]], words) for name in ("dev", "test")}
+lexical = {
+    name: bm25.bm25_scores([query.split() for query in queries[name]], words)
+    for name in ("dev", "test")
+}
 elapsed = 1000 * (time.perf_counter() - started) / sum(map(len, lexical.values()))
-enter("BM25", best(lexical["test"]), elapsed, 5 * sum(len(set(some)) for some in words) / N)
-assert 0.25 < of("BM25") < 0.42, "a third, with fifteen lines and no training: a rival worth having"
+enter(
+    "BM25",
+    best(lexical["test"]),
+    elapsed,
+    5 * sum(len(set(some)) for some in words) / N,
+)
+assert 0.25 < of("BM25") < 0.42, (
+    "a third, with fifteen lines and no training: a rival worth having"
+)
 
 # %% [markdown]
 # ## Vectors, before any training
@@ -170,10 +203,16 @@ assert 0.25 < of("BM25") < 0.42, "a third, with fifteen lines and no training: a
 # was the name of a method.
 
 # %%
-encoder = SentenceEncoder.load("all-MiniLM-L6-v2", max_seq_length=48)  # docstrings' first sentences are short
+encoder = SentenceEncoder.load(
+    "all-MiniLM-L6-v2", max_seq_length=48
+)  # docstrings' first sentences are short
 
 # %%
-guess = predict("19.1", "BM25, or MiniLM as it comes: which finds more?", ["BM25", "MiniLM", "too close to call"])
+guess = predict(
+    "19.1",
+    "BM25, or MiniLM as it comes: which finds more?",
+    ["BM25", "MiniLM", "too close to call"],
+)
 
 # %%
 D = encoder.width
@@ -195,7 +234,9 @@ plain, asked, ms, _ = encoded(encoder)
 enter("MiniLM", found, ms + search_ms, 4 * D)
 gain = table["MiniLM"][0] - table["BM25"][0]
 low, high = interval(gain)
-print(f"MiniLM minus BM25, the same queries: {gain.mean():+.3f} ({low:+.3f} .. {high:+.3f})")
+print(
+    f"MiniLM minus BM25, the same queries: {gain.mean():+.3f} ({low:+.3f} .. {high:+.3f})"
+)
 assert low > 0, "it wins, and not by chance"
 guess.answer("MiniLM")
 
@@ -203,7 +244,10 @@ guess.answer("MiniLM")
 # What does it gain, and what does it lose?
 
 # %%
-for sign, title in ((1, "MiniLM finds, BM25 does not"), (-1, "BM25 finds, MiniLM does not")):
+for sign, title in (
+    (1, "MiniLM finds, BM25 does not"),
+    (-1, "BM25 finds, MiniLM does not"),
+):
     print(title)
     for i in np.argsort(-sign * gain, kind="stable")[:40:10]:
         print(f"    {queries['test'][i]:36}{shorten(documents[rows['test'][i]], 72)}")
@@ -221,13 +265,26 @@ assert (gain < -0.5).any(), "and the other way round"
 # %%
 pairs = [(entries[i].query, documents[i]) for i in rows["train"]]
 task = candidates_of(pairs)
-mined = mine(asked["train"], plain[rows["train"]], task, Rules(num_negatives=1, relative_margin=0.05))
+mined = mine(
+    asked["train"],
+    plain[rows["train"]],
+    task,
+    Rules(num_negatives=1, relative_margin=0.05),
+)
 hard = list(triplets(task, mined))
-print(f"{len(hard):,} of {len(pairs):,} pairs have one; {mined.failed['relative margin']:,} candidates were too close")
+print(
+    f"{len(hard):,} of {len(pairs):,} pairs have one; {mined.failed['relative margin']:,} candidates were too close"
+)
 for row in hard[:: len(hard) // 4]:
-    print(f"{row.anchor}\n  + {shorten(row.positive, 90)}\n  - {shorten(row.negative, 90)}")
-assert 800 < len(hard) < len(pairs), "the others have no candidate that is clearly worse: the model is wrong about them"
-assert {row.negative for row in hard} <= {documents[i] for i in rows["train"]}, "from training modules alone"
+    print(
+        f"{row.anchor}\n  + {shorten(row.positive, 90)}\n  - {shorten(row.negative, 90)}"
+    )
+assert 800 < len(hard) < len(pairs), (
+    "the others have no candidate that is clearly worse: the model is wrong about them"
+)
+assert {row.negative for row in hard} <= {documents[i] for i in rows["train"]}, (
+    "from training modules alone"
+)
 
 # %% [markdown]
 # ## Training
@@ -240,14 +297,18 @@ assert {row.negative for row in hard} <= {documents[i] for i in rows["train"]}, 
 tuned = copy.deepcopy(encoder).requires_grad_(False)
 trained = list(tuned.bert.layers.requires_grad_(True).parameters())
 anchors = TextColumns(tuned.tokenizer, [[row.anchor for row in hard]])
-answers = TextColumns(tuned.tokenizer, [[row.positive for row in hard], [row.negative for row in hard]])
+answers = TextColumns(
+    tuned.tokenizer, [[row.positive for row in hard], [row.negative for row in hard]]
+)
 batches = length_grouped_batches(answers.lengths, 64, torch.Generator().manual_seed(0))
 
 
 def ranking(model, batch):
     """Each query against all documents and all hard negatives of its batch."""
     positives, negatives = model(*answers.batch(batch)).chunk(2)  # (B, D) each
-    return losses.multiple_negatives_ranking_loss(model(*anchors.batch(batch)), positives, negatives)
+    return losses.multiple_negatives_ranking_loss(
+        model(*anchors.batch(batch)), positives, negatives
+    )
 
 
 # %%
@@ -259,9 +320,21 @@ guess = predict(
 
 # %%
 started = time.perf_counter()
-schedule = lambda step: linear_schedule(step, len(batches) // 10, len(batches))  # noqa: E731
-curve = [step.loss for step in fit(tuned, ranking, batches, adamw(trained, lr=1e-4), schedule, clip=1.0)]
-print(f"{len(curve)} steps, {time.perf_counter() - started:.0f} s: loss {curve[0]:.2f} -> {np.mean(curve[-5:]):.2f}")
+
+
+def schedule(step):
+    return linear_schedule(step, len(batches) // 10, len(batches))
+
+
+curve = [
+    step.loss
+    for step in fit(
+        tuned, ranking, batches, adamw(trained, lr=1e-4), schedule, clip=1.0
+    )
+]
+print(
+    f"{len(curve)} steps, {time.perf_counter() - started:.0f} s: loss {curve[0]:.2f} -> {np.mean(curve[-5:]):.2f}"
+)
 
 better, asked_tuned, ms, lengths = encoded(tuned)
 (_, found), search_ms = timed(lambda: top_k(asked_tuned["test"], better, 10))
@@ -269,7 +342,9 @@ enter("trained", found, ms + search_ms, 4 * D)
 gain = table["trained"][0] - table["MiniLM"][0]
 low, high = interval(gain)
 print(f"trained minus MiniLM: {gain.mean():+.3f} ({low:+.3f} .. {high:+.3f})")
-assert low > 0.04, "a minute of training on another part of the library, and not by chance"
+assert low > 0.04, (
+    "a minute of training on another part of the library, and not by chance"
+)
 assert high < 0.15, "no miracle either"
 guess.answer("4 to 15 points")
 
@@ -280,15 +355,23 @@ guess.answer("4 to 15 points")
 # Now ask it something that is no method's name.
 
 # %%
-own = ["wait until a thread has finished", "remove a directory and everything in it", "what is the meaning of life"]
+own = [
+    "wait until a thread has finished",
+    "remove a directory and everything in it",
+    "what is the meaning of life",
+]
 scores, found = top_k(tuned.encode(own), better, 3)  # (3, 3) each
 for question, values, hits in zip(own, scores, found, strict=True):
     print(question)
     for value, i in zip(values, hits, strict=True):
         print(f"    {value:.2f} {entries[i].name}: {shorten(documents[i], 70)}")
 known = [entries[i].name for i in found[0]]
-assert "threading.Thread.join" in known, "whose docstring says *terminates*, and whose name nobody mentioned"
-assert scores[2, 0] < 0.5 < scores[0, 0], "there is always a best document; only its cosine says that it knows nothing"
+assert "threading.Thread.join" in known, (
+    "whose docstring says *terminates*, and whose name nobody mentioned"
+)
+assert scores[2, 0] < 0.5 < scores[0, 0], (
+    "there is always a best document; only its cosine says that it knows nothing"
+)
 
 # %% [markdown]
 # ## Reranking
@@ -309,10 +392,16 @@ def reranked(split, weight, found):
 
 
 fifty = {name: top_k(asked_tuned[name], better, 50)[1] for name in ("dev", "test")}
-on_dev = [ndcg_of_each(reranked("dev", weight, fifty["dev"]), rows["dev"]).mean() for weight in WEIGHTS]
+on_dev = [
+    ndcg_of_each(reranked("dev", weight, fifty["dev"]), rows["dev"]).mean()
+    for weight in WEIGHTS
+]
 weight = WEIGHTS[int(np.argmax(on_dev))]
 print("dev:", *(f"{w}: {value:.3f}" for w, value in zip(WEIGHTS, on_dev, strict=True)))
-both = of("trained", 2) + of("BM25", 2), of("trained", 3) + of("BM25", 3)  # two engines: their times, their bytes
+both = (
+    of("trained", 2) + of("BM25", 2),
+    of("trained", 3) + of("BM25", 3),
+)  # two engines: their times, their bytes
 enter(f"trained + {weight} BM25", reranked("test", weight, fifty["test"]), *both)
 assert 0 < weight < 0.05, "a little, and not too much"
 
@@ -330,8 +419,12 @@ joint.scores(*zip(*some[:10], strict=True))  # warm up
 started = time.perf_counter()
 joint.scores(*zip(*some, strict=True))
 joint_ms = of("trained", 2) + 1000 * (time.perf_counter() - started) / 5
-print(f"fifty candidates: {joint_ms:.0f} ms for a query; the vectors alone {of('trained', 2):.1f} ms")
-assert joint_ms > 5 * ms, "fifty forwards instead of one, and no document can be encoded in advance"
+print(
+    f"fifty candidates: {joint_ms:.0f} ms for a query; the vectors alone {of('trained', 2):.1f} ms"
+)
+assert joint_ms > 5 * ms, (
+    "fifty forwards instead of one, and no document can be encoded in advance"
+)
 
 # %% [markdown]
 # ## Fewer bytes
@@ -343,19 +436,33 @@ assert joint_ms > 5 * ms, "fifty forwards instead of one, and no document can be
 wanted = asked_tuned["test"]
 ranges = quantized.calibrate(better)  # of the documents, never of the queries
 codes, bits = quantized.to_int8(better, ranges), quantized.to_bits(better)
-restored = quantized.from_int8(codes, ranges)  # a real engine would compare the codes themselves
+restored = quantized.from_int8(
+    codes, ranges
+)  # a real engine would compare the codes themselves
 (_, found), search_ms = timed(lambda: top_k(wanted, restored, 10))
 enter("trained, int8", found, ms + search_ms, codes.nbytes / N)
 
-forty, search_ms = timed(lambda: quantized.hamming_top_k(wanted, bits, 40)[1])  # (Q, 40)
+forty, search_ms = timed(
+    lambda: quantized.hamming_top_k(wanted, bits, 40)[1]
+)  # (Q, 40)
 enter("trained, bits", forty[:, :10], ms + search_ms, bits.nbytes / N)
-signs = quantized.from_bits(bits[forty], D)  # (Q, 40, D): no byte that was not there before
+signs = quantized.from_bits(
+    bits[forty], D
+)  # (Q, 40, D): no byte that was not there before
 (_, found), rescore_ms = timed(lambda: quantized.rescore(wanted, forty, signs, 10))
 enter("trained, bits, rescored", found, ms + search_ms + rescore_ms, bits.nbytes / N)
-assert abs(of("trained, int8") - of("trained")) < 0.01, "a quarter of the bytes, and no one will notice"
-assert of("trained, bits") < of("trained, bits, rescored") < of("trained"), "a thirty-second costs something"
-assert of("trained, bits, rescored") > of("MiniLM"), "48 bytes that were trained beat 1,536 that were not"
-assert of("trained, bits", 3) < 1.3 * of("BM25", 3), "and are hardly more than BM25 needs"
+assert abs(of("trained, int8") - of("trained")) < 0.01, (
+    "a quarter of the bytes, and no one will notice"
+)
+assert of("trained, bits") < of("trained, bits, rescored") < of("trained"), (
+    "a thirty-second costs something"
+)
+assert of("trained, bits, rescored") > of("MiniLM"), (
+    "48 bytes that were trained beat 1,536 that were not"
+)
+assert of("trained, bits", 3) < 1.3 * of("BM25", 3), (
+    "and are hardly more than BM25 needs"
+)
 
 # %% [markdown]
 # ## The table
@@ -364,10 +471,15 @@ assert of("trained, bits", 3) < 1.3 * of("BM25", 3), "and are hardly more than B
 # the index. The model comes on top: 91 MB, once.)
 
 # %%
-print(f"{'':26}{'nDCG@10':>8}  {'95 %':14}{'recall@10':>10}{'ms':>7}{'bytes':>7}{'MB':>7}")
+print(
+    f"{'':26}{'nDCG@10':>8}  {'95 %':14}{'recall@10':>10}{'ms':>7}{'bytes':>7}{'MB':>7}"
+)
 for name, (each, hits, took, size) in table.items():
     low, high = interval(each)
-    print(f"{name:26}{each.mean():8.3f}  {low:.3f} .. {high:.3f}{hits.mean():10.3f}", end="")
+    print(
+        f"{name:26}{each.mean():8.3f}  {low:.3f} .. {high:.3f}{hits.mean():10.3f}",
+        end="",
+    )
     print(f"{took:7.1f}{size:7.0f}{size * N / 1e6:7.2f}")
 
 # %% [markdown]
@@ -381,17 +493,48 @@ for name, (each, hits, took, size) in table.items():
 
 # %%
 def draw(plt):
-    drawn, (left, right) = plt.subplots(1, 2, figsize=(8.6, 3.3), layout="constrained", sharey=True)
-    looks = zip("osoDsv^", ("#888888", "#8bb8de", "#1f4e79", "#7d3c98", *["#c0392b"] * 3), strict=True)
-    for (name, (each, _, took, size)), (mark, shade) in zip(table.items(), looks, strict=True):
+    drawn, (left, right) = plt.subplots(
+        1, 2, figsize=(8.6, 3.3), layout="constrained", sharey=True
+    )
+    looks = zip(
+        "osoDsv^",
+        ("#888888", "#8bb8de", "#1f4e79", "#7d3c98", *["#c0392b"] * 3),
+        strict=True,
+    )
+    for (name, (each, _, took, size)), (mark, shade) in zip(
+        table.items(), looks, strict=True
+    ):
         low, high = interval(each)
         for axes, x in ((left, size), (right, took)):
             bar = [[each.mean() - low], [high - each.mean()]]
-            axes.errorbar(x, each.mean(), bar, fmt=mark, color=shade, capsize=2, markersize=5, label=name)
+            axes.errorbar(
+                x,
+                each.mean(),
+                bar,
+                fmt=mark,
+                color=shade,
+                capsize=2,
+                markersize=5,
+                label=name,
+            )
     right.axvline(joint_ms, color="#d9a441", linestyle="--")
-    right.text(0.85 * joint_ms, 0.35, "fifty candidates\nby a cross-encoder", color="#b07d1e", fontsize=8, ha="right")
-    left.set(xscale="log", xlabel="bytes of a document", ylabel="nDCG@10", title="Quality and memory")
-    left.set_xticks([50, 100, 200, 500, 1000, 2000], ["50", "100", "200", "500", "1,000", "2,000"])
+    right.text(
+        0.85 * joint_ms,
+        0.35,
+        "fifty candidates\nby a cross-encoder",
+        color="#b07d1e",
+        fontsize=8,
+        ha="right",
+    )
+    left.set(
+        xscale="log",
+        xlabel="bytes of a document",
+        ylabel="nDCG@10",
+        title="Quality and memory",
+    )
+    left.set_xticks(
+        [50, 100, 200, 500, 1000, 2000], ["50", "100", "200", "500", "1,000", "2,000"]
+    )
     right.set(xscale="log", xlabel="milliseconds of a query", title="Quality and time")
     right.set_xticks([1, 10, 100, 1000], ["1", "10", "100", "1,000"])
     left.minorticks_off()
@@ -415,13 +558,24 @@ guess = predict(
 
 # %%
 test_words = [set(words[i]) for i in rows["test"]]
-strangers = np.array([not some & set(query.split()) for query, some in zip(queries["test"], test_words, strict=True)])
+strangers = np.array(
+    [
+        not some & set(query.split())
+        for query, some in zip(queries["test"], test_words, strict=True)
+    ]
+)
 for name in ("BM25", "MiniLM", "trained"):
     hits = table[name][1]
-    print(f"{name:8} recall@10: {hits[strangers].mean():.3f} without a common word, {hits[~strangers].mean():.3f} with")
+    print(
+        f"{name:8} recall@10: {hits[strangers].mean():.3f} without a common word, {hits[~strangers].mean():.3f} with"
+    )
 assert 0.2 < strangers.mean() < 0.45, "a third of all"
-assert table["BM25"][1][strangers].mean() < 0.02, "but for luck: where nothing fits, it lists the first documents"
-assert 0.2 < table["trained"][1][strangers].mean() < 0.5, "this is where understanding shows"
+assert table["BM25"][1][strangers].mean() < 0.02, (
+    "but for luck: where nothing fits, it lists the first documents"
+)
+assert 0.2 < table["trained"][1][strangers].mean() < 0.5, (
+    "this is where understanding shows"
+)
 guess.answer("two to five of ten")
 
 # %% [markdown]
@@ -429,7 +583,11 @@ guess.answer("two to five of ten")
 # and they are hard or easy together. Draw whole modules instead. What happens to the interval?
 
 # %%
-guess = predict("19.4", "Drawing modules instead of queries, the interval gets ...", ["narrower", "wider"])
+guess = predict(
+    "19.4",
+    "Drawing modules instead of queries, the interval gets ...",
+    ["narrower", "wider"],
+)
 
 # %%
 modules = np.array([entries[i].module for i in rows["test"]])
@@ -438,8 +596,12 @@ sums, counts = np.array([[some.sum(), len(some)] for some in of_module]).T
 draws = np.random.default_rng(0).integers(len(sums), size=(1000, len(sums)))
 low, high = np.percentile(sums[draws].sum(1) / counts[draws].sum(1), [2.5, 97.5])
 narrow = interval(table["trained"][0])
-print(f"queries {narrow[0]:.3f} .. {narrow[1]:.3f}, {len(sums)} modules {low:.3f} .. {high:.3f}")
-assert high - low > narrow[1] - narrow[0], "fifty-odd modules say less than sixteen hundred queries seem to"
+print(
+    f"queries {narrow[0]:.3f} .. {narrow[1]:.3f}, {len(sums)} modules {low:.3f} .. {high:.3f}"
+)
+assert high - low > narrow[1] - narrow[0], (
+    "fifty-odd modules say less than sixteen hundred queries seem to"
+)
 guess.answer("wider")
 
 # %% [markdown]
@@ -456,24 +618,43 @@ guess.answer("wider")
 # %%
 def with_matrix(name):
     """nDCG@10 on the test after 60 steps of training a matrix on every row that ``split_of`` calls training."""
-    chosen = [i for i, entry in enumerate(entries) if docstrings.split_of(entry.module) == "train"]
+    chosen = [
+        i
+        for i, entry in enumerate(entries)
+        if docstrings.split_of(entry.module) == "train"
+    ]
     q, d = (torch.from_numpy(x[chosen]) for x in (query_vectors, plain))
     layer = torch.nn.Linear(D, D, bias=False)
     torch.nn.init.eye_(layer.weight)
     generator = torch.Generator().manual_seed(0)
-    batches = [torch.randperm(len(chosen), generator=generator)[:256] for _ in range(60)]
-    loss = lambda layer, some: losses.multiple_negatives_ranking_loss(layer(q[some]), layer(d[some]))  # noqa: E731
+    batches = [
+        torch.randperm(len(chosen), generator=generator)[:256] for _ in range(60)
+    ]
+
+    def loss(layer, some):
+        return losses.multiple_negatives_ranking_loss(layer(q[some]), layer(d[some]))
+
     optimizer = adamw([layer.weight], lr=1e-3)
-    for _ in fit(layer, loss, batches, optimizer, lambda step: linear_schedule(step, 6, 60)):
+    for _ in fit(
+        layer, loss, batches, optimizer, lambda step: linear_schedule(step, 6, 60)
+    ):
         pass
     turned = layer.weight.detach().numpy().T
-    value = ndcg_of_each(top_k(asked["test"] @ turned, plain @ turned, 10)[1], rows["test"]).mean()
+    value = ndcg_of_each(
+        top_k(asked["test"] @ turned, plain @ turned, 10)[1], rows["test"]
+    ).mean()
     print(f"{name:10} {len(chosen):,} pairs: nDCG@10 on the test {value:.3f}")
     return value
 
 
 # %%
-LEAK = Mistake("test in training", "every module is trained on", docstrings, "split_of", lambda module: "train")
+LEAK = Mistake(
+    "test in training",
+    "every module is trained on",
+    docstrings,
+    "split_of",
+    lambda module: "train",
+)
 query_vectors = np.empty_like(plain)
 for name, some in rows.items():
     query_vectors[some] = asked[name]
@@ -481,7 +662,9 @@ honest = with_matrix("honest")
 with planted(LEAK):
     leaked = with_matrix("leaked")
 assert honest > of("MiniLM"), "even a matrix helps"
-assert leaked > honest + 0.04, "and this one looks much better, on queries that it has learned by heart"
+assert leaked > honest + 0.04, (
+    "and this one looks much better, on queries that it has learned by heart"
+)
 
 # %% [markdown]
 # Nothing else gives it away: no error, no strange loss, a beautiful table. Ask of every splendid score where the test
@@ -494,15 +677,21 @@ assert leaked > honest + 0.04, "and this one looks much better, on queries that 
 # %%
 unscaled = better * lengths[:, None]  # (N, D), as the pooling left them
 wrong = ndcg_of_each(best(asked_tuned["test"] @ unscaled.T), rows["test"]).mean()
-print(f"lengths {lengths.min():.1f} .. {lengths.max():.1f}: nDCG@10 {wrong:.3f} instead of {of('trained'):.3f}")
-assert wrong < of("trained") - 0.03, "some documents shout: a quarter of the gain, or all of it, is gone"
+print(
+    f"lengths {lengths.min():.1f} .. {lengths.max():.1f}: nDCG@10 {wrong:.3f} instead of {of('trained'):.3f}"
+)
+assert wrong < of("trained") - 0.03, (
+    "some documents shout: a quarter of the gain, or all of it, is gone"
+)
 
 # %% [markdown]
 # **A rival that was made to lose.** The easiest way to win is a weak baseline, and nobody checks the baseline. Split
 # its texts with Python's `split`, so that *Extract* and *archive.* are other words than *extract* and *archive*:
 
 # %%
-SPACES = Mistake("split at spaces", "capitals and full stops stay", docstrings, "terms", str.split)
+SPACES = Mistake(
+    "split at spaces", "capitals and full stops stay", docstrings, "terms", str.split
+)
 asked_words = [query.split() for query in queries["test"]]
 with planted(SPACES):
     weak = bm25.bm25_scores(asked_words, [docstrings.terms(text) for text in documents])
@@ -511,7 +700,9 @@ with planted(MISTAKES["no idf"]):
 for name, scores in (("split at spaces", weak), ("no idf", flat)):
     value = ndcg_of_each(best(scores), rows["test"]).mean()
     print(f"{name:16} {value:.3f} instead of {of('BM25'):.3f}")
-    assert value < of("BM25") - (0.1 if scores is weak else 0.01), "points that the vectors have not earned"
+    assert value < of("BM25") - (0.1 if scores is weak else 0.01), (
+        "points that the vectors have not earned"
+    )
 
 # %% [markdown]
 # ## The model card
@@ -542,7 +733,9 @@ tuned.save(project / "model")
 (project / "search.toml").write_text('store = "int8"\n', encoding="utf-8")
 (project / "card.md").write_text(card, encoding="utf-8")
 again = SentenceEncoder.load(project / "model")
-assert np.array_equal(again.encode(documents[:3]), tuned.encode(documents[:3])), "what was saved is what was measured"
+assert np.array_equal(again.encode(documents[:3]), tuned.encode(documents[:3])), (
+    "what was saved is what was measured"
+)
 
 # %% [markdown]
 # Now somebody else asks:

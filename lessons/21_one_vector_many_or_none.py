@@ -43,8 +43,12 @@ bert.FUSED = True  # lesson 13: the same numbers in less time
 # %%
 entries = docstrings.read_entries()
 documents = [entry.document for entry in entries]  # N texts
-test = [i for i, entry in enumerate(entries) if docstrings.split_of(entry.module) == "test"]
-right = np.array(test[:: max(1, len(test) // 200)][:200])  # Q queries; entry i's query is answered by document i
+test = [
+    i for i, entry in enumerate(entries) if docstrings.split_of(entry.module) == "test"
+]
+right = np.array(
+    test[:: max(1, len(test) // 200)][:200]
+)  # Q queries; entry i's query is answered by document i
 queries = [entries[i].query for i in right]
 N, Q = len(documents), len(queries)
 print(f"{Q} queries, {N:,} documents; {queries[0]!r} asks for {documents[right[0]]!r}")
@@ -74,7 +78,9 @@ query = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
 document = torch.tensor([[0.6, 0.8], [1.0, 0.0], [0.0, -1.0]])
 print(query @ document.T)
 assert abs(max_sim(query, document).item() - 1.8) < 1e-6, "1 + .8"
-assert max_sim(query, torch.cat([document, document[:1]])) == max_sim(query, document), "said twice, counted once"
+assert max_sim(query, torch.cat([document, document[:1]])) == max_sim(
+    query, document
+), "said twice, counted once"
 
 # %% [markdown]
 # **Static vectors** are the rows of a table, one per token, and a text's vector is the mean of its tokens' rows.
@@ -82,7 +88,9 @@ assert max_sim(query, torch.cat([document, document[:1]])) == max_sim(query, doc
 
 # %%
 table = torch.tensor([[1.0, 0.0], [0.0, 1.0], [4.0, 4.0]])
-both = bag_mean(table, torch.tensor([0, 1, 2, 2, 1, 0]), torch.tensor([0, 3]))  # two texts: 0 1 2 and 2 1 0
+both = bag_mean(
+    table, torch.tensor([0, 1, 2, 2, 1, 0]), torch.tensor([0, 3])
+)  # two texts: 0 1 2 and 2 1 0
 print(both)
 assert largest_difference(both[0], both[1]) == 0, "dog bites man is man bites dog"
 
@@ -93,12 +101,21 @@ assert largest_difference(both[0], both[1]) == 0, "dog bites man is man bites do
 # weights at 0: for each word it squares the mean weight over the batch, and it adds these squares up.
 
 # %%
-logits = torch.tensor([[[np.e - 1, -3.0, 0.0], [np.e**2 - 1, 0.0, -1.0]]])  # one text, two tokens, three words
+logits = torch.tensor(
+    [[[np.e - 1, -3.0, 0.0], [np.e**2 - 1, 0.0, -1.0]]]
+)  # one text, two tokens, three words
 weights = splade_pool(logits)
 print(weights)
-assert largest_difference(weights, torch.tensor([[2.0, 0.0, 0.0]])) < 1e-6, "ln(e^2), and two zeros"
-spread, crowded = torch.tensor([[2.0, 0.0], [0.0, 2.0]]), torch.tensor([[2.0, 0.0], [2.0, 0.0]])
-assert flops_loss(spread) < flops_loss(crowded), "the same weights, but a word that all texts have is dear to search"
+assert largest_difference(weights, torch.tensor([[2.0, 0.0, 0.0]])) < 1e-6, (
+    "ln(e^2), and two zeros"
+)
+spread, crowded = (
+    torch.tensor([[2.0, 0.0], [0.0, 2.0]]),
+    torch.tensor([[2.0, 0.0], [2.0, 0.0]]),
+)
+assert flops_loss(spread) < flops_loss(crowded), (
+    "the same weights, but a word that all texts have is dear to search"
+)
 
 # %% [markdown]
 # We have no trained SPLADE here, so lesson 19's BM25 represents the sparse engines. It too gives weights to words and
@@ -119,12 +136,21 @@ def unit(x):
 
 
 states = {
-    "documents": [x.numpy() for x in encoder.encode(documents, output_value="token_embeddings")],
-    "queries": [x.numpy() for x in encoder.encode(queries, output_value="token_embeddings")],
+    "documents": [
+        x.numpy() for x in encoder.encode(documents, output_value="token_embeddings")
+    ],
+    "queries": [
+        x.numpy() for x in encoder.encode(queries, output_value="token_embeddings")
+    ],
 }
-dense = {side: unit(np.stack([x.mean(axis=0) for x in found])) for side, found in states.items()}
+dense = {
+    side: unit(np.stack([x.mean(axis=0) for x in found]))
+    for side, found in states.items()
+}
 again = encoder.encode(documents[:50])
-assert largest_difference(dense["documents"][:50], again) < 1e-5, "the mean of the states is what encode gives"
+assert largest_difference(dense["documents"][:50], again) < 1e-5, (
+    "the mean of the states is what encode gives"
+)
 tokens = sum(map(len, states["documents"]))
 print(f"{tokens:,} tokens in {N:,} documents, {tokens / N:.1f} each")
 
@@ -134,7 +160,10 @@ print(f"{tokens:,} tokens in {N:,} documents, {tokens / N:.1f} each")
 
 # %%
 static_model = distill(encoder, dim=256)
-static = {"documents": static_model.encode(documents), "queries": static_model.encode(queries)}
+static = {
+    "documents": static_model.encode(documents),
+    "queries": static_model.encode(queries),
+}
 assert static["documents"].shape == (N, 256), "a kilobyte each"
 
 # %%
@@ -153,7 +182,9 @@ def judge(name, search, bytes_per_document):
     each = ndcg_of_each(found, right)
     results[name] = each, bytes_per_document, spent
     low, high = interval(each)
-    print(f"{name:28}{each.mean():.3f} ({low:.3f} to {high:.3f}){bytes_per_document:9,.0f} bytes{1000 * spent:8.2f} ms")
+    print(
+        f"{name:28}{each.mean():.3f} ({low:.3f} to {high:.3f}){bytes_per_document:9,.0f} bytes{1000 * spent:8.2f} ms"
+    )
 
 
 def late(documents, queries):
@@ -165,15 +196,29 @@ def packed(found, columns=384):
 
 
 # %%
-words, asked = ([docstrings.terms(text) for text in texts] for texts in (documents, queries))
+words, asked = (
+    [docstrings.terms(text) for text in texts] for texts in (documents, queries)
+)
 many = {side: packed(found) for side, found in states.items()}
-postings = 8 * sum(len({*text}) for text in words) / N  # a number and a weight for each word of a document
-judge("sparse (BM25)", lambda: np.argsort(-bm25.bm25_scores(asked, words), axis=1, kind="stable")[:, :10], postings)
+postings = (
+    8 * sum(len({*text}) for text in words) / N
+)  # a number and a weight for each word of a document
+judge(
+    "sparse (BM25)",
+    lambda: np.argsort(-bm25.bm25_scores(asked, words), axis=1, kind="stable")[:, :10],
+    postings,
+)
 judge("static", lambda: top_k(static["queries"], static["documents"], 10)[1], 4 * 256)
 judge("dense", lambda: top_k(dense["queries"], dense["documents"], 10)[1], 4 * 384)
-judge("late interaction", lambda: late(many["documents"], many["queries"]), many["documents"].rows.nbytes / N)
+judge(
+    "late interaction",
+    lambda: late(many["documents"], many["queries"]),
+    many["documents"].rows.nbytes / N,
+)
 score = {name: each.mean() for name, (each, *_) in results.items()}
-assert score["static"] < score["dense"] < score["late interaction"], "each step up has its price"
+assert score["static"] < score["dense"] < score["late interaction"], (
+    "each step up has its price"
+)
 
 # %% [markdown]
 # Encoder and weights are the same, so what dense search lacks was lost in the mean. Is the difference more than luck?
@@ -181,7 +226,9 @@ assert score["static"] < score["dense"] < score["late interaction"], "each step 
 
 # %%
 gain = interval(results["late interaction"][0] - results["dense"][0])
-print(f"late minus dense: {score['late interaction'] - score['dense']:+.3f}, 95 % in {gain[0]:+.3f} to {gain[1]:+.3f}")
+print(
+    f"late minus dense: {score['late interaction'] - score['dense']:+.3f}, 95 % in {gain[0]:+.3f} to {gain[1]:+.3f}"
+)
 assert gain[0] > 0, "not luck"
 
 # %% [markdown]
@@ -195,21 +242,31 @@ short = principal_components(torch.from_numpy(unit(rows)), 64).numpy()
 cuts = np.cumsum([len(x) for found in states.values() for x in found])[:-1]
 fewer = np.split(short, cuts)
 small = {"documents": packed(fewer[:N], 64), "queries": packed(fewer[N:], 64)}
-judge("late, 64 columns", lambda: late(small["documents"], small["queries"]), small["documents"].rows.nbytes / N)
+judge(
+    "late, 64 columns",
+    lambda: late(small["documents"], small["queries"]),
+    small["documents"].rows.nbytes / N,
+)
 
 
 def reranked(candidates=50):
-    first = top_k(dense["queries"], dense["documents"], candidates)[1]  # (Q, candidates)
+    first = top_k(dense["queries"], dense["documents"], candidates)[
+        1
+    ]  # (Q, candidates)
     best = []
     for i, some in enumerate(first):
         few = Matrices.of([many["documents"][j] for j in some], 384)
-        best.append(some[np.argsort(-few.scores(many["queries"][i]), kind="stable")[:10]])
+        best.append(
+            some[np.argsort(-few.scores(many["queries"][i]), kind="stable")[:10]]
+        )
     return np.stack(best)
 
 
 judge("dense, then late on 50", reranked, many["documents"].rows.nbytes / N + 4 * 384)
 score = {name: each.mean() for name, (each, *_) in results.items()}
-assert results["dense, then late on 50"][2] < results["late interaction"][2], "fifty documents, not five thousand"
+assert results["dense, then late on 50"][2] < results["late interaction"][2], (
+    "fifty documents, not five thousand"
+)
 
 # %% [markdown]
 # ## The figure
@@ -227,10 +284,29 @@ def draw(plt):
     for name, (each, size, spent) in results.items():
         low, high = interval(each)
         axes.plot([size, size], [low, high], color="#bbbbbb", linewidth=1)
-        axes.scatter([size], [each.mean()], s=20 + 400 * (1000 * spent / 40) ** 0.5, color="#1f4e79", alpha=0.8)
-        shift = -18 if name == "late interaction" else -3  # its neighbour has the same place but for a few bytes
-        axes.annotate(name, (size, each.mean()), (10, shift), textcoords="offset points", fontsize=8)
-    axes.set(xscale="log", xlabel="bytes of a document", ylabel="nDCG@10", title="One vector, many, or none")
+        axes.scatter(
+            [size],
+            [each.mean()],
+            s=20 + 400 * (1000 * spent / 40) ** 0.5,
+            color="#1f4e79",
+            alpha=0.8,
+        )
+        shift = (
+            -18 if name == "late interaction" else -3
+        )  # its neighbour has the same place but for a few bytes
+        axes.annotate(
+            name,
+            (size, each.mean()),
+            (10, shift),
+            textcoords="offset points",
+            fontsize=8,
+        )
+    axes.set(
+        xscale="log",
+        xlabel="bytes of a document",
+        ylabel="nDCG@10",
+        title="One vector, many, or none",
+    )
     axes.set_xlim(50, 200_000)
     return drawn
 
@@ -243,7 +319,11 @@ figure("21_one_vector_many_or_none", draw)
 # **1.** "the dog bites the man" and "the man bites the dog": the cosine of their static vectors is ...
 
 # %%
-guess = predict("21.1", "dog bites man, man bites dog, by the table: the cosine is ...", ["0.5", "0.9", "1"])
+guess = predict(
+    "21.1",
+    "dog bites man, man bites dog, by the table: the cosine is ...",
+    ["0.5", "0.9", "1"],
+)
 
 # %%
 dog, man = static_model.encode(["the dog bites the man", "the man bites the dog"])
@@ -257,12 +337,18 @@ guess.answer("1")
 # long documents, and a mean does not change. What does MaxSim do, if the states are the same in each copy?
 
 # %%
-guess = predict("21.2", "Ten copies in one document: its MaxSim ...", ["is ten times as high", "stays", "falls"])
+guess = predict(
+    "21.2",
+    "Ten copies in one document: its MaxSim ...",
+    ["is ten times as high", "stays", "falls"],
+)
 
 # %%
 copies = document.repeat(10, 1)
 print(max_sim(query, document), max_sim(query, copies))
-assert max_sim(query, copies).item() == max_sim(query, document).item(), "the best partner is as good as before"
+assert max_sim(query, copies).item() == max_sim(query, document).item(), (
+    "the best partner is as good as before"
+)
 guess.answer("stays")
 
 # %% [markdown]
@@ -284,13 +370,27 @@ def mean_of_all(self, query):
     return np.add.reduceat((self.rows @ query.T).sum(axis=1), self.starts[:-1])
 
 
-SIDES = Mistake("sides exchanged in a search", "each document token seeks", Matrices, "scores", document_side)
-MEANS = Mistake("sums of all pairs in a search", "all pairs of tokens", Matrices, "scores", mean_of_all)
+SIDES = Mistake(
+    "sides exchanged in a search",
+    "each document token seeks",
+    Matrices,
+    "scores",
+    document_side,
+)
+MEANS = Mistake(
+    "sums of all pairs in a search",
+    "all pairs of tokens",
+    Matrices,
+    "scores",
+    mean_of_all,
+)
 for mistake in (SIDES, MEANS):
     with planted(mistake):
         judge(mistake.meaning, lambda: late(many["documents"], many["queries"]), 0)
     wrong = results.pop(mistake.meaning)[0].mean()
-    assert wrong < score["late interaction"] - 0.05, "it finds something, and that is what makes it hard to see"
+    assert wrong < score["late interaction"] - 0.05, (
+        "it finds something, and that is what makes it hard to see"
+    )
 
 # %% [markdown]
 # With the sides exchanged, long documents win, because each of their tokens adds something. Without the maximum, the
@@ -299,14 +399,21 @@ for mistake in (SIDES, MEANS):
 # **Pads that were not cut off** are tokens like others. Here each document gets five more vectors, those of its [SEP]:
 
 # %%
-padded = Matrices.of([np.concatenate([unit(x), unit(x[-1:]).repeat(5, 0)]) for x in states["documents"]], 384)
+padded = Matrices.of(
+    [np.concatenate([unit(x), unit(x[-1:]).repeat(5, 0)]) for x in states["documents"]],
+    384,
+)
 same = late(padded, many["queries"]) == late(many["documents"], many["queries"])
 print(f"{same.mean():.0%} of the places in the ten best are as before")
-assert same.all(), "copies of a token that was there already: the maximum does not see them"
+assert same.all(), (
+    "copies of a token that was there already: the maximum does not see them"
+)
 pads = np.random.default_rng(0).standard_normal((5, 384)).astype(np.float32) * 3
 noisy = Matrices.of([np.concatenate([unit(x), pads]) for x in states["documents"]], 384)
 moved = late(noisy, many["queries"]) != late(many["documents"], many["queries"])
-print(f"{moved.mean():.0%} of the places are others if pads have vectors of their own that are not of length 1")
+print(
+    f"{moved.mean():.0%} of the places are others if pads have vectors of their own that are not of length 1"
+)
 assert moved.mean() > 0.3, "one loud token is everybody's best partner"
 
 # %% [markdown]
