@@ -39,6 +39,7 @@ def load(
     truncate_dim: int | None = None,
     prompts: Mapping[str, str] | None = None,
     default_prompt_name: str | None = None,
+    similarity_fn_name: str | None = None,
 ) -> Any:
     """A model in eval mode, of the class that fits its folder: an encoder, or a ``PairModel`` if it holds a head.
 
@@ -47,7 +48,12 @@ def load(
     matter, call ``load`` of the class. Raises ``InputError`` for anything missing, damaged or not supported.
     """
     folder = ModelFolder(find_model(model))
-    options = {"truncate_dim": truncate_dim, "prompts": prompts, "default_prompt_name": default_prompt_name}
+    options = {
+        "truncate_dim": truncate_dim,
+        "prompts": prompts,
+        "default_prompt_name": default_prompt_name,
+        "similarity_fn_name": similarity_fn_name,
+    }
     if not folder.holds_pair_model:
         options |= {"pooling": pooling, "device": device, "max_seq_length": max_seq_length}
         return load_encoder(folder.path, compiled=compiled, dtype=dtype, **options)

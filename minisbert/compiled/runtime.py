@@ -50,6 +50,7 @@ class CompiledEncoder(TextEncoder):
         truncate_dim: int | None = None,
         prompts: Mapping[str, str] | None = None,
         default_prompt_name: str | None = None,
+        similarity_fn_name: str | None = None,
     ) -> Self:
         """The model ``model``, a name or a folder, as a package that was compiled from it.
 
@@ -64,7 +65,7 @@ class CompiledEncoder(TextEncoder):
             kind = "PairModel" if folder.holds_pair_model else folder.model_class
             raise InputError(f"{folder.path} holds a {kind}: only a SentenceEncoder is compiled for encoding")
         encoder = cls(folder, *open_package(package, folder, dtype, pooling), max_seq_length)
-        return encoder.configured(truncate_dim, prompts, default_prompt_name)
+        return encoder.configured(truncate_dim, prompts, default_prompt_name, similarity_fn_name)
 
     @contextmanager
     def computing(self, dtype: str | None) -> Iterator[None]:

@@ -123,7 +123,11 @@ class EncoderProperties:
         return similarity_pairwise(a, b, self.similarity_fn_name)
 
     def configured(
-        self, truncate_dim: int | None, prompts: Mapping[str, str] | None, default_prompt_name: str | None
+        self,
+        truncate_dim: int | None,
+        prompts: Mapping[str, str] | None,
+        default_prompt_name: str | None,
+        similarity_fn_name: str | None,
     ) -> Self:
         """This encoder with the settings that are not None in the place of the folder's."""
         if truncate_dim is not None:
@@ -132,4 +136,6 @@ class EncoderProperties:
             self.prompts = self.prompts | dict(prompts)
         if default_prompt_name is not None:
             self.default_prompt_name = default_prompt_name
+        if similarity_fn_name is not None:
+            self.similarity_fn_name = similarity_fn_name
         return self

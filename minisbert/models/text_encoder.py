@@ -86,18 +86,20 @@ class TextEncoder(BatchedEncoder):
         truncate_dim: int | None = None,
         prompts: Mapping[str, str] | None = None,
         default_prompt_name: str | None = None,
+        similarity_fn_name: str | None = None,
     ) -> Self:
         """A model in eval mode: a name (downloaded if it is missing) or a folder in sentence-transformers' layout.
 
         What is not None overrides the folder's settings: ``pooling``; ``max_seq_length`` in tokens; ``truncate_dim``
-        columns; ``prompts``, added to the folder's. A plain BERT states no pooling and gets the mean. ``device`` is
-        "auto" (CUDA if there is one, else the CPU), "cpu", "cuda" or "mps". ``minisbert.load`` opens models of any
-        class, and compiled ones. Raises ``InputError`` for anything missing, damaged or not supported.
+        columns; ``prompts``, added to the folder's; ``default_prompt_name``; ``similarity_fn_name``. A plain BERT
+        states no pooling and gets the mean. ``device`` is "auto" (CUDA if there is one, else the CPU), "cpu", "cuda"
+        or "mps". ``minisbert.load`` opens models of any class, and compiled ones. Raises ``InputError`` for anything
+        missing, damaged or not supported.
         """
         place = choose_device(device)
         folder = ModelFolder(find_model(model)).opened_by(cls.__name__)
         encoder = cls.from_folder(folder, pooling, max_seq_length)
-        return encoder.configured(truncate_dim, prompts, default_prompt_name).on(place)
+        return encoder.configured(truncate_dim, prompts, default_prompt_name, similarity_fn_name).on(place)
 
     @classmethod
     def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> Self:

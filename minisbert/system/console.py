@@ -12,6 +12,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import pairwise
 from typing import Any, Self, TextIO
 
@@ -187,6 +188,19 @@ class LiveLine:
         self.clear()
 
 
+_purpose: ContextVar[str] = ContextVar("_purpose", default="")
+
+
+@contextmanager
+def naming_bars(purpose: str) -> Iterator[None]:
+    """Bars without a description of their own get this one: ``with naming_bars("scores on dev"):``."""
+    token = _purpose.set(purpose)
+    try:
+        yield
+    finally:
+        _purpose.reset(token)
+
+
 class Bar(LiveLine):
     """Progress of long work, counted.
 
@@ -195,7 +209,8 @@ class Bar(LiveLine):
 
     def __init__(self, items: Any = None, total: int | None = None, desc: str = "", unit: str = "", shown: bool = True):
         super().__init__(shown)
-        self.items, self.total, self.desc, self.unit, self.n = items, total, desc, unit, 0
+        self.items, self.total, self.unit, self.n = items, total, unit, 0
+        self.desc = desc or _purpose.get()
         if total is None and isinstance(items, Sized):
             self.total = len(items)
         self.next = self.started + self.wait  # short work shows nothing

@@ -15,7 +15,7 @@ import torch
 
 from minisbert.core import InputError
 from minisbert.system import console, files
-from minisbert.system.console import Bar, LiveLine, Progress, bounded, duration, run_command
+from minisbert.system.console import Bar, LiveLine, Progress, bounded, duration, naming_bars, run_command
 from tests.conftest import ROOT
 
 
@@ -260,6 +260,18 @@ def test_a_bar_is_rewritten_on_a_terminal_and_a_line_every_ten_seconds_in_a_file
         assert len(lines) == 10
         assert lines[0].startswith("comparing:  10%|")
         assert lines[0].endswith("10.0/100 [00:10<01:30, 1.00 blocks/s]")
+
+
+def test_bars_within_a_purpose_are_named_by_it_unless_they_have_a_name(monkeypatch):
+    screen = Screen(True, monkeypatch)
+    with naming_bars("scores on dev"):
+        bars = [Bar(range(100)), Bar(range(100), desc="comparing")]
+    for bar in [*bars, Bar(range(100))]:
+        for _ in bar:
+            screen.now += 1
+    text = screen.getvalue()
+    assert text.count("scores on dev:") == text.count("comparing:") == 100
+    assert text.count("%|") == 300
 
 
 def test_short_work_shows_no_bar(monkeypatch):

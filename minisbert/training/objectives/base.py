@@ -22,6 +22,7 @@ from minisbert.evaluation.model_scores import Scores
 from minisbert.evaluation.retrieval import REPORTED, Retrieval, retrieval_scores
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.console import naming_bars
 from minisbert.training.students import matryoshka_loss
 
 
@@ -99,10 +100,12 @@ class Objective:
 
     def scores(self, split: str) -> Scores:
         """``evaluate``, and of a search with relevant documents, if the run has one, how well it finds them."""
-        scores, task = self.evaluate(split), self.retrieval.get(split)
-        if task is not None:
-            search = retrieval_scores(self.encoder, task)
-            scores |= {name: search[name] for name in REPORTED}
+        task = self.retrieval.get(split)
+        with naming_bars(f"scores on {split}"):
+            scores = self.evaluate(split)
+            if task is not None:
+                search = retrieval_scores(self.encoder, task)
+                scores |= {name: search[name] for name in REPORTED}
         return scores
 
     @property
