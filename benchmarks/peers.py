@@ -27,7 +27,8 @@ import numpy as np
 import torch
 
 from minisbert.core import InputError
-from minisbert.system.console import LiveLine, say
+from minisbert.system.console import say
+from minisbert.system.progress import LiveLine
 
 Encode = Callable[..., np.ndarray]  # (texts, batch_size) -> (N, D)
 States = Callable[[np.ndarray, np.ndarray], np.ndarray]  # ids (B, T) and lengths (B,) -> (B, T, D)

@@ -18,8 +18,9 @@ from benchmarks.encode_speed import minisbert_sides, stsb_spearman, table, texts
 from benchmarks.peers import Encode
 from minisbert.folder.find import find_model
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.console import Bar, bounded, run_command
+from minisbert.system.console import bounded, run_command
 from minisbert.system.devices import keep_freed_memory
+from minisbert.system.progress import Bar
 
 CALLS = 20  # of one text, in a round
 LOSS = 0.2  # points of Spearman that a dtype may cost and still be advised

@@ -22,8 +22,9 @@ from lessons.grader.result import (
     versions,
 )
 from minisbert.core import InputError, read_json, reading
-from minisbert.system.console import LiveLine, say
+from minisbert.system.console import say
 from minisbert.system.files import atomic_file, write_json
+from minisbert.system.progress import LiveLine
 
 FORMATS = ("minisbert", "gradescope")
 SIGNS = {"passed": "P", "failed": "F", "refused": "R", "unwritten": "."}

@@ -20,7 +20,8 @@ from minisbert.core.encoder import SentenceEncoder, cosine
 from minisbert.data.sources import load_scored_pairs
 from minisbert.diagnosis.mistakes.planting import replaced
 from minisbert.folder.find import find_model
-from minisbert.system.console import LiveLine, Progress, run_command, say
+from minisbert.system.console import run_command, say
+from minisbert.system.progress import LiveLine, Progress
 from tests.checks import CHECKS
 from tests.parity import MINILM_HIDDEN, MINILM_VECTOR, compare, golden
 

@@ -20,8 +20,9 @@ from minisbert.corpus.hashes import differences, made_from, texts_hash
 from minisbert.loading import Encoder
 from minisbert.search.vector_files import write_header
 from minisbert.search.vectors import Stacked
-from minisbert.system.console import Bar, say
+from minisbert.system.console import say
 from minisbert.system.files import atomic_file, listed, write_json
+from minisbert.system.progress import Bar
 
 MANIFEST, MARK = "manifest.json", {"minisbert": "shards"}
 COPIED = 2**22  # bytes at once

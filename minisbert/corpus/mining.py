@@ -16,7 +16,7 @@ import torch
 from minisbert.core import InputError
 from minisbert.search.dense import cosines_of, top_k
 from minisbert.search.vectors import Source, Vectors
-from minisbert.system.console import Bar
+from minisbert.system.progress import Bar
 
 ANCHORS = 1024  # at a time
 RowLists = list[list[int]]  # of each anchor: rows of documents

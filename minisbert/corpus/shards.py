@@ -20,9 +20,10 @@ from minisbert.data.texts import every_text
 from minisbert.loading import Encoder
 from minisbert.models.prompts import choose_prompt
 from minisbert.search.vector_files import write_npy
-from minisbert.system.console import Bar, say
+from minisbert.system.console import say
 from minisbert.system.devices import choose_dtype
 from minisbert.system.files import LITTER, atomic_file, listed, lock, recover
+from minisbert.system.progress import Bar
 
 
 def encode_shards(

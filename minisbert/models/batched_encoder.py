@@ -11,7 +11,7 @@ from minisbert.core import InputError, one_line
 from minisbert.core.encoder import normalize as unit
 from minisbert.models.batching import Batch, packed_batches
 from minisbert.models.encoder_properties import EncoderProperties
-from minisbert.system.console import Progress
+from minisbert.system.progress import Progress
 
 
 class BatchedEncoder(EncoderProperties):

@@ -36,8 +36,8 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.text_encoder import BATCH_SIZE, TEXT_TOKENS, as_progress
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.search.late_interaction import Matrices, late_top_k
-from minisbert.system.console import Progress
 from minisbert.system.files import write_json
+from minisbert.system.progress import Progress
 
 TOKENS = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
 # values of options of other encoders that ask for what is given here anyway

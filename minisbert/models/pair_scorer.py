@@ -17,7 +17,7 @@ from minisbert.models.guards import PerThread, check_count
 from minisbert.models.similarity import as_array
 from minisbert.models.text_encoder import BATCH_SIZE, TEXT_TOKENS
 from minisbert.models.tokenizer import Tokenizer
-from minisbert.system.console import Progress
+from minisbert.system.progress import Progress
 
 
 class PairScorer:

@@ -30,8 +30,8 @@ from minisbert.models.similarity import as_rows
 from minisbert.models.text_encoder import as_progress
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.search.inverted import from_sparse_tensors, sparse_rows, sparse_tensors, sparse_top_k
-from minisbert.system.console import Progress
 from minisbert.system.files import write_json
+from minisbert.system.progress import Progress
 
 DENSE_ROWS = 256  # vectors whose zeros are in memory at the same time: 30 MB for BERT's vocabulary
 

@@ -19,7 +19,7 @@ from minisbert.models.guards import check_count
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.static_encoder import BareTokenizer, StaticEncoder
 from minisbert.models.text_encoder import BATCH_TOKENS
-from minisbert.system.console import Progress
+from minisbert.system.progress import Progress
 
 
 def sif_weights(tokens: int, coefficient: float = 1e-4) -> Tensor:

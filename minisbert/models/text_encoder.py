@@ -22,8 +22,9 @@ from minisbert.models.similarity import as_array
 from minisbert.models.tokenizer import valid_texts
 from minisbert.search.dense import top_k
 from minisbert.search.quantized import PRECISIONS, quantize
-from minisbert.system.console import Progress, say
+from minisbert.system.console import say
 from minisbert.system.devices import choose_device
+from minisbert.system.progress import Progress
 
 BATCH_SIZE, TEXT_TOKENS = 32, 64  # texts of a batch, and the tokens that one of them stands for
 BATCH_TOKENS = BATCH_SIZE * TEXT_TOKENS  # on two cores no other size is faster, and larger ones need more memory

@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from minisbert.core import InputError
 from minisbert.search.vectors import Source, Vectors, check_k
-from minisbert.system.console import Bar
+from minisbert.system.progress import Bar
 from minisbert.system.torch_internals import laid_out, products
 
 BLOCK = 1024  # vectors at a time; of the corpus of ``top_k`` four times as many: 16 MiB of scores

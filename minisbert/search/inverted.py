@@ -16,7 +16,7 @@ from torch import Tensor
 from minisbert.core import InputError, reading
 from minisbert.folder.weights import read_weights
 from minisbert.search.vectors import check_k
-from minisbert.system.console import Bar
+from minisbert.system.progress import Bar
 
 warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
 CSR = ("indptr", "indices", "values", "width")  # names of the tensors in a file

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from minisbert.system.console import Bar
 from minisbert.system.hub import snapshot
+from minisbert.system.progress import Bar
 
 TIMEOUT = 30  # seconds without a byte before giving up on a server
 LEAST_RATE = 1000  # bytes per second, after the first TIMEOUT seconds

@@ -17,10 +17,11 @@ from torch.optim import Optimizer
 
 from minisbert.core import InputError
 from minisbert.core.loop import Diverged, Step
-from minisbert.system.console import LiveLine, duration, say
+from minisbert.system.console import say
 from minisbert.system.devices import random_state, set_random_state
 from minisbert.system.files import naming
 from minisbert.system.interrupts import Interrupts
+from minisbert.system.progress import LiveLine, duration
 from minisbert.training.distributed import ProcessGroup
 from minisbert.training.objectives.base import Objective
 from minisbert.training.resume import RunState, identity, load_state, save_state
@@ -71,11 +72,10 @@ class Run:
         try:
             same = identity(self.objective, self.options)
             self.state, self.random = load_state(self.folder / STATE, self.objective.network, self.optimizer, same)
-            size = (self.folder / METRICS).stat().st_size
+            log = self.folder / METRICS
+            size = log.stat().st_size
             if size < self.state.logged:
-                raise InputError(
-                    f"{self.folder / METRICS} was cut or replaced: it has {size} bytes, not {self.state.logged}"
-                )
+                raise InputError(f"{log} was cut or replaced: it has {size} bytes, not {self.state.logged}")
         except BaseException:
             if self.log:
                 self.log.close()  # which unlocks the run

@@ -18,8 +18,9 @@ import torch
 
 from minisbert.core import InputError
 from minisbert.core import losses as formulas
-from minisbert.system.console import LiveLine, run_command
+from minisbert.system.console import run_command
 from minisbert.system.interrupts import Interrupts
+from minisbert.system.progress import LiveLine
 from minisbert.training import train as training
 from minisbert.training.distributed import ProcessGroup
 from minisbert.training.objectives.encoders import CosineRegression

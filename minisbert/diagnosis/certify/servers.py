@@ -12,7 +12,7 @@ import numpy as np
 
 from minisbert.core import InputError, one_line
 from minisbert.diagnosis.certify.vector_files import VectorFile, checked
-from minisbert.system.console import Bar
+from minisbert.system.progress import Bar
 
 PATHS = {"openai": "/v1/embeddings", "tei": "/embed", "ollama": "/api/embed"}
 BATCH = 16  # texts of a request; text-embeddings-inference takes 32

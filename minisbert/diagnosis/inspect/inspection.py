@@ -15,7 +15,7 @@ from minisbert.data.splits import hold_out
 from minisbert.diagnosis.inspect.inspected_file import InspectedFile
 from minisbert.folder.settings import MAX_SCORE
 from minisbert.models.tokenizer import Tokenizer
-from minisbert.system.console import Bar
+from minisbert.system.progress import Bar
 
 SCALES = (1, 5, 10, 100)  # usual ends of a scale that begins at 0
 ODD = 0.05  # share of the scores that may be off the scale that the others show; of ten or more, one

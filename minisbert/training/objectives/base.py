@@ -22,7 +22,7 @@ from minisbert.evaluation.model_scores import Scores
 from minisbert.evaluation.retrieval import REPORTED, Retrieval, retrieval_scores
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.console import naming_bars
+from minisbert.system.progress import naming_bars
 from minisbert.training.students import matryoshka_loss
 
 
