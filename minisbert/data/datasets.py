@@ -163,10 +163,8 @@ def translation_rows(sources: Sources) -> tuple[list[tuple[str, ...]], str]:
     """Sentences, or sentences with their translations, and a note; without ``--data`` the sentences of stsb."""
     data = sources.data
     if data in (None, "stsb"):
-        pairs = load_scored_pairs("stsb", "train")
-        texts = dict.fromkeys(text for pair in pairs for text in pair.texts)
-        rows = [(text,) for text in texts][: sources.limit]
-        return rows, note("stsb", len(rows), "sentences")
+        texts, about = plain_texts(sources)
+        return [(text,) for text in texts], about
     if data not in assets() and sources.columns is None and recognise(data) is SENTENCES:
         texts, about = sentence_rows(sources)
         return [(text,) for text in texts], about
@@ -174,6 +172,19 @@ def translation_rows(sources: Sources) -> tuple[list[tuple[str, ...]], str]:
     if len(rows[0]) != 2:
         raise InputError(f"{data}: rows of {len(rows[0])} texts; a teacher's vectors need a sentence and a translation")
     return rows, about.replace(" pairs", " translations", 1)
+
+
+def plain_texts(sources: Sources) -> tuple[list[str], str]:
+    """Texts to learn the language from, and a note: a file of sentences, or each text of a data set's rows once."""
+    data = sources.data or "stsb"
+    if data == "stsb":
+        rows = [pair.texts for pair in load_scored_pairs("stsb", "train")]
+    elif data not in assets() and sources.columns is None and recognise(data) is SENTENCES:
+        return sentence_rows(sources)
+    else:
+        rows, _ = triplet_rows(replace(sources, limit=None))
+    texts = list(dict.fromkeys(text for row in rows for text in row))[: sources.limit]
+    return texts, note(data, len(texts), "sentences")
 
 
 def sentence_rows(sources: Sources) -> tuple[list[str], str]:

@@ -69,7 +69,7 @@ def load_head(folder: ModelFolder, bert: Bert) -> MaskedHead:
     """The masked-language head in an encoder's folder. Raises ``InputError`` by file and key if it has none."""
     config = bert.config
     if config.model_type not in CLASSES:
-        reason = f"a SparseEncoder is a {' or a '.join(CLASSES.values())}"
+        reason = f"a masked-language head is read of a {' or a '.join(CLASSES.values())}"
         raise unsupported(folder.path / CONFIG, "model_type", config.model_type, reason)
     names, canonical = NAMES[config.model_type], FAMILIES[config.model_type].canonical
     tensors: dict[str, Tensor] = {}
@@ -84,7 +84,7 @@ def load_head(folder: ModelFolder, bert: Bert) -> MaskedHead:
     for name in names.values():
         if name not in tensors:
             kind = CLASSES[config.model_type]
-            raise InputError(f"{path} has no {name}: a SparseEncoder needs the masked-language head of a {kind}")
+            raise InputError(f"{path} has no {name}: the masked-language head of a {kind} is needed")
     with torch.device("meta"), Unfilled():
         head = MaskedHead(config.hidden_size, config.vocab_size, config.layer_norm_eps)
     fill(head, {name: tensors[name] for name in names.values()}, path, names)

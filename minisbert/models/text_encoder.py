@@ -64,6 +64,7 @@ def check_options(
 class TextEncoder(BatchedEncoder):
     """``load``, ``encode`` and its relatives, the same for every encoder."""
 
+    folder_class: ClassVar[str] = ""  # whose folders ``load`` opens, if they are another class's
     pooling_mode: str
     hidden_size: int  # columns of a token's hidden state
     _reminded = False
@@ -98,7 +99,7 @@ class TextEncoder(BatchedEncoder):
         missing, damaged or not supported.
         """
         place = choose_device(device)
-        folder = ModelFolder(find_model(model)).opened_by(cls.__name__)
+        folder = ModelFolder(find_model(model)).opened_by(cls.folder_class or cls.__name__)
         encoder = cls.from_folder(folder, pooling, max_seq_length)
         return encoder.configured(truncate_dim, prompts, default_prompt_name, similarity_fn_name).on(place)
 

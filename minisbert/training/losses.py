@@ -1,4 +1,4 @@
-"""Losses beyond the book: weighted squares, binary cross-entropy, CoSENT, NT-Xent, SPLADE and late interaction.
+"""Losses beyond the book: weighted squares, cross-entropies, CoSENT, NT-Xent, masked words, SPLADE, late interaction.
 
 Pure functions like those of ``core/losses.py``: tensors in, a scalar out, the mean over the batch unless stated
 otherwise; ``ValueError`` for shapes that do not fit, an empty batch, or an argument outside its range.
@@ -38,6 +38,21 @@ def binary_cross_entropy_loss(logits: Tensor, target: Tensor, pos_weight: float 
     check("logits (B), target (B) in 0..1, pos_weight above 0 and finite", logits, target, pos_weight)
     y = target.to(logits.dtype)
     return -(pos_weight * y * logsigmoid(logits) + (1 - y) * logsigmoid(-logits)).mean()
+
+
+def mlm_losses(logits: Tensor, targets: Tensor) -> Tensor:
+    """log(sum over v of exp z_v) - z_target = -log softmax(z)[target] for each of N hidden words.
+
+    logits z (N, V), targets (N,), the words' ids -> (N,). BERT, section 3.1.
+    ``z = [0, 0, log 2], target = 2`` gives log 4 - log 2 = 0.69315.
+    """
+    check("logits (N, V), targets (N) whole", logits, targets)
+    return logits.logsumexp(dim=1) - logits.gather(1, targets.unsqueeze(1)).squeeze(1)
+
+
+def mlm_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """The mean of ``mlm_losses``: what BERT was trained on, besides the next sentence."""
+    return mlm_losses(logits, targets).mean()
 
 
 def cosent_loss(u: Tensor, v: Tensor, target: Tensor, scale: float = 20.0) -> Tensor:

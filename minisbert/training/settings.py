@@ -20,7 +20,8 @@ IN_BATCH = ("mnr", "simcse", "simcse-supervised")  # the other rows of a batch a
 SPARSE = ("splade",)  # the same, of a SparseEncoder
 LATE = ("late-interaction",)  # the same, of a MultiVectorEncoder
 TAUGHT = ("distillation",)  # they have a teacher
-OBJECTIVES = SCORED + HEADS + PAIRS + IN_BATCH + SPARSE + LATE + TAUGHT
+MASKED = ("mlm",)  # of a MaskedLanguageModel
+OBJECTIVES = SCORED + HEADS + PAIRS + IN_BATCH + SPARSE + LATE + TAUGHT + MASKED
 UNIQUE = IN_BATCH + SPARSE + LATE  # no text twice in a batch
 NESTED = SCORED + PAIRS + IN_BATCH  # they compare vectors of any width
 
@@ -32,7 +33,7 @@ def without(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in OBJECTIVES if name not in names)
 
 
-POOLED = without(TOKEN_HEADS + SPARSE + LATE)
+POOLED = without(TOKEN_HEADS + SPARSE + LATE + MASKED)
 SCALED = without(HEADS_ON_LABELS + RERANKERS + ("contrastive",))  # they read scores
 SEARCHED = without(TOKEN_HEADS)  # their models have vectors of single texts
 SHUFFLED = without(UNIQUE)
@@ -58,8 +59,17 @@ def prefix_widths(text: str) -> str:
     return ",".join(map(str, widths))
 
 
+def model_size(text: str) -> str:
+    """A type: ``3x256x6000``, layers, width and size of the vocabulary; the width is a multiple of 64."""
+    layers, width, words = map(int, text.split("x"))
+    if layers < 1 or width < 1 or width % 64 or words < 100:
+        raise ValueError
+    return f"{layers}x{width}x{words}"
+
+
 warmup_length.__name__ = "fraction below 1 or whole number of steps"
 prefix_widths.__name__ = "descending widths"
+model_size.__name__ = "LAYERSxWIDTHxWORDS, the width a multiple of 64"
 COUNT, LAYERS = bounded(int, 1), bounded(int, 0)
 RATE, POSITIVE, FRACTION = bounded(float, 0), bounded(float, 1e-4), bounded(float, 0, 1)
 THREADS = bounded(int, 1, 1025)
@@ -138,6 +148,9 @@ class RunSettings:
     temperature: float = option("of in-batch losses (default: 0.05)", 0.05, POSITIVE, only=IN_BATCH + RANKED)
     matryoshka: str | None = option("the loss also of the first N columns: 256,64", None, prefix_widths, "N,N", NESTED)
     teacher: str | None = option("learn its vectors, or a cross-encoder's scores", metavar="MODEL", only=TAUGHT)
+    from_nothing: str | None = option(
+        "random weights and a new vocabulary in the place of --model: 3x256x6000", None, model_size, "LxDxV", MASKED
+    )
     student_layers: int | None = option("keep N of --model's layers (default: all)", None, COUNT, "N", TAUGHT)
 
     # only in --help-all; recipes set some of them

@@ -86,7 +86,7 @@ def describe(run: Run, counts: tuple[int, int], dtype: str) -> None:
     unused = sum(parameter.numel() for parameter in objective.unused_parameters())
     if unused:
         size += f", {unused:,} of them not used"
-    say(f"model  {options.model}, {encoder.pooling_mode} pooling, {size}, {encoder.device}")
+    say(f"model  {options.from_nothing or options.model}, {encoder.pooling_mode} pooling, {size}, {encoder.device}")
     say("data   " + ", ".join(f"{split} {note}" for split, note in objective.notes.items()))
     for split in ("dev", "test"):
         shared = shared_rows(objective.rows["train"], objective.rows.get(split, ()))

@@ -7,13 +7,16 @@ from torch import nn
 
 from minisbert.core import InputError
 from minisbert.core.bert import Attention, Bert
+from minisbert.data.datasets import plain_texts
 from minisbert.folder.find import find_model
 from minisbert.folder.model_folder import ModelFolder
 from minisbert.loading import open_kind
+from minisbert.models.masked_language_model import MaskedLanguageModel
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.sparse_encoder import SparseEncoder
-from minisbert.training.settings import LATE, SPARSE, TAUGHT, TOKEN_HEADS, RunSettings, reads
+from minisbert.training.from_nothing import new_model, train_vocabulary
+from minisbert.training.settings import LATE, MASKED, SPARSE, TAUGHT, TOKEN_HEADS, RunSettings, reads, sources_of
 from minisbert.training.students import keep_layers, spread_layers
 
 
@@ -23,11 +26,15 @@ def load_encoder(options: RunSettings, device: torch.device) -> SentenceEncoder:
     Raises ``InputError`` as ``SentenceEncoder.load`` does, and for a kind of model that the objective does not train.
     """
     pooling, objective = options.pooling, options.objective
+    if options.from_nothing:
+        return model_from_nothing(options, device)
     folder = ModelFolder(find_model(options.model))
     if objective in TOKEN_HEADS and folder.pooling is None:
         pooling = "cls"  # nothing is pooled, so a plain BERT needs no --pooling
     kind = SparseEncoder  # also of a plain masked-language model
-    if objective not in SPARSE:
+    if objective in MASKED:
+        kind = MaskedLanguageModel
+    elif objective not in SPARSE:
         kind = open_kind(folder.path)
     trains = {
         SparseEncoder: objective in SPARSE,
@@ -48,6 +55,15 @@ def load_encoder(options: RunSettings, device: torch.device) -> SentenceEncoder:
     if options.dropout is not None:
         set_dropout(encoder.bert, options.dropout)
     return encoder
+
+
+def model_from_nothing(options: RunSettings, device: torch.device) -> MaskedLanguageModel:
+    """A model of random weights whose vocabulary is that of the training texts."""
+    layers, width, words = map(int, options.from_nothing.split("x"))
+    texts, _ = plain_texts(sources_of(options))
+    dropout = 0.1 if options.dropout is None else options.dropout
+    tokenizer = train_vocabulary(texts, words, options.max_length or 128)
+    return new_model(tokenizer, layers, width, dropout).to(device)
 
 
 def freeze(bert: Bert, layers: int, embeddings: bool = False) -> None:

@@ -55,12 +55,11 @@ def test_help_shows_what_a_user_chooses_and_help_all_the_rest(capsys):
 def test_the_promised_recipes_and_objectives():
     promised = "sts-cross-encoder-published sts-cross-encoder sts-siamese-published sts-siamese-weighted sts-siamese "
     promised += "sts-cross-attention quora-1 quora-2 quora-3 sbert-nli-published snli-notebook sbert-nli "
-    promised += "sbert-regression sbert-triplet simcse-unsupervised simcse-nt-xent simcse-supervised"
+    promised += "sbert-regression sbert-triplet simcse-unsupervised simcse-nt-xent simcse-supervised from-nothing"
     assert promised.split() == RECIPES
     promised = "cosine cosent cross-encoder siamese cross-attention softmax binary cross-encoder-binary "
-    promised += (
-        "cross-encoder-ranking contrastive triplet mnr simcse simcse-supervised splade late-interaction distillation"
-    )
+    promised += "cross-encoder-ranking contrastive triplet mnr simcse simcse-supervised splade late-interaction "
+    promised += "distillation mlm"
     assert [*MAKERS] == promised.split() == [*OBJECTIVES]
 
 
@@ -209,7 +208,7 @@ def test_a_run_is_named_after_its_recipe(tiny, files, tmp_path, monkeypatch):
         ("--pos-weight", "0.5 2", "0 -1 nan inf"),
         ("--margin", "0.1 2", "0 -1 nan inf"),
         ("--hard-negative-weight", "-1 0 0.69", "nan inf -inf"),
-        ("--objective", " ".join(MAKERS), "mlm"),
+        ("--objective", " ".join(MAKERS), "clm"),
         ("--schedule", "linear cosine constant", "step"),
         ("--loss", "mse weighted-mse", "mae"),
         ("--variant", "published compare", "other published-bug"),
@@ -237,6 +236,7 @@ VALUES = {  # of the options that only some objectives read
     **{"same_mask": None, "augment": "delete-one", "query_flops": "1e-3", "document_flops": "0"},
     **{"shuffled_negatives": "1", "matryoshka": "16,8", "teacher": "tiny"},
     **{"retrieval": "search", "student_layers": "1", "attention_start": "random", "bias_free": None},
+    **{"from_nothing": "1x64x500"},
 }
 
 
@@ -246,9 +246,9 @@ def toy_options(tiny, files, monkeypatch):
     monkeypatch.setattr("minisbert.training.objectives.pairs.load_scored_pairs", lambda name, split: [])
 
     def build(objective: str, *flags: str):
-        taught = ["--teacher", str(tiny)] if objective == "distillation" else []
+        more = {"distillation": ["--teacher", str(tiny)], "mlm": ["--from-nothing", "1x64x200"]}.get(objective, [])
         model = REFERENCE / "architectures" / "tiny-splade" if objective == "splade" else tiny
-        return parse(["--model", str(model), *toys.flags(files, objective), *taught, *flags])
+        return parse(["--model", str(model), *toys.flags(files, objective), *more, *flags])
 
     return build
 
@@ -270,7 +270,7 @@ def test_the_table_names_what_an_objective_reads(objective, toy_options):
     watched = Watched(_read=set(), **vars(options))
     made = make_objective(watched, encoder)
     made.loss(made.network, [0, 1, 2])
-    read_before = {"pooling", "attention_start", "student_layers"}
+    read_before = {"pooling", "attention_start", "student_layers", "from_nothing"}
     expected = {name for name in USED_BY if objective in USED_BY[name]} - read_before
     assert watched._read & {*USED_BY} == expected
 

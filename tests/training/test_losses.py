@@ -8,7 +8,14 @@ import math
 import pytest
 import torch
 
-from minisbert.training.losses import binary_cross_entropy_loss, cosent_loss, nt_xent_loss, weighted_mse_loss
+from minisbert.training.losses import (
+    binary_cross_entropy_loss,
+    cosent_loss,
+    mlm_loss,
+    mlm_losses,
+    nt_xent_loss,
+    weighted_mse_loss,
+)
 from tests.core.test_losses import AXES, FLAT, LOG_2, OTHER, ROWS, TARGETS, E, vectors
 from tests.parity import PIECE, assert_parity
 
@@ -50,6 +57,14 @@ def test_binary_cross_entropy_of_large_logits_is_finite_and_exact(dtype):
     (gradient,) = torch.autograd.grad(wrong, logits)
     assert torch.equal(gradient, torch.tensor([0.5, -0.5], dtype=dtype))
     assert binary_cross_entropy_loss(logits, torch.tensor([1, 0])).item() == pytest.approx(0, abs=1e-30)
+
+
+def test_masked_words_by_hand():
+    """log(1 + 1 + 2) - log 2 and log(1 + 1 + 2) - 0."""
+    logits = torch.tensor([[0.0, 0.0, math.log(2)]] * 2, dtype=torch.float64)
+    found = mlm_losses(logits, torch.tensor([2, 0]))
+    assert found.tolist() == pytest.approx([math.log(2), math.log(4)], abs=1e-14)
+    assert mlm_loss(logits, torch.tensor([2, 0])).item() == pytest.approx(1.5 * math.log(2), abs=1e-14)
 
 
 # ---------------------------------------------------------------------------------------- gradients

@@ -4,7 +4,7 @@ scored pairs     cosine, cosent (vectors), cross-encoder, siamese, cross-attenti
 labelled pairs   softmax (NLI: three classes), binary, contrastive, cross-encoder-binary (duplicate, relevant, or not)
 triplets         triplet, mnr, simcse-supervised, cross-encoder-ranking; splade (a SparseEncoder's), late-interaction
                  (a MultiVectorEncoder's)
-sentences        simcse; distillation, also of translations and of triplets
+sentences        simcse; distillation, also of translations and of triplets; mlm (a MaskedLanguageModel's)
 """
 
 from collections.abc import Callable
@@ -17,6 +17,7 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.objectives import encoders
 from minisbert.training.objectives.base import Objective
 from minisbert.training.objectives.late_interaction import LateInteraction
+from minisbert.training.objectives.masked import MaskedWords
 from minisbert.training.objectives.pairs import BinaryReranker, Duplicates, RankingReranker, ScoreRegression, Softmax
 from minisbert.training.objectives.teachers import distillation
 from minisbert.training.settings import NESTED, RunSettings, reads
@@ -39,6 +40,7 @@ MAKERS: dict[str, Callable[[RunSettings, SentenceEncoder], Objective]] = {
     "splade": encoders.Splade,
     "late-interaction": LateInteraction,
     "distillation": distillation,
+    "mlm": MaskedWords,
 }
 
 

@@ -1,0 +1,130 @@
+"""A new vocabulary and new weights, and what becomes of them in a run of objective mlm."""
+
+import math
+
+import pytest
+import torch
+
+from minisbert import SentenceEncoder
+from minisbert.core import InputError
+from minisbert.models.masked_language_model import MaskedLanguageModel
+from minisbert.training.from_nothing import SPECIAL, new_model, train_vocabulary
+from minisbert.training.losses import mlm_loss
+from minisbert.training.objectives.masked import MaskedNetwork
+from minisbert.training.train import main
+from tests import toys
+
+TEXTS = toys.sentences(60)
+
+
+@pytest.fixture(scope="module")
+def model() -> MaskedLanguageModel:
+    torch.manual_seed(0)
+    return new_model(train_vocabulary(TEXTS, 200, max_length=32), layers=2, width=64)
+
+
+def test_the_vocabulary_is_that_of_the_texts():
+    tokenizer = train_vocabulary(TEXTS, 200)
+    words = tokenizer.backend.get_vocab()
+    assert [tokenizer.backend.id_to_token(i) for i in range(5)] == SPECIAL
+    assert len(words) <= 200
+    ids = tokenizer.encode(["The SAD cat"]).ids[0]
+    assert tokenizer.tokens(ids) == ["[CLS]", "the", "sad", "cat", "[SEP]"]
+
+
+def test_the_same_texts_give_the_same_vocabulary():
+    assert train_vocabulary(TEXTS, 200).backend.to_str() == train_vocabulary(TEXTS, 200).backend.to_str()
+
+
+def test_a_new_model_guesses_every_word_alike(model):
+    probabilities = [share for _, share in model.fill_mask("a [MASK] in the park", top=1000)]
+    vocabulary = len(model.head.bias)
+    assert len(probabilities) == vocabulary
+    assert sum(probabilities) == pytest.approx(1)
+    assert max(probabilities) < 2 / vocabulary
+
+
+def test_a_saved_model_loads_as_either(model, tmp_path):
+    model.save(tmp_path / "model")
+    again = MaskedLanguageModel.load(tmp_path / "model")
+    assert again.fill_mask("a [MASK]") == model.fill_mask("a [MASK]")
+    assert again.head.words is again.bert.embeddings.word.weight
+    encoder = SentenceEncoder.load(tmp_path / "model")
+    assert type(encoder) is SentenceEncoder
+    assert (encoder.encode(TEXTS) == model.encode(TEXTS)).all()
+
+
+@pytest.mark.parametrize(("text", "top", "message"), [("a cat", 5, r"has no \[MASK\]"), ("a [MASK]", 0, "top must be")])
+def test_nothing_to_fill(model, text, top, message):
+    with pytest.raises(InputError, match=message):
+        model.fill_mask(text, top)
+
+
+@pytest.mark.reference
+def test_transformers_and_sentence_transformers_open_it_with_the_same_numbers(model, tmp_path):
+    transformers = pytest.importorskip("transformers", reason="needs the reference extra")
+    reference = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
+    for parameter in model.parameters():  # fresh weights hide bugs: LayerNorm's are 1 and 0
+        torch.nn.init.normal_(parameter, std=0.1)
+    model.save(tmp_path / "model")
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "model").double().eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")
+    inputs = tokenizer(["a cat is in the park", "the moon"], padding=True, return_tensors="pt")
+    labels = inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, -100)
+    expected = theirs(**inputs, labels=labels)
+    ours = MaskedLanguageModel.load(tmp_path / "model").double()
+    chosen = inputs["attention_mask"].bool()
+    logits = ours.logits(inputs["input_ids"], inputs["attention_mask"], chosen)
+    assert torch.allclose(logits, expected.logits[chosen], rtol=0, atol=1e-10)
+    loss = mlm_loss(logits, inputs["input_ids"][chosen])
+    assert loss.item() == pytest.approx(expected.loss.item(), abs=1e-10)
+    vectors = reference.SentenceTransformer(str(tmp_path / "model"), device="cpu").encode(TEXTS)
+    assert abs(vectors - SentenceEncoder.load(tmp_path / "model").encode(TEXTS)).max() < 2e-6
+
+
+@pytest.fixture
+def flags(tmp_path):
+    files = toys.write_all(tmp_path)
+    data = ["--data", files["sentences"], "--dev", files["scored"], "--test", files["scored"]]
+    size = ["--from-nothing", "1x64x200", "--max-length", "32", "--batch-size", "16", "--lr", "5e-3", "--threads", "1"]
+    return ["--objective", "mlm", *data, *size]
+
+
+def test_a_run_learns_the_words(flags, tmp_path):
+    main([*flags, "--epochs", "30", "--eval-every", "1000", "--out", str(tmp_path / "run")])
+    model = MaskedLanguageModel.load(tmp_path / "run" / "model")
+    scores = toys.results(tmp_path / "run")["after"]["dev"]
+    losses = toys.losses(tmp_path / "run")
+    assert losses[0] == pytest.approx(math.log(len(model.head.bias)), abs=0.7)  # every word alike
+    assert losses[-1] < 2.5
+    assert 0 < scores["masked_accuracy"] <= 1
+    assert scores.keys() >= {"loss", "spearman", "pearson"}
+    assert {word for word, _ in model.fill_mask("the cat is [MASK]", 2)} == {"happy", "sad"}
+
+
+def test_a_stopped_run_ends_like_an_uninterrupted_one(flags, tmp_path):
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    more = ["--epochs", "3", "--save-every", "2", "--eval-every", "1000", "--log-every", "1"]
+    main([*flags, *more, "--out", str(whole)])
+    toys.stop_at(5, (MaskedNetwork, "forward"), main, [*flags, *more, "--out", str(stopped)])
+    main(["--resume", str(stopped)])
+    assert toys.losses(stopped) == toys.losses(whole)
+    expected = MaskedLanguageModel.load(whole / "model").state_dict()
+    found = MaskedLanguageModel.load(stopped / "model").state_dict()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_a_vocabulary_has_room_for_every_character():
+    with pytest.raises(InputError, match="a vocabulary of 20 has no room for the"):
+        train_vocabulary(TEXTS, 20)
+
+
+@pytest.mark.parametrize("size", ["3", "3x256", "0x64x500", "2x100x500", "2x64x9", "axbxc"])
+def test_a_wrong_size_is_refused(size):
+    with pytest.raises(InputError, match="the width a multiple of 64"):
+        main(["--objective", "mlm", "--from-nothing", size])
+
+
+def test_only_mlm_begins_from_nothing():
+    with pytest.raises(InputError, match="--from-nothing"):
+        main(["--objective", "cosine", "--from-nothing", "1x64x500"])
