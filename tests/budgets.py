@@ -29,7 +29,7 @@ BUDGETS = {
 }
 PACKAGE_LINES = 20_825  # goal: 15,000
 TEST_LINES = 30_760  # goal: 26,000
-RAISES = 369  # of InputError and ValueError, in the whole package
+RAISES = 372  # of InputError and ValueError, in the whole package
 FILE_LINES, FUNCTION_LINES = 250, 60
 DENSITY = {  # per 1,000 lines outside core/ that are not blank; goals: 15, 12, 75
     "conditional expressions": 13.0,
