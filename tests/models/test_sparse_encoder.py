@@ -412,9 +412,7 @@ def test_folders_that_are_refused_by_file_and_key(folder, case):
 
 def test_a_family_without_a_head_here(tmp_path):
     shutil.copytree(REFERENCE / "tiny-roberta", tmp_path / "model", ignore=shutil.ignore_patterns("modules.json"))
-    with pytest.raises(
-        InputError, match=r"config.json: model_type 'roberta' is not supported: a masked-language head"
-    ):
+    with pytest.raises(InputError, match=r"config.json: model_type 'roberta' is not supported: a masked-language head"):
         SparseEncoder.load(tmp_path / "model")
 
 
