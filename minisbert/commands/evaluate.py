@@ -5,6 +5,7 @@ minisbert evaluate --model runs/cosine-all-MiniLM-L6-v2/model --data my_pairs.ts
 minisbert evaluate --data duplicates.tsv
 minisbert evaluate --data triplets.tsv
 minisbert evaluate --queries queries.jsonl --corpus corpus.jsonl --qrels qrels/test.tsv
+minisbert evaluate --queries Q.jsonl --corpus C.jsonl --qrels R.tsv --rerank cross-encoder/ms-marco-MiniLM-L6-v2
 minisbert evaluate --suite sts
 
 Scored pairs: Pearson's and Spearman's correlation of the similarities with the scores. Pairs labelled 0 or 1, under a
@@ -21,13 +22,15 @@ from typing import Any
 from minisbert.commands.model_options import add_model_options, load_encoder, load_pooled
 from minisbert.core import InputError
 from minisbert.data.sources import SPLITS, score_scale
+from minisbert.evaluation.reranking import two_stage_search
 from minisbert.evaluation.retrieval import CUTOFFS, load_retrieval, retrieval_scores
 from minisbert.evaluation.retrieval_metrics import METRICS
 from minisbert.evaluation.sts import PROTOCOL, load_rows
 from minisbert.evaluation.suite import average, evaluate_suite, load_suite
+from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.arguments import command_parser
-from minisbert.system.console import check_usage, run_command, say
+from minisbert.system.console import bounded, check_usage, run_command, say
 
 RETRIEVAL = ("queries", "corpus", "qrels")
 DECISIONS = "average_precision f1 f1_threshold precision recall accuracy accuracy_threshold".split()
@@ -46,6 +49,16 @@ def parse_options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--qrels", metavar="FILE", help=".tsv with query-id, corpus-id, score")
     identical = "exclude the document with the query's own id from its ranking"
     parser.add_argument("--ignore-identical-ids", action="store_true", help=identical)
+    parser.add_argument(
+        "--rerank", metavar="MODEL", help="a cross-encoder, which sorts the first documents of a search"
+    )
+    parser.add_argument(
+        "--candidates",
+        type=bounded(int, 1, 1000),
+        default=50,
+        metavar="N",
+        help="documents for each query that --rerank reads (default: %(default)s)",
+    )
     parser.add_argument("--suite", choices=("sts",), help="STS12 to STS16, STS-B and SICK-R")
     parser.add_argument(
         "--scale",
@@ -62,6 +75,7 @@ def parse_options(arguments: list[str] | None) -> argparse.Namespace:
     check_usage(
         (given and missing, f"retrieval needs three files; missing: {missing}"),
         (sum(map(bool, (options.data, given, options.suite))) > 1, several),
+        (options.rerank and not given, "--rerank needs --queries, --corpus and --qrels"),
         (options.ignore_identical_ids and not given, "--ignore-identical-ids needs --queries, --corpus and --qrels"),
         (
             options.split and (options.data not in (None, "stsb") or given or options.suite),
@@ -147,11 +161,16 @@ def retrieval(options: argparse.Namespace) -> None:
     task = load_retrieval(options.queries, options.corpus, options.qrels, options.ignore_identical_ids)
     encoder = load_encoder(options)
     queries, documents = len(task.queries), len(task.corpus)
-    result = retrieval_scores(encoder, task)
-    data = {name: getattr(options, name) for name in (*RETRIEVAL, "ignore_identical_ids")}
+    search, order = None, "exact search by cosine, ties in the order of the corpus"
+    if options.rerank:
+        reranker = PairModel.load(options.rerank, device=options.device)
+        search = two_stage_search(encoder.top_k, reranker, task.queries, task.corpus, options.candidates)
+        order = f"exact search by cosine, the first {options.candidates} sorted by {options.rerank}"
+    result = retrieval_scores(encoder, task, search=search)
+    data = {name: getattr(options, name) for name in (*RETRIEVAL, "ignore_identical_ids", "rerank")}
     more = f" ({task.unjudged:,} more have no relevant document)" if task.unjudged else ""
     header = {"data": f"{queries:,} queries{more}, {documents:,} documents"}
-    header |= {"protocol": "exact search by cosine, ties in the order of the corpus; mean over the queries"}
+    header |= {"protocol": f"{order}; mean over the queries"}
     table = retrieval_table(result)
     result = {"evaluated_queries": queries, "documents": documents} | result
     report(options, encoder, queries + documents, data, result, header, table)

@@ -15,8 +15,8 @@ import numpy as np
 
 from minisbert.commands.corpus_options import TEXT_FILES, add_corpus_options, load_and_encode, read_corpus
 from minisbert.commands.model_options import ROLES, prompt_of
-from minisbert.core import InputError
 from minisbert.corpus.index import encode_with_progress, index_metadata
+from minisbert.evaluation.reranking import rerank
 from minisbert.models.pair_model import PairModel
 from minisbert.search.vector_files import RESCORE, Bits
 from minisbert.system.arguments import command_parser
@@ -61,19 +61,6 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         (options.rescore and not has_codes, "--rescore is for an --index that encode --quantize wrote"),
     )
     return options
-
-
-def rerank(
-    model: PairModel, queries: list[str], texts: list[str], indices: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """The candidates (Q, C) sorted by the model's scores of query and text, ties as they were: scores and indices."""
-    firsts = [query for query, row in zip(queries, indices, strict=True) for _ in row]
-    scores = model.scores(firsts, [texts[i] for i in indices.flatten()], show_progress_bar=True)
-    if scores.ndim > 1:
-        raise InputError("--rerank needs a model with one score for a pair, not one of classes")
-    scores = scores.reshape(indices.shape)
-    order = np.argsort(-scores, axis=1, kind="stable")
-    return np.take_along_axis(scores, order, axis=1), np.take_along_axis(indices, order, axis=1)
 
 
 def search(options: argparse.Namespace, corpus: list[str]) -> tuple[np.ndarray, np.ndarray]:

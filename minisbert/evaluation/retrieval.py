@@ -149,18 +149,20 @@ def read_qrels(path: str | Path, queries: Collection[str], rows: dict[str, int])
     return grades
 
 
-def retrieval_scores(encoder: SentenceEncoder, task: Retrieval, progress: bool = True) -> dict[str, float]:
+def retrieval_scores(
+    encoder: SentenceEncoder, task: Retrieval, progress: bool = True, search: Callable | None = None
+) -> dict[str, float]:
     """``{"accuracy@1": ..., "ndcg@10": ..., ...}``: every metric at every cutoff, over all queries, in 0..1.
 
-    Documents are ranked by the encoder's ``top_k``, which is the cosine or a SparseEncoder's dot product, ties in the
-    order of the corpus. Queries and documents get the prompts that the model has for them. ``encoder.truncated`` counts
+    Documents are ranked by ``search``, or by the encoder's ``top_k``, which is the cosine or a SparseEncoder's dot
+    product, ties in the order of the corpus. Queries and documents get the prompts that the model has for them. ``encoder.truncated`` counts
     the texts that were cut.
     """
     queries = encode_with(encoder, task.queries, "query", progress)  # (Q, D)
     cut = encoder.truncated
     corpus = encode_with(encoder, task.corpus, "document", progress)  # (N, D)
     encoder.truncated += cut
-    ranked = ranked_grades(task, queries, corpus, progress, encoder.top_k)
+    ranked = ranked_grades(task, queries, corpus, progress, search or encoder.top_k)
     judged = padded([list(grades.values()) for grades in task.grades])
     return {f"{name}@{k}": metric(ranked, judged, k) for k in CUTOFFS for name, metric in METRICS.items()}
 
