@@ -61,20 +61,9 @@ def test_a_reranker_that_knows_the_answers_finds_all_that_the_search_has_found(t
             return np.array([float(pair in right) for pair in zip(firsts, seconds, strict=True)])
 
     monkeypatch.setattr("minisbert.commands.evaluate.PairModel.load", lambda *_, **__: Teacher())
-    files = [f"--{name}={tmp_path / file}" for name, file in (("queries", "queries.jsonl"), ("corpus", "corpus.jsonl"))]
-    main(
-        [
-            *files,
-            f"--qrels={tmp_path / 'qrels.tsv'}",
-            "--model",
-            str(tiny),
-            "--rerank",
-            "any",
-            "--candidates",
-            "3",
-            "--json",
-        ]
-    )
+    files = {"queries": "queries.jsonl", "corpus": "corpus.jsonl", "qrels": "qrels.tsv"}
+    flags = [f"--{name}={tmp_path / file}" for name, file in files.items()]
+    main([*flags, "--model", str(tiny), "--rerank", "any", "--candidates", "3", "--json"])
     found = json.loads(capsys.readouterr().out)
     encoder = SentenceEncoder.load(tiny)
     cosines = encoder.encode([text[::-1] for text in TEXTS]) @ encoder.encode(TEXTS).T
