@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from minisbert.core import losses
-from minisbert.training import gradient_cache, students
+from minisbert.training import gradient_cache, masking, students
 from minisbert.training import losses as more_losses
 from tests.checks import check, compare_gradients, with_gradients
 from tests.parity import GRADIENT, PIECE, Comparison, compare, golden
@@ -59,6 +59,35 @@ def cross_entropy_losses() -> Iterator[Comparison]:
     )
     softmax = losses.softmax_cross_entropy_loss
     yield from with_golden("softmax_cross_entropy", lambda z: softmax(z, classes), "class_logits")
+
+
+@check
+def mlm_loss() -> Iterator[Comparison]:
+    words = golden("losses")["classes"]
+    yield from with_golden("softmax_cross_entropy", lambda z: more_losses.mlm_loss(z, words), "class_logits")
+
+
+@check
+def mask_tokens() -> Iterator[Comparison]:
+    """Token by token, by BERT's rule as section 3.1 has it."""
+    generator = torch.Generator().manual_seed(0)
+    ids, other = torch.randint(5, 99, (2, 5, 40), generator=generator)
+    chance = torch.rand(5, 40, generator=generator, dtype=torch.float64)
+    words = torch.rand(5, 40, generator=generator) < 0.9
+    expected, asked = ids.clone(), torch.zeros(5, 40)
+    for place in torch.cartesian_prod(torch.arange(5), torch.arange(40)):
+        at = tuple(place.tolist())
+        if not words[at] or chance[at] >= 0.15:
+            continue
+        asked[at] = 1
+        share = chance[at] / 0.15  # of the chosen tokens
+        if share < 0.8:
+            expected[at] = 4
+        elif share < 0.9:
+            expected[at] = other[at]
+    inputs, chosen = masking.mask_tokens(ids, words, 4, chance, other)
+    yield compare("inputs", inputs.double(), expected.double(), PIECE)
+    yield compare("chosen", chosen.double(), asked.double(), PIECE)
 
 
 @check

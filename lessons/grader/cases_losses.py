@@ -1,4 +1,4 @@
-"""Hand examples and traps of lessons 11, 12 and 17: losses, geometry, schedule, optimizer, batches in parts."""
+"""Hand examples and traps of lessons 11, 12, 17 and 22: losses, geometry, schedule, optimizer, batches in parts."""
 
 import math
 import weakref
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from lessons.grader.cases import case, d, example, t, trap
 from minisbert.core import loop, losses
 from minisbert.evaluation import classification_metrics
-from minisbert.training import gradient_cache
+from minisbert.training import gradient_cache, masking
 from minisbert.training import losses as more_losses
 
 EYE = [[1.0, 0.0], [0.0, 1.0]]
@@ -342,3 +342,44 @@ def _():
     expected = 6 * 4 * first[0] + 3 * 1 * second[0] + 5 * 2 * second[1]
     yield case("the random numbers of the first forward", expected, replayed, [[2], [0, 1]], gradient, noise=True)
     yield case("no parts", s(1.0), replayed, [], gradient[:0], before=1.0)
+
+
+# ------------------------------------------------------------------------------------ masked words
+
+MASK = 4
+
+
+@example("masking.mask_tokens")
+def _():
+    ids, other = torch.tensor([[5, 6, 7, 8]]), torch.tensor([[50, 60, 70, 80]])
+    chance = torch.tensor([[0.11, 0.13, 0.14, 0.5]])
+    expected = torch.tensor([[MASK, 60, 7, 8]]), torch.tensor([[True, True, True, False]])
+    yield case("one of each", expected, masking.mask_tokens, ids, torch.ones_like(ids), MASK, chance, other)
+
+
+@trap("masking.mask_tokens")
+def _():
+    hide = masking.mask_tokens
+    ids, words = torch.tensor([[2, 5, 3, 0]]), torch.tensor([[False, True, False, False]])
+    expected = torch.tensor([[2, MASK, 3, 0]]), words
+    yield case("[CLS], [SEP] and a pad", expected, hide, ids, words, MASK, torch.zeros(1, 4), ids + 10)
+    chance = torch.tensor([[0.125, 0.15, 0.14, 0.99]])
+    expected = torch.tensor([[15, 6, 7, 8]]), torch.tensor([[True, False, True, False]])
+    ids = torch.tensor([[5, 6, 7, 8]])
+    yield case("a draw of exactly .15", expected, hide, ids, torch.ones_like(ids), MASK, chance.double(), ids + 10)
+    nothing = ids, torch.zeros(1, 4, dtype=torch.bool)
+    yield case("nothing is chosen", nothing, hide, ids, torch.ones_like(ids), MASK, torch.ones(1, 4) / 2, ids + 10)
+
+
+@example("losses.mlm_loss")
+def _():
+    logits = t([0.0, 0.0, math.log(2.0)])
+    yield case("logits 0, 0, log 2, word 2", f(0.69315), more_losses.mlm_loss, logits, torch.tensor([2]))
+
+
+@trap("losses.mlm_loss")
+def _():
+    loss = more_losses.mlm_loss
+    yield case("logits of 1000 do not overflow", s(1000.0), loss, d([1000.0, 0.0]), torch.tensor([1]))
+    two = d([0.0, 0.0, math.log(2.0)], [0.0, 0.0, math.log(2.0)])
+    yield case("the mean of two words", s(1.5 * math.log(2.0)), loss, two, torch.tensor([2, 0]))

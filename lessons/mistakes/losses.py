@@ -9,6 +9,7 @@ from torch.nn.functional import logsigmoid
 from minisbert.core import encoder, losses
 from minisbert.diagnosis.mistakes.planting import mistake
 from minisbert.training import losses as more_losses
+from minisbert.training import masking
 
 Maybe = Tensor | None
 
@@ -236,3 +237,50 @@ def _(u: Tensor, v: Tensor, temperature: float = 0.05) -> Tensor:
 @mistake(more_losses, "nt_xent_loss", "NT-Xent temperature multiplied", "a temperature below 1 flattens the softmax")
 def _(u: Tensor, v: Tensor, temperature: float = 0.05) -> Tensor:
     return _nt_xent(u, v, 1 / temperature)
+
+
+# ------------------------------------------------------------------------------------- masked words
+
+_mask_tokens, _mlm_loss = masking.mask_tokens, more_losses.mlm_loss
+
+
+@mistake(masking, "mask_tokens", "nothing is hidden", "the inputs are the texts themselves, with every answer in them")
+def _(ids: Tensor, words: Tensor, mask_id: int, chance: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    return ids, _mask_tokens(ids, words, mask_id, chance, other)[1]
+
+
+@mistake(masking, "mask_tokens", "special tokens are hidden too", "[CLS], [SEP] and pads are chosen like words")
+def _(ids: Tensor, words: Tensor, mask_id: int, chance: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    return _mask_tokens(ids, torch.ones_like(words), mask_id, chance, other)
+
+
+@mistake(masking, "mask_tokens", "every chosen word is [MASK]", "none is replaced and none stays: 100, not 80 %")
+def _(ids: Tensor, words: Tensor, mask_id: int, chance: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    chosen = _mask_tokens(ids, words, mask_id, chance, other)[1]
+    return torch.where(chosen, mask_id, ids), chosen
+
+
+@mistake(masking, "mask_tokens", "only [MASK] is to be guessed", "replaced words and those that stay are not asked for")
+def _(ids: Tensor, words: Tensor, mask_id: int, chance: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    inputs, chosen = _mask_tokens(ids, words, mask_id, chance, other)
+    return inputs, chosen & (inputs == mask_id)
+
+
+@mistake(masking, "mask_tokens", "80 % of all words are hidden", "0.8 and 0.9 are not multiplied by 0.15")
+def _(ids: Tensor, words: Tensor, mask_id: int, chance: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    return _mask_tokens(ids, words, mask_id, chance * 0.15, other)
+
+
+@mistake(more_losses, "mlm_loss", "mean over the vocabulary", "each word's loss is divided by V")
+def _(logits: Tensor, targets: Tensor) -> Tensor:
+    return _mlm_loss(logits, targets) / logits.shape[1]
+
+
+@mistake(more_losses, "mlm_loss", "softmax over the words of the batch", "each column sums to 1, not each row")
+def _(logits: Tensor, targets: Tensor) -> Tensor:
+    return -logits.log_softmax(dim=0).gather(1, targets.unsqueeze(1)).mean()
+
+
+@mistake(more_losses, "mlm_loss", "sum over the hidden words", "a batch with more words weighs more")
+def _(logits: Tensor, targets: Tensor) -> Tensor:
+    return _mlm_loss(logits, targets) * len(targets)

@@ -86,3 +86,38 @@ def definitions(tree: ast.AST, outer: str = "") -> Iterator[tuple[str, ast.AST]]
             yield outer, node
         if isinstance(node, ast.ClassDef):
             yield from definitions(node, f"{outer}{node.name}.")
+
+
+def read_sentences(*folders: str | Path) -> list[str]:
+    """Every sentence of 4 to 40 words in all docstrings of some folders of Python source, each once, in order."""
+    found: dict[str, None] = {}
+    for folder in folders:
+        for path in sorted(Path(folder).rglob("*.py")):
+            if SKIPPED.isdisjoint(path.relative_to(folder).parts):
+                for docstring in docstrings_of(path):
+                    found |= dict.fromkeys(sentences_of(docstring))
+    return list(found)
+
+
+def docstrings_of(path: Path) -> Iterator[str]:
+    """The docstrings of a file: its own, and those of everything in it."""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield ast.get_docstring(node) or ""
+
+
+def sentences_of(docstring: str) -> Iterator[str]:
+    """Its sentences of 4 to 40 words, without paragraphs of code; one that is mostly signs is no sentence."""
+    for paragraph in docstring.split("\n\n"):
+        if ">>>" in paragraph or "::" in paragraph or "---" in paragraph:
+            continue
+        for sentence in re.split(r"(?<=[.!?])\s+", " ".join(paragraph.split())):
+            words = re.findall(r"[A-Za-z]+", sentence)
+            letters = sum(character.isalpha() or character == " " for character in sentence)
+            if 4 <= len(words) <= 40 and letters > 0.85 * len(sentence):
+                yield sentence
