@@ -40,7 +40,7 @@ bert.FUSED = True  # the same formulas, faster: lesson 13
 torch.manual_seed(0)
 torch.set_num_threads(min(torch.get_num_threads(), 2))
 DTYPE, _ = choose_dtype("auto", torch.device("cpu"))  # bfloat16 where it is fast
-SCALE = float(os.environ.get("LESSON_22_SCALE", "1"))  # 12: the long form
+SCALE = float(os.environ.get("LESSON_22_SCALE", "1"))  # 15: the long form
 
 # %% [markdown]
 # ## The question
@@ -276,7 +276,7 @@ def train(model, loss, lengths, size, steps, lr, more=()):
 
 # %%
 curve, read_for = train(
-    model, hidden_words, reading.lengths, 128, steps=int(160 * SCALE), lr=1e-3
+    model, hidden_words, reading.lengths, 128, steps=int(130 * SCALE), lr=1e-3
 )
 print(f"{len(curve)} steps, {read_for:.0f} s of CPU: {curve[0]:.2f} -> {curve[-1]:.2f}")
 after = show_guesses(model)
@@ -284,11 +284,17 @@ assert abs(curve[0] - np.log(V)) < 0.3, "ln V: it began without an opinion"
 assert np.mean(curve[-20:]) < curve[0] - 1.3, "and now it has one"
 
 # %% [markdown]
-# It has learned what stands where: a noun after "a", a full stop at the end, that men play
-# and dogs run in this world. Half an hour more and it would say *guitar* and *market*; the
-# long form, `LESSON_22_SCALE=12`, reads for a quarter of an hour of CPU, and says:
+# It has learned which words are frequent, and hardly more. The long form,
+# `LESSON_22_SCALE=15`, reads for seventeen minutes of CPU (some 1,900 steps, to a loss of 4.29),
+# and its first guesses are
 #
-# LONG_GUESSES
+#     A man is playing a [MASK].                  guitar 0.06, piano 0.05, potato 0.04
+#     Two dogs are [MASK] in the snow.            running 0.36, playing 0.20, walking 0.04
+#     The stock [MASK] fell sharply on Friday.    shares 0.08, jones 0.02, was 0.01
+#     Return a [MASK] of the array.               list 0.23, number 0.03, tuple 0.03
+#     The default value is [MASK].                none 0.06, used 0.03, returned 0.02
+#
+# Nobody has told it what a guitar is, or that dogs run. The potato is honest, too.
 #
 # Is it a better encoder now?
 
@@ -301,40 +307,30 @@ guess = predict(
 
 # %%
 judge("read", model.encode, read_for)
-assert table["read"][0] < table["random"][0] - 3, "worse, and in the long form too"
+assert table["read"][0] < table["random"][0] - 2, "worse, and in the long form too"
 guess.answer("worse")
 
 # %% [markdown]
 # **Worse.** This is no accident of a small model: on STS-B's test pairs the mean of BERT's
 # states has 46.35, the mean of GloVe's vectors of words 58.02 (both by the documentation of
 # sentence-transformers). To guess words, a state says what *kind* of word belongs here.
-# That, and how long the text is, becomes the largest difference between two vectors. How
-# much of all difference lies along one axis?
+# That becomes the largest difference between two vectors, and drowns what the texts are
+# about. How much of all difference lies along one axis?
 
 # %%
 sample = captions[:: len(captions) // 1000]
-words = np.array([len(ids) for ids in tokenizer.encode(sample).ids])
 
 
 def first_axis(model):
-    """Its share of the variance, and how it goes with the number of tokens."""
+    """The share of the variance that lies along the longest principal axis."""
     vectors = model.encode(sample)
-    axes, lengths, _ = np.linalg.svd(
-        vectors - vectors.mean(axis=0), full_matrices=False
-    )
-    share = lengths[0] ** 2 / (lengths**2).sum()
-    return share, abs(np.corrcoef(axes[:, 0], words)[0, 1])
+    _, lengths, _ = np.linalg.svd(vectors - vectors.mean(axis=0), full_matrices=False)
+    return lengths[0] ** 2 / (lengths**2).sum()
 
 
-for name, one in (("random", untrained), ("read", model)):
-    print(
-        "{:8}share {:.2f}, correlation with the length {:.2f}".format(
-            name, *first_axis(one)
-        )
-    )
-assert first_axis(model)[0] > 1.3 * first_axis(untrained)[0], (
-    "one axis drowns the others"
-)
+along = {"random": first_axis(untrained), "read": first_axis(model)}
+print({name: round(float(share), 2) for name, share in along.items()})
+assert along["read"] > 1.3 * along["random"], "one axis drowns the others"
 
 # %% [markdown]
 # ## Something on top
@@ -350,7 +346,7 @@ assert first_axis(model)[0] > 1.3 * first_axis(untrained)[0], (
 #   pairs, so this is the end of "from nothing".
 
 # %%
-STEPS = int(32 * SCALE)
+STEPS = int(24 * SCALE)
 teaching = [i for i, split in enumerate(splits) if split == "train"]
 left = [entries[i].query for i in teaching] + captions
 right = [documents[i] for i in teaching] + captions
@@ -413,18 +409,26 @@ for start, origin in (("random", untrained), ("read", model)):
 #
 # - reading made every number worse, and what came on top of it stayed behind the same thing
 #   on top of dice;
-# - people's scores are worth more than any amount of text: a minute of them lifts the
-#   plain cosine by ten points and more;
+# - people's scores are worth more than any amount of text;
 # - and nothing beats the whitened dice by much, for a bag of words with weights is what
 #   both judges reward first.
 #
-# Does reading pay at all? It does, later. MiniLM's teacher had read for weeks on many
-# chips, and on the same two judges MiniLM has 86.7 and 40.0: no bag of words gets there.
-# What our minutes bought is the first stretch of that road, in which a model learns which
-# words are frequent, and then which stand beside each other. Meaning comes after that. The
-# long form walks further, and its table says how far:
+# The long form says the same with more patience. Plain and whitened, STS-B and search:
 #
-# LONG_TABLE
+#     random              57.1  75.8    9.4  26.3
+#     read                53.5  71.6    7.5  20.6
+#     random, contrast    64.7  75.8   20.3  28.5
+#     read,   contrast    63.6  73.2   16.2  24.9
+#     random, scores      72.6  77.3   10.3  24.9
+#     read,   scores      71.9  76.5    7.5  23.5
+#     random, teacher     71.7  78.6   20.3  26.3
+#     read,   teacher     63.6  73.8    9.4  25.3
+#
+# So, from nothing and in twenty minutes of CPU: 71.9 with reading, and 72.6 in five minutes
+# without it. Does reading pay at all? It does, later: MiniLM has 86.7 and 40 on the same two
+# judges, and no bag of words gets there. Its ancestors read billions of words on many chips.
+# Our minutes bought the first stretch of that road, in which a model learns which words are
+# frequent, and then which stand beside each other. What a sentence is about comes after it.
 
 # %%
 best = max(row[2] for row in table.values())
@@ -474,7 +478,7 @@ figure("22_from_nothing", draw)
 guess = predict(
     "22.3",
     "Guessing by frequency alone, the loss is about ...",
-    ["8.5", "6.3", "3"],
+    ["8.5", "6.8", "3"],
 )
 
 # %%
@@ -484,8 +488,8 @@ counts = np.bincount(
 shares = counts[counts > 0] / counts.sum()
 entropy = -(shares * np.log(shares)).sum()
 print(f"by frequency {entropy:.2f}; our model after {len(curve)} steps {curve[-1]:.2f}")
-assert 5.8 < entropy < 6.8, "what a table of 6,000 numbers knows"
-guess.answer("6.3")
+assert 6.4 < entropy < 7.2, "what a table of 6,000 numbers knows"
+guess.answer("6.8")
 
 # %% [markdown]
 # Look where the curve is. A short run has learned little more than that table; below it
@@ -495,7 +499,9 @@ guess.answer("6.3")
 # it cut "iterator"?
 
 # %%
-guess = predict("22.4", "Pieces of 'iterator', which no caption has ...", ["1", "2", "4"])
+guess = predict(
+    "22.4", "Pieces of 'iterator', which no caption has ...", ["1", "2", "4"]
+)
 
 # %%
 narrow = train_vocabulary(captions, 6000)
@@ -527,7 +533,8 @@ for name in (None, "nothing is hidden", "special tokens are hidden too"):
             run, _ = train(reader, hidden_words, reading.lengths, 64, 20, 1e-3)
     ends[name] = np.mean(run[-5:])
     print(f"{name:32} {ends[name]:.2f}")
-assert ends["special tokens are hidden too"] < ends["right"] - 0.3, (
+assert ends["nothing is hidden"] < ends["right"] - 0.3, "the answer is in the question"
+assert ends["special tokens are hidden too"] < ends["right"] - 0.15, (
     "[CLS] is always first and [SEP] always last: easy points"
 )
 
@@ -537,7 +544,7 @@ assert ends["special tokens are hidden too"] < ends["right"] - 0.3, (
 #
 # ## Exercises
 #
-# 1. Run the long form: `LESSON_22_SCALE=12 python lessons/22_from_nothing.py`, a quarter of
+# 1. Run the long form: `LESSON_22_SCALE=15 python lessons/22_from_nothing.py`, a quarter of
 #    an hour of reading. Which of the five guesses are right now? Which numbers changed?
 # 2. Read captions only (`text = captions`). Is the STS-B score better, and the search?
 # 3. Hide 40 % of the words instead of 15 %. What becomes of the loss, and of the score?
