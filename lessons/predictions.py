@@ -4,6 +4,7 @@ In a terminal and in a notebook ``predict`` asks; where nobody can answer (a tes
 first guess at a question counts. ``python -m lessons.check guesses`` adds them up.
 """
 
+import random
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,8 +44,17 @@ def kept() -> dict[str, Any]:
     return read_json(FILE) if FILE.exists() else {}
 
 
+def shuffled(number: str, count: int) -> list[int]:
+    """The places of a question's choices in an order that depends on its number alone: the author's has habits."""
+    return random.Random(number).sample(range(count), count)
+
+
 def predict(number: str, question: str, choices: Sequence[str]) -> Guess:
-    """Show a question with its choices, and ask for a guess unless there was one: ``2``, or ``2!`` for a sure one."""
+    """Show a question with its choices, and ask for a guess unless there was one: ``2``, or ``2!`` for a sure one.
+
+    The choices are shown in another order than that of the lesson's source, the same every time.
+    """
+    choices = [choices[i] for i in shuffled(number, len(choices))]
     print(f"{number}  {question}", *(f"      {i}  {choice}" for i, choice in enumerate(choices, start=1)), sep="\n")
     if number in kept():
         print(f"      your first guess: {kept()[number]['guess']}")

@@ -7,7 +7,7 @@ import tomllib
 from dataclasses import dataclass
 
 from lessons.grader.pieces import ROOT
-from lessons.predictions import ask
+from lessons.predictions import ask, shuffled
 from minisbert.core import InputError
 
 
@@ -22,11 +22,15 @@ class Question:
 
 
 def questions() -> dict[int, list[Question]]:
-    """The questions of each lesson that has a quiz."""
+    """The questions of each lesson that has a quiz, their choices in an order that no author chose."""
     text = (ROOT / "lessons" / "grader" / "quiz.toml").read_text(encoding="utf-8")
     found: dict[int, list[Question]] = {}
     for entry in tomllib.loads(text)["questions"]:
-        question = Question(**entry | {key: tuple(entry[key]) for key in ("choices", "why")})
+        order = shuffled(entry["at"], len(entry["choices"]))
+        entry["right"] = order.index(entry["right"] - 1) + 1
+        for key in ("choices", "why"):
+            entry[key] = tuple(entry[key][i] for i in order)
+        question = Question(**entry)
         found.setdefault(int(question.at[:2]), []).append(question)
     return found
 

@@ -230,7 +230,7 @@ def test_a_lesson_has_its_notebook_its_lines_of_source_its_neighbours_and_all_of
 
 
 # requests that fail or go to another host, pictures without natural width or description
-KINDS = ("console", "requests", "tracebacks", "pictures", "wide", "accessibility")
+KINDS = ("console", "requests", "tracebacks", "pictures", "wide", "cut", "accessibility")
 Findings = dict[str, list[str]]
 
 
@@ -264,6 +264,8 @@ DESKTOP = {"viewport": {"width": 1280, "height": 900}, "color_scheme": "dark"}
 PICTURES = """() => [...document.images].filter(x => !x.naturalWidth || !x.alt || /\\.(png|svg)$/.test(x.alt))
                                        .map(x => `${x.currentSrc} "${x.alt}"`)"""
 AXE = {"resultTypes": ["violations"], "preload": False}  # it would look for imported style sheets in the wrong place
+CUT = """() => [...document.querySelectorAll('.bd-article pre')].filter(x => x.scrollWidth > x.clientWidth + 1)
+                                 .map(x => x.innerText.trim().slice(0, 80))"""
 WIDER = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 
@@ -300,6 +302,8 @@ def findings(server, chromium, pages) -> Findings:
             found["pictures"] += [f"{where}: {picture}" for picture in tab.evaluate(PICTURES)]
             if (pixels := tab.evaluate(WIDER)) > 0:
                 found["wide"].append(f"{where}: by {pixels} pixels")
+            if re.match(r"lessons/\d\d_", page):  # code, output or a formula that is wider than its box
+                found["cut"] += [f"{where}: {text}" for text in tab.evaluate(CUT)]
             if page in full:
                 for rule in Axe().run(tab, options=AXE).response["violations"]:
                     wrong = [f"{where}: {rule['id']}: {node['html'][:300]}" for node in rule["nodes"]]

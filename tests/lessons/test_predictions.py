@@ -12,7 +12,13 @@ import pytest
 from lessons import check, predictions
 from lessons.predictions import predict
 from minisbert.core import InputError
-from tests.lessons.test_lessons import each_lesson
+from tests.lessons.test_lessons import LESSONS, each_lesson
+
+
+@pytest.fixture
+def as_written(monkeypatch):
+    """Choices in the order of the source, so that a test can name them by number."""
+    monkeypatch.setattr(predictions, "shuffled", lambda number, count: range(count))
 
 
 def guessed(replies, number, typed, right):
@@ -20,7 +26,7 @@ def guessed(replies, number, typed, right):
     predict(number, "How many?", ["one", "two", "three"]).answer(right)
 
 
-def test_the_first_guess_is_kept_with_the_answer(replies, capsys):
+def test_the_first_guess_is_kept_with_the_answer(replies, as_written, capsys):
     guessed(replies, "01.1", "2!", "two")
     guessed(replies, "01.2", " 3 ", "one")
     guessed(replies, "01.2", "1", "one")
@@ -55,7 +61,7 @@ def test_where_nobody_can_answer_the_lesson_goes_on(replies, monkeypatch, error)
     assert predict("01.1", "How many?", ["one", "two"]).given is None
 
 
-def test_the_sum_a_damaged_file_and_an_answer_that_is_no_choice(replies, capsys):
+def test_the_sum_a_damaged_file_and_an_answer_that_is_no_choice(replies, as_written, capsys):
     check.main(["guesses"])
     assert "No guesses yet" in capsys.readouterr().out
     for number, (typed, right) in enumerate([("1!", "one"), ("1!", "one"), ("2", "one"), ("1", "one")]):
@@ -70,6 +76,38 @@ def test_the_sum_a_damaged_file_and_an_answer_that_is_no_choice(replies, capsys)
     predictions.FILE.write_text("[1]")
     with pytest.raises(InputError, match=r"guesses\.json must hold a JSON dict"):
         check.main(["guesses"])
+
+
+def test_choices_are_shown_in_an_order_of_their_own_which_stays(replies, capsys):
+    orders = set()
+    for number in range(1, 9):
+        replies[:] = ["", ""]
+        guesses = [predict(f"01.{number}", "How many?", ["one", "two", "three"]) for _ in range(2)]
+        assert guesses[0].choices == guesses[1].choices
+        assert sorted(guesses[0].choices) == ["one", "three", "two"]
+        orders.add(tuple(guesses[0].choices))
+    assert len(orders) >= 4
+
+
+def test_no_place_of_a_choice_is_the_right_one_more_often_than_by_chance():
+    """Of all predictions of the course; three standard deviations of a place that is right by chance."""
+    asked = []
+    for path in LESSONS:
+        text = path.read_text(encoding="utf-8")
+        for call, right in zip(
+            re.findall(r"^guess = (predict\(.*?\n?\))$", text, re.MULTILINE | re.DOTALL),
+            re.findall(r"^guess\.answer\((.+?)\)$", text, re.MULTILINE),
+            strict=True,
+        ):
+            number, _, choices = (ast.literal_eval(argument) for argument in ast.parse(call).body[0].value.args)
+            order = predictions.shuffled(number, len(choices))
+            asked.append((order.index(choices.index(ast.literal_eval(right))), len(choices)))
+    assert len(asked) > 40
+    for place in range(3):
+        chances = [1 / count for _, count in asked if place < count]
+        spread = sum(chance * (1 - chance) for chance in chances) ** 0.5
+        found = sum(right == place for right, _ in asked)
+        assert abs(found - sum(chances)) < 3 * spread
 
 
 @each_lesson

@@ -34,13 +34,15 @@ def test_each_lesson_has_five_questions_whose_choices_all_have_a_reason():
 
 
 def test_a_right_answer_a_wrong_one_and_a_skipped_one(replies, capsys):
-    replies[:] = ["2", "9", "first", "1", "1", "", "2"]
+    first, second, third, fourth, fifth = QUIZ[0]
+    wrong = 1 + second.right % len(second.choices)
+    replies[:] = [str(first.right), "9", "first", str(wrong), str(third.right), "", str(fifth.right)]
     check.main(["quiz", "00"])
     said = capsys.readouterr().out
-    assert said.count("A number from 1 to 4, please.") == 2
-    assert f"Right: {QUIZ[0][0].why[1]}" in said
-    assert f"No: {QUIZ[0][1].why[0]}\nRight is 3: {QUIZ[0][1].why[2]}" in said
-    assert said.endswith("\n3 of 5 right. Read: Softmax, One step.\n")
+    assert said.count(f"A number from 1 to {len(second.choices)}, please.") == 2
+    assert f"Right: {first.why[first.right - 1]}" in said
+    assert f"No: {second.why[wrong - 1]}\nRight is {second.right}: {second.why[second.right - 1]}" in said
+    assert said.endswith(f"\n3 of 5 right. Read: {second.read}, {fourth.read}.\n")
     replies[:] = [str(question.right) for question in QUIZ[0]]
     check.main(["quiz", "00"])
     assert capsys.readouterr().out.endswith("\n5 of 5 right. Go on to the next lesson.\n")
