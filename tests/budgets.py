@@ -12,29 +12,29 @@ TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "minisbert"
 BUDGETS = {
     "core": 1505,
-    "system": 1257,
+    "system": 1280,
     "search": 780,
-    "architectures": 985,
+    "architectures": 982,
     "folder": 1362,
-    "models": 2950,
-    "compiled": 620,
-    "data": 1495,
-    "evaluation": 980,
-    "training": 2718,
-    "corpus": 811,
+    "models": 3029,
+    "compiled": 621,
+    "data": 1505,
+    "evaluation": 1108,
+    "training": 2957,
+    "corpus": 813,
     "diagnosis": 2266,
-    "serving": 500,
-    "integrations": 316,
-    "commands": 2299,
+    "serving": 497,
+    "integrations": 308,
+    "commands": 2307,
 }
-PACKAGE_LINES = 20_825  # goal: 15,000
-TEST_LINES = 30_760  # goal: 26,000
+PACKAGE_LINES = 21_320  # goal: 15,000
+TEST_LINES = 31_196  # goal: 26,000
 RAISES = 372  # of InputError and ValueError, in the whole package
 FILE_LINES, FUNCTION_LINES = 250, 60
 DENSITY = {  # per 1,000 lines outside core/ that are not blank; goals: 15, 12, 75
-    "conditional expressions": 13.0,
-    "starred expressions": 10.6,
-    "imports": 102.2,
+    "conditional expressions": 12.7,
+    "starred expressions": 10.5,
+    "imports": 103.4,
 }
 NODES = {
     "conditional expressions": ast.IfExp,
