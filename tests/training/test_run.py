@@ -124,7 +124,7 @@ def test_a_changed_score_is_refused(stopped, flags, option):
 # Values that no flag could set, and valid ones that the run was not started with.
 BAD = [("epochs", 1.5), ("epochs", 0), ("max_steps", -1), ("batch_size", [8]), ("lr", math.nan), ("lr", 10**400)]
 BAD += [("warmup", 1.5), ("weight_decay", {}), ("dropout", "high"), ("seed", 10**30), ("seed", True)]
-BAD += [("freeze_embeddings", 1), ("same_mask", None), ("objective", "mlm"), ("schedule", 3), ("dtype", "float16")]
+BAD += [("freeze_embeddings", 1), ("same_mask", None), ("objective", "clm"), ("schedule", 3), ("dtype", "float16")]
 EDITED = [("lr", 1e-3), ("dropout", 0.3), ("schedule", "cosine"), ("seed", 43), ("clip", 2.0), ("objective", "cosent")]
 EDITED += [("recipe", "list"), ("pooling", "cls"), ("epochs", 10**30), ("limit", 10**30), ("max_steps", None)]
 
