@@ -461,7 +461,8 @@ def draw(plt):
         axes.set_yticks(places, list(table))
         axes.invert_yaxis()
         axes.set_title(title)
-    panels[0].legend(loc="lower left", frameon=True)
+    bars = panels[0].get_legend_handles_labels()
+    drawn.legend(*bars, loc="outside lower center", ncols=2)
     panels[1].set_yticks([])
     return drawn
 

@@ -1,0 +1,98 @@
+"""Run a submission to the speedrun under its rules, and print its row of the table.
+
+    python -m lessons.speedrun.verify lessons/speedrun/idf_bag.py
+
+A submission is a file with a function ``train(data, seed)`` that returns a function from texts to vectors (N, D).
+It is run in a process of its own for each seed, where no pretrained model opens; its CPU seconds are counted.
+"""
+
+import argparse
+import importlib.util
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from minisbert.core import InputError
+from minisbert.core.metrics import spearman
+from minisbert.data.formats import Row
+from minisbert.data.sources import load_scored_pairs
+from minisbert.evaluation.sts import similarities
+from minisbert.folder import model_folder
+from minisbert.system.console import bounded, run_command, say
+
+MINUTES = 30  # of CPU, of all cores together, for training and for encoding the dev pairs
+SEEDS = (0, 1, 2)
+
+
+@dataclass(frozen=True)
+class Data:
+    """All that a submission may learn from."""
+
+    pairs: list[Row]  # STS-B's training pairs, with their scores
+    captions: list[str]  # their texts, each once
+
+
+def refuse(*_: object, **__: object) -> None:
+    raise InputError("a submission begins from random weights: no pretrained model is opened")
+
+
+def run_once(path: Path, seed: int) -> dict[str, float]:
+    """The score of a submission and its CPU seconds, in this process."""
+    pairs = load_scored_pairs("stsb", "train")
+    data = Data(pairs, list(dict.fromkeys(text for row in pairs for text in row.texts)))
+    dev = load_scored_pairs("stsb", "dev")
+    spec = importlib.util.spec_from_file_location("submission", path)
+    submission = importlib.util.module_from_spec(spec)
+    model_folder.ModelFolder.__init__ = refuse
+    started = time.process_time()
+    spec.loader.exec_module(submission)
+    encode = submission.train(data, seed)
+    u, v = (np.asarray(encode([row.texts[side] for row in dev]), dtype=np.float64) for side in (0, 1))
+    seconds = time.process_time() - started
+    if u.ndim != 2 or u.shape != v.shape or len(u) != len(dev) or not np.isfinite([u, v]).all():
+        raise InputError(f"{path}: the function must return finite vectors (N, D), not {u.shape}")
+    score = spearman(similarities(u, v)["cosine"], [row.score for row in dev])
+    return {"score": 100 * score, "seconds": seconds}
+
+
+def verify(path: Path, seeds: Sequence[int]) -> list[dict[str, float]]:
+    """One result for each seed, each from a process of its own."""
+    results = []
+    for seed in seeds:
+        command = [sys.executable, "-m", "lessons.speedrun.verify", str(path), "--seed", str(seed)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        if done.returncode:
+            raise InputError(f"{path}, seed {seed}: the submission has failed")
+        results.append(json.loads(done.stdout.splitlines()[-1]))
+        say(f"seed {seed}: {results[-1]['score']:.2f} in {results[-1]['seconds']:.0f} CPU seconds")
+    return results
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m lessons.speedrun.verify", description=__doc__.splitlines()[0])
+    parser.add_argument("submission", type=Path, metavar="FILE.py")
+    parser.add_argument("--seed", type=bounded(int, 0), help="run this seed alone, and print JSON")
+    options = parser.parse_args(arguments)
+    if not options.submission.is_file():
+        raise InputError(f"{options.submission} does not exist, or is not a file")
+    if options.seed is not None:
+        print(json.dumps(run_once(options.submission, options.seed)))
+        return
+    results = verify(options.submission, SEEDS)
+    scores = [result["score"] for result in results]
+    most = max(result["seconds"] for result in results)
+    if most > 60 * MINUTES:
+        raise InputError(f"{most / 60:.1f} CPU minutes: {MINUTES} are allowed")
+    mean, spread = statistics.mean(scores), statistics.stdev(scores)
+    print(f"| {options.submission.stem} | {mean:.2f} ± {spread:.2f} | {most:.0f} |")
+
+
+if __name__ == "__main__":
+    run_command(main)
