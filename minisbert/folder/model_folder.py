@@ -208,9 +208,7 @@ class ModelFolder:
     def config(self) -> tuple[Family, BertConfig]:
         """The family and the sizes of the encoder in this folder. An error names the keys of the family's own file."""
         path, content = self.path / CONFIG, dict(self.json(CONFIG, needed=True))
-        if content.pop("quantization_config", None) is not None:
-            reason = "save the dequantized weights (transformers: model.dequantize()) without this key"
-            raise unsupported(path, "quantization_config", self.json(CONFIG)["quantization_config"], reason)
+        content.pop("quantization_config", None)  # ``read_encoder`` refuses weights that are quantized
         for key, value in content.items():
             if value == "gelu_python":  # the exact GELU under the name of its first code
                 content[key] = "gelu"

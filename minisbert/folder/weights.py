@@ -24,7 +24,7 @@ from minisbert.core import InputError, one_line, reading, weights
 from minisbert.core.bert import Bert, BertConfig
 from minisbert.core.weights import read_safetensors
 from minisbert.folder.model_folder import ModelFolder
-from minisbert.folder.settings import CONFIG, WEIGHTS, WEIGHTS_INDEX, fits
+from minisbert.folder.settings import CONFIG, WEIGHTS, WEIGHTS_INDEX, fits, unsupported
 from minisbert.system.files import write_json
 
 # prefixes of the tensors that transformers adds to an encoder for a task
@@ -59,11 +59,20 @@ def read_encoder(folder: ModelFolder) -> tuple[Path, dict[str, Tensor]]:
                 raise InputError(f"{file} and another shard hold {one_line(name)}")
             if not name.endswith(BUFFERS):
                 tensors[name] = tensor
+    quantization = folder.json(CONFIG).get("quantization_config")
+    if quantization is not None and not all(map(holds_floats, tensors.values())):
+        reason = "save the dequantized weights (transformers: model.dequantize()) without this key"
+        raise unsupported(folder.path / CONFIG, "quantization_config", quantization, reason)
     if config.num_hidden_layers > len(tensors):  # before they are built
         key = family.settings.get("num_hidden_layers", "num_hidden_layers")
         stated = f"{folder.path / CONFIG}: {key} {config.num_hidden_layers}"
         raise InputError(f"{stated}, but {path.name} has {len(tensors)} tensors")
     return path, tensors
+
+
+def holds_floats(tensor: Tensor) -> bool:
+    """Whether a tensor can be a weight as it is: not integers, and not the eight bits of a float8."""
+    return tensor.is_floating_point() and tensor.element_size() > 1
 
 
 def weight_files(folder: ModelFolder) -> list[Path]:

@@ -353,7 +353,6 @@ def test_layers_of_any_order_are_saved():
         ("modernbert", {"rope_scaling": {"type": "yarn"}}, "rope_type 'yarn' is not supported, only 'default' is"),
         ("modernbert", {"rope_parameters": {GLOBAL: {"rope_type": "linear"}}}, "rope_type 'linear' is not supported"),
         ("modernbert", {"rope_parameters": 5}, "'int' object has no attribute 'get'"),
-        ("modernbert", {"quantization_config": {"bits": 4}}, "quantization_config .* is not supported"),
         ("modernbert", {"layer_types": ["chunked_attention"] * 4}, "layer_types must be full_attention or sliding_"),
         ("modernbert", {"layer_types": [GLOBAL]}, "layer_types must be full_attention or sliding_attention for each"),
         (

@@ -401,3 +401,17 @@ def test_checkpoints_of_masked_language_models(family, task, sizes, tmp_path):
     with torch.no_grad():
         expected = theirs.base_model(ids).last_hidden_state
         assert_parity(f"{family}For{task}", load_transformer(tmp_path)(ids), expected, MINILM_HIDDEN)
+
+
+def test_floats_beside_a_quantization_config_are_taken_as_they_are(folder, tiny):
+    edit_json(folder / "config.json", quantization_config={"quant_method": "bitsandbytes", "load_in_8bit": True})
+    assert (SentenceEncoder.load(folder).encode(["a cat"]) == SentenceEncoder.load(tiny).encode(["a cat"])).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.float8_e4m3fn])
+def test_quantized_weights_are_refused_with_the_remedy(folder, dtype):
+    edit_json(folder / "config.json", quantization_config={"bits": 8})
+    name = "encoder.layer.0.attention.self.query.weight"
+    edit_tensors(folder, lambda tensors: tensors.update({name: tensors[name].to(dtype)}))
+    with pytest.raises(InputError, match=r"config\.json: quantization_config .* dequantize"):
+        SentenceEncoder.load(folder)
