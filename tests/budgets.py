@@ -15,7 +15,7 @@ BUDGETS = {
     "system": 1280,
     "search": 780,
     "architectures": 982,
-    "folder": 1362,
+    "folder": 1369,
     "models": 3029,
     "compiled": 621,
     "data": 1505,
@@ -27,8 +27,8 @@ BUDGETS = {
     "integrations": 308,
     "commands": 2307,
 }
-PACKAGE_LINES = 21_320  # goal: 15,000
-TEST_LINES = 31_196  # goal: 26,000
+PACKAGE_LINES = 21_327  # goal: 15,000
+TEST_LINES = 31_276  # goal: 26,000
 RAISES = 372  # of InputError and ValueError, in the whole package
 FILE_LINES, FUNCTION_LINES = 250, 60
 DENSITY = {  # per 1,000 lines outside core/ that are not blank; goals: 15, 12, 75
