@@ -16,16 +16,8 @@ FAULTS = {
     "off-scale": (PROBLEM, "scores off the scale", "correct them, or pass --scale"),
     "other-scale": (WARNING, "the scores are not on the default scale of 0 to 5", "train with --scale, as below"),
     "constant-label": (PROBLEM, "all rows have the same label", "add rows with others, or train on the pairs with mnr"),
-    "rare-label": (WARNING, "one label is rare", "add rows with it, or weigh it (--pos-weight with binary)"),
-    "contradictions": (WARNING, "the same two texts with different labels", "correct one or drop both"),
     "duplicates": (WARNING, "rows that repeat an earlier one", "drop them: as in-batch negatives they are wrong"),
-    "same-text": (WARNING, "the same text twice in a row", "drop the row: a copy teaches nothing, or the wrong thing"),
     "too-long": (WARNING, "texts longer than the model's limit", "split them, or raise --max-length if possible"),
-    "unknown-words": (
-        WARNING,
-        "texts with words unknown to the model ([UNK])",
-        "use a model of the language: --model",
-    ),
     "too-few": (PROBLEM, "too few rows to hold some out as dev and test", "add rows, or give files for dev and test"),
     # ---- several files
     "other-form": (PROBLEM, "a format that does not fit the first file", "write it in the format named here"),

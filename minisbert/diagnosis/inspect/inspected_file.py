@@ -1,6 +1,6 @@
 """What is kept of the rows of a file that is inspected: hashes, labels and lines, not texts.
 
-A row of two texts takes about 200 bytes at the peak, however long they are, so a file may be larger than memory.
+A row of two texts takes less than 200 bytes at the peak, however long they are, so a file may be larger than memory.
 """
 
 from array import array
@@ -30,7 +30,6 @@ class InspectedFile:
         self.lines, self.labels = array("Q"), array("d")
         self.classes: dict[str, int] = {}  # their numbers, which are the labels of NLI rows
         self.exact, self.pairs, self.normal = array("Q"), array("Q"), array("Q")  # hashes of rows
-        self.judged = array("Q")  # hashes of what a label belongs to
         self.texts = array("Q")  # hashes of the texts
 
     @property
@@ -57,10 +56,6 @@ class InspectedFile:
         self.exact.append(text_hash(*row.texts, str(row.label)))
         self.pairs.append(text_hash(*sorted(pair)))
         self.normal.append(text_hash(*sorted(map(normalised, pair))))
-        # the order of a pair matters in NLI alone: B may follow from A, and A not from B
-        self.judged.append(text_hash(*pair) if self.form is NLI else self.pairs[-1])
-        if self.form is PAIRS and len(set(row.texts)) < len(row.texts):
-            self.findings.add("same-text", row.line, pair[0])
 
     def label_counts(self) -> dict[str, int]:
         """How many rows have each label, by its name; many scores are counted in ten ranges: ``{"0 to 0.5": 12}``."""
@@ -97,7 +92,6 @@ class InspectedFile:
         }
         if self.lengths and self.lengths.tokens:
             content["tokens"] = self.lengths.summary()
-            content["tokens"]["texts_with_unknown_words"] = self.lengths.unknown_texts
         if self.labels:
             labels = np.array(self.labels)
             content["labels"] = {"counts": self.label_counts()}

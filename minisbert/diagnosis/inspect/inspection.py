@@ -19,7 +19,6 @@ from minisbert.system.progress import Bar
 
 SCALES = (1, 5, 10, 100)  # usual ends of a scale that begins at 0
 ODD = 0.05  # share of the scores that may be off the scale that the others show; of ten or more, one
-RARE = 0.1  # share of the rows below which a label is rare
 SEED = 42  # of --seed, by which training holds rows out
 # the objective for each format, and the formats that it reads as --dev and --test
 RECOMMENDED = {
@@ -75,9 +74,6 @@ def judge(found: InspectedFile) -> None:
         judge_scores(found)
     if found.form in (LABELLED, NLI):
         judge_classes(found)
-    for i, j in repeats(found.judged) if found.labels else ():
-        if found.labels[i] != found.labels[j]:
-            found.findings.add("contradictions", f"lines {found.lines[j]} and {found.lines[i]}")
     for i, j in repeats(found.exact):
         found.findings.add("duplicates", f"line {found.lines[i]}, as line {found.lines[j]}")
 
@@ -117,12 +113,8 @@ def judge_classes(found: InspectedFile) -> None:
         class_names(found.classes)
     except ValueError as error:
         found.findings.add("refused", str(error))
-    rare = min(counts, key=counts.__getitem__)
     if len(counts) == 1:
-        found.findings.add("constant-label", int(found.lines[0]), rare)
-    elif counts[rare] < RARE * len(found.labels):
-        place = f"label {rare}: {counts[rare]:,} of {len(found.labels):,} rows"
-        found.findings.add("rare-label", place, count=counts[rare])
+        found.findings.add("constant-label", int(found.lines[0]), min(counts))
 
 
 def repeats(hashes: Sequence[int]) -> Iterable[tuple[int, int]]:

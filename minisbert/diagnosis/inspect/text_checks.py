@@ -12,7 +12,7 @@ from minisbert.models.tokenizer import Tokenizer
 
 NO_LETTER = re.compile(r"[\W_]+")  # nor a digit
 BATCH = 2**18  # characters that are tokenized at once
-FEW_TEXTS = 0.01  # share of the texts; below it, long texts and unknown words are a note
+FEW_TEXTS = 0.01  # share of the texts; below it, long texts are a note
 
 
 def text_hash(*texts: str) -> int:
@@ -27,24 +27,15 @@ def normalised(text: str) -> str:
 
 
 class TokenLengths:
-    """The lengths of texts in tokens, special tokens included, and the texts with words that the vocabulary lacks."""
+    """The lengths of texts in tokens, special tokens included."""
 
     def __init__(self, tokenizer: Tokenizer):
         self.backend, self.limit = tokenizer.backend, tokenizer.limit
         self.special = len(tokenizer.single_template) - 1
-        self.unknown = self.unknown_id()
         self.tokens, self.characters = array("I"), array("I")  # of each text
-        self.first_long = self.first_unknown = 0  # their lines
-        self.unknown_texts = 0
+        self.first_long = 0  # the line of the first text that is cut
         self.waiting: list[tuple[int, str]] = []
         self.size = 0  # characters that wait
-
-    def unknown_id(self) -> int | None:
-        """The id of unknown words; None if there are none, as in a vocabulary of bytes."""
-        for name in (getattr(self.backend.model, "unk_token", None), "[UNK]", "<unk>"):  # SentencePiece has no name
-            if name is not None and self.backend.token_to_id(name) is not None:
-                return self.backend.token_to_id(name)
-        return None
 
     def add(self, line: int, text: str) -> None:
         self.waiting.append((line, text))
@@ -61,21 +52,14 @@ class TokenLengths:
             self.tokens.append(len(encoding.ids) + self.special)
             if self.tokens[-1] > self.limit:
                 self.first_long = self.first_long or line
-            if self.unknown is not None and self.unknown in encoding.ids:
-                self.unknown_texts += 1
-                self.first_unknown = self.first_unknown or line
         self.waiting, self.size = [], 0
 
     def judge(self, findings: Findings) -> None:
         """Add what the counts say; call it after the last text."""
         self.flush()
-        few = FEW_TEXTS * len(self.tokens)
-        for name, line, count in (
-            ("too-long", self.first_long, self.cut),
-            ("unknown-words", self.first_unknown, self.unknown_texts),
-        ):
-            if count:
-                findings.add(name, line, level=NOTE if count < few else "", count=count)
+        if self.cut:
+            level = NOTE if self.cut < FEW_TEXTS * len(self.tokens) else ""
+            findings.add("too-long", self.first_long, level=level, count=self.cut)
 
     @property
     def cut(self) -> int:
