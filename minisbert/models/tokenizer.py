@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,14 @@ from minisbert.folder.settings import (
     unsupported,
 )
 from minisbert.folder.text_settings import CLASSIFIER_MODULE, ENCODER_MODULE, HUB, first_given, read_text_settings
-from minisbert.folder.tokenizer import build_backend, check_vocabulary, prepend_lowercase
+from minisbert.folder.tokenizer import TOKENIZER, build_backend, check_vocabulary, prepend_lowercase
 from minisbert.folder.tokenizer_classes import BACKEND, LEFT_CLASSES, TYPED_CLASSES
 from minisbert.models.guards import check_count
+from minisbert.system.console import without_panics
 from minisbert.system.files import write_json
 
 STAGES = ("added_tokens", "normalizer", "pre_tokenizer", "post_processor")  # what settings change in tokenizer.json
-
-
+PROBE = "A cat, ÉŠſ 1"  # shows tables of characters that are damaged before a user's text does
 LATE_INTERACTION = ("query_length", "document_length", "query_expansion")  # a MultiVectorEncoder's; only saved again
 
 
@@ -67,8 +68,10 @@ class Tokenizer(tokenizer.Tokenizer):
         limits = texts.max_seq_length, settings.model_max_length, settings.max_len
         limit = choose_limit(folder, limit, first_given(*limits), config.positions)
         pad_id = config.pad_token_id or 0
-        with reading(folder.path / TOKENIZER_CONFIG):
+        with reading(folder.path / TOKENIZER_CONFIG), without_panics():
             backend, kind = build_backend(folder, settings, files, config.vocab_size)
+            with reading(folder.path / TOKENIZER), suppress(Exception):  # a panic is none
+                backend.encode(PROBE)
             padding_side = "left" if kind in LEFT_CLASSES else "right"
             padding_side = settings.padding_side or side_of(backend.padding, padding_side)
             truncation_side = settings.truncation_side or side_of(backend.truncation, "right")

@@ -7,16 +7,19 @@ import math
 import os
 import re
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
+from threading import Lock
 from typing import Any, TextIO
 
 from minisbert.core import InputError
 from minisbert.system.interrupts import Interrupts
 
 ERROR_LINES, ERROR_CHARACTERS = 20, 4000  # of an error message, at most
+REDIRECTING = Lock()
 
 
 def run_command(main: Callable[[], None]) -> None:
@@ -126,6 +129,25 @@ def settle_output() -> None:
             stream.flush()
         except OSError:
             discard(stream)
+
+
+@contextmanager
+def without_panics() -> Iterator[None]:
+    """Drop what reaches stderr in this block if it raises: native code reports a panic there before Python sees it."""
+    with REDIRECTING, tempfile.TemporaryFile() as written:
+        try:
+            stderr = os.dup(2)
+        except OSError:  # closed, as in a service
+            yield
+            return
+        os.dup2(written.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+        written.seek(0)
+        os.write(2, written.read())
 
 
 def discard(stream: TextIO) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from minisbert.core import InputError
 from minisbert.system import files
-from minisbert.system.console import bounded, run_command
+from minisbert.system.console import bounded, run_command, without_panics
 from tests.conftest import ROOT
 
 
@@ -195,3 +195,12 @@ def test_a_whole_number_in_a_range(text, value):
 def test_a_number_in_a_range_is_finite(text):
     with pytest.raises(ValueError):  # noqa: PT011
         bounded(float, 0)(text)
+
+
+def test_what_a_failing_block_writes_to_stderr_is_dropped_and_nothing_else(capfd):
+    with without_panics():
+        os.write(2, b"a warning")
+    with pytest.raises(KeyError), without_panics():
+        os.write(2, b"panicked")
+        raise KeyError
+    assert capfd.readouterr().err == "a warning"
