@@ -19,7 +19,7 @@ from minisbert.data.rows import Rows
 from minisbert.folder.find import find_model
 from minisbert.folder.settings import MAX_SCORE
 from minisbert.models.pair_model import PairModel
-from minisbert.models.pair_scorer import PairScorer
+from minisbert.models.pair_scorer import SEVERAL, PairScorer
 from minisbert.system.arguments import add_threads_option, command_parser
 from minisbert.system.console import run_command, say
 from minisbert.system.devices import use_threads
@@ -48,8 +48,8 @@ def read_pairs(path: str) -> list[tuple[str, ...]]:
 
 
 def format_score(model: PairScorer, score: np.ndarray) -> str:
-    """A regression's score, clipped to 0..5, the probability of a duplicate, or the probability of each class."""
-    if model.task == "classes":
+    """A regression's score, clipped to 0..5, the probability of a duplicate, or the probability of each label."""
+    if model.task in SEVERAL:
         return "  ".join(f"{label} {value:.3f}" for label, value in zip(model.labels, score, strict=True))
     if model.task == "regression":
         return f"{np.clip(score, 0, MAX_SCORE):.2f}"

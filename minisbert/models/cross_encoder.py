@@ -2,7 +2,7 @@
 
     hidden (B, T, D) -> [CLS] (B, D) -> dense, tanh (B, D) -> linear (B, C) -> sigmoid, or nothing
 
-With one label the output is a pair's score; with several, the logits of classes.
+With one label the output is a pair's score; with several, the logits of classes, or behind a sigmoid of labels.
 """
 
 from collections.abc import Sequence
@@ -110,8 +110,8 @@ def read_task(folder: ModelFolder, outputs: int) -> str:
         path = folder.path / CONFIG
         activation = model.sentence_transformers.get("activation_fn") or model.sbert_ce_default_activation_function
     tasks = {name: task for task, name in ACTIVATIONS.items()}
-    if outputs > 1:  # several logits go through no activation
-        tasks = {ACTIVATIONS["logit"]: "classes"}
+    if outputs > 1:  # one of them is true, or each may be
+        tasks = {ACTIVATIONS["logit"]: "classes", ACTIVATIONS["binary"]: "labels"}
     if activation is None:
         activation = next(iter(tasks))
     if activation not in tasks:
@@ -140,7 +140,7 @@ def write_cross_encoder(
     architecture, dense, out, _ = CLASSIFIERS[family.model_type]
     labels = labels or ["LABEL_0"]
     dropout = "seq_classif_dropout" if family.model_type == "distilbert" else "classifier_dropout"
-    activation = ACTIVATIONS["binary" if task == "binary" else "logit"]
+    activation = ACTIVATIONS["binary" if task in ("binary", "labels") else "logit"]
     about = {
         "architectures": [architecture],
         "id2label": {str(i): label for i, label in enumerate(labels)},

@@ -24,12 +24,12 @@ from minisbert.folder.settings import CONFIG, HEAD_FILE, PairHeadSettings
 from minisbert.folder.weights import Unfilled, read_weights, write_safetensors
 from minisbert.models.cross_encoder import ClassifierHead, check_writable, read_cross_encoder, write_cross_encoder
 from minisbert.models.guards import evaluating
-from minisbert.models.pair_scorer import PairScorer, check_pairs
+from minisbert.models.pair_scorer import SEVERAL, PairScorer, check_pairs
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.devices import choose_device
 from minisbert.system.files import write_json
 
-TASKS = ("regression", "binary", "classes", "logit")
+TASKS = ("regression", "binary", "logit", *SEVERAL)
 # the heads by their names in ``head.json``; the siamese head is a ``ConcatHead`` with other features
 PAIR_HEADS = {"cross-encoder": JointHead, "concat": ConcatHead, "cross-attention": CrossHead}
 HEAD_PAIRS = 4096  # that a head gets at a time
@@ -39,8 +39,8 @@ class PairModel(PairScorer, nn.Module):
     """An encoder and a head: pairs of sentences to scores.
 
     ``task`` says what the outputs are: ``regression``, a similarity from 0 to 1; ``binary``, the logit of "yes";
-    ``classes``, a logit for each of ``labels``; ``logit``, a number on any scale, as of some CrossEncoders. Raises
-    ``ValueError`` if the parts do not fit.
+    ``classes``, a logit for each of ``labels``, of which one is true; ``labels``, the same if several may be;
+    ``logit``, a number on any scale, as of some CrossEncoders. Raises ``ValueError`` if the parts do not fit.
 
     In a batch, ids (R, T) hold R = B joined pairs for the joint head. For the others R = 2B: the first B rows are the
     first sentences, the last B rows the second ones.
@@ -69,7 +69,7 @@ class PairModel(PairScorer, nn.Module):
         token_types: Tensor | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> Tensor:
-        """A batch, (R, T) each -> what the losses take: (B,), or logits (B, C) for classes.
+        """A batch, (R, T) each -> what the losses take: (B,), or logits (B, C) for several labels.
 
         ``dtype`` is that of the encoder's matrix products, as in ``SentenceEncoder.hidden``.
         """
@@ -85,8 +85,8 @@ class PairModel(PairScorer, nn.Module):
         return self.squeezed(outputs)
 
     def squeezed(self, outputs: Tensor) -> Tensor:
-        """A head's outputs as the losses take them: (B, 1) -> (B,); (B, C) for classes stays."""
-        if self.task == "classes":
+        """A head's outputs as the losses take them: (B, 1) -> (B,); (B, C) for several labels stays."""
+        if self.task in SEVERAL:
             return outputs
         return outputs.squeeze(-1)
 
@@ -182,7 +182,7 @@ def check_task(task: str, outputs: int, labels: Sequence[str]) -> None:
     """Raise ``ValueError`` unless a head with that many outputs can do the task."""
     if task not in TASKS:
         raise ValueError(f"task must be one of {', '.join(TASKS)}, not {one_line(task)}")
-    if task == "classes":
+    if task in SEVERAL:
         fits, rule = outputs > 1 and len(labels) == outputs, "two or more, each with a label"
     else:
         fits, rule = outputs == 1 and not labels, "one, without a label"

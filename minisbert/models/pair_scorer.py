@@ -19,6 +19,8 @@ from minisbert.models.text_encoder import BATCH_SIZE, TEXT_TOKENS
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.progress import Progress
 
+SEVERAL = ("classes", "labels")  # tasks with an output for each label
+
 
 class PairScorer:
     """Pairs of texts to scores, in batches. A subclass is called with a ``batch``: (B,), or (B, C) logits."""
@@ -69,7 +71,7 @@ class PairScorer:
         batch_size: int = BATCH_SIZE,
         show_progress_bar: bool = False,
     ) -> np.ndarray:
-        """Pair i's score in row i: (N,) on the scale of 0 to 5, or of probabilities; (N, C) for classes.
+        """Pair i's score in row i: (N,) on the scale of 0 to 5, or of probabilities; (N, C) for several labels.
 
         A regression may go slightly beyond 0 and 5: it is not clamped, because equal scores have no rank.
         ``batch_size`` as in ``TextEncoder.encode``. Raises ``InputError`` for anything but pairs of valid strings.
@@ -87,8 +89,8 @@ class PairScorer:
     ) -> Any:
         """Pairs of texts to scores (N,), or logits (N, C) of classes; one pair to its score. As sentence-transformers.
 
-        A regression's scores are 0 to 1, those of "yes" or "no" probabilities. ``apply_softmax`` makes probabilities
-        of classes. ``convert_to_tensor`` gives a tensor on the CPU.
+        A regression's scores are 0 to 1, those of "yes" or "no", or of labels that may all be true, probabilities.
+        ``apply_softmax`` makes probabilities of classes. ``convert_to_tensor`` gives a tensor on the CPU.
         """
         single = isinstance(pairs, Sequence) and len(pairs) == 2 and all(isinstance(text, str) for text in pairs)
         rows = [pairs] if single else list(pairs)
@@ -97,7 +99,7 @@ class PairScorer:
                 raise InputError(f"predict takes pairs of texts, not {one_line(row)}")
         firsts, seconds = [row[0] for row in rows], [row[1] for row in rows]
         outputs = self.checked_outputs(firsts, seconds, batch_size, bool(show_progress_bar))
-        if self.task == "binary":
+        if self.task in ("binary", "labels"):
             outputs = outputs.sigmoid()
         if self.task == "classes" and apply_softmax:
             outputs = outputs.softmax(dim=-1)
@@ -118,8 +120,8 @@ class PairScorer:
 
         ``return_documents`` adds the "text" of each. Ties by number. ``top_k`` None ranks all.
         """
-        if self.task == "classes":
-            raise InputError(f"a model of {len(self.labels)} classes gives no score to rank by")
+        if self.task in SEVERAL:
+            raise InputError(f"a model of {len(self.labels)} {self.task} gives no score to rank by")
         documents = check_texts(documents)
         if top_k is not None:
             check_count("top_k", top_k)
@@ -144,12 +146,12 @@ class PairScorer:
         return outputs
 
     def outputs(self, firsts: Sequence[str], seconds: Sequence[str], batch_size: int, progress: bool) -> Tensor:
-        """What the losses take, on the CPU: (N,), or logits (N, C) for classes."""
+        """What the losses take, on the CPU: (N,), or logits (N, C) for several labels."""
         encoded = self.tokenize(firsts, seconds)
         self.truncated = encoded.truncated
         lengths = self.lengths(encoded)
         shape = [len(lengths)]
-        if self.task == "classes":
+        if self.task in SEVERAL:
             shape.append(len(self.labels))
         outputs = torch.empty(shape, dtype=self.dtype)
         with Progress(len(lengths), progress) as line:
@@ -163,7 +165,7 @@ class PairScorer:
         """The outputs of ``forward`` on the scale that people read: 0 to 5, or probabilities."""
         if self.task == "classes":
             return outputs.softmax(dim=-1)
-        if self.task == "binary":
+        if self.task in ("binary", "labels"):
             return outputs.sigmoid()
         if self.task == "regression":
             return MAX_SCORE * outputs

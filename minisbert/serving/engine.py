@@ -12,7 +12,7 @@ from minisbert.core.checks import check_text
 from minisbert.core.encoder import normalize
 from minisbert.core.tokenizer import assemble
 from minisbert.loading import Encoder, load_dense
-from minisbert.models.pair_scorer import PairScorer
+from minisbert.models.pair_scorer import SEVERAL, PairScorer
 from minisbert.models.prompts import choose_prompt, prompt_tokens, role_prompt_name
 
 
@@ -35,8 +35,8 @@ class Engine:
 
     def __post_init__(self) -> None:
         load_dense(self.encoder)
-        if self.reranker is not None and self.reranker.task == "classes":
-            raise InputError(f"{self.reranker_name} gives classes; a reranker gives one score for each pair")
+        if self.reranker is not None and self.reranker.task in SEVERAL:
+            raise InputError(f"{self.reranker_name} gives several numbers; a reranker gives one score for each pair")
 
     @property
     def width(self) -> int:

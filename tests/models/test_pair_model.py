@@ -70,6 +70,7 @@ def test_units_of_the_scores(tiny):
         ("regression", (), [1.1], [5.5]),  # beyond the scale, and not clamped
         ("binary", (), [np.log(3)], [0.75]),
         ("classes", ("a", "b"), [0.0, np.log(3)], [[0.25, 0.75]]),
+        ("labels", ("a", "b"), [0.0, np.log(3)], [[0.5, 0.75]]),
     ):
         head = ConcatHead(24, outputs=len(bias))
         torch.nn.init.zeros_(head.mlp[0].weight)
@@ -372,6 +373,18 @@ def test_classes_of_a_cross_encoder_also_after_saving(family, tmp_path):
 
 
 @pytest.mark.reference
+def test_labels_of_a_cross_encoder_of_which_several_may_be_true(tmp_path):
+    classifier(tmp_path / "plain", "bert", labels=3)
+    labels = ("angry", "polite", "short")
+    about = {"id2label": dict(enumerate(labels)), "sentence_transformers": {"activation_fn": SIGMOID}}
+    change(tmp_path / "plain" / "config.json", **about)
+    model = assert_same_scores(tmp_path / "plain")
+    assert (model.task, model.labels) == ("labels", labels)
+    with pytest.raises(InputError, match="3 labels gives no score to rank by"):
+        model.rank("a cat", ["a dog"])
+
+
+@pytest.mark.reference
 @pytest.mark.parametrize(
     "options",
     [
@@ -478,8 +491,11 @@ def test_files_that_sentence_transformers_does_not_read_change_no_score(left_ove
 @pytest.mark.reference
 def test_a_cross_encoder_of_several_modules_classes_with_an_activation_and_one_without_a_head(tmp_path):
     classifier(tmp_path / "classes", "bert", labels=3)
-    change(tmp_path / "classes" / "config.json", sentence_transformers={"activation_fn": SIGMOID})
-    with pytest.raises(InputError, match="Sigmoid' is not supported"):
+    change(
+        tmp_path / "classes" / "config.json",
+        sentence_transformers={"activation_fn": SIGMOID.replace("Sigmoid", "Tanh")},
+    )
+    with pytest.raises(InputError, match="Tanh' is not supported"):
         PairModel.load(tmp_path / "classes")
     folder = tmp_path / "model"
     classifier(folder, "bert")

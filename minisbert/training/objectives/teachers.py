@@ -12,6 +12,7 @@ from minisbert.folder.model_folder import ModelFolder
 from minisbert.folder.settings import HEAD_FILE
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.pair_model import PairModel
+from minisbert.models.pair_scorer import SEVERAL
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.text_encoder import BATCH_SIZE
 from minisbert.search.late_interaction import max_sim_matrix
@@ -32,7 +33,7 @@ def distillation(options: RunSettings, encoder: SentenceEncoder) -> "Distillatio
     teacher = load_teacher(options.teacher, encoder.device)
     needed = "a cross-encoder with one score a pair is needed"
     if isinstance(teacher, PairModel):
-        if teacher.task == "classes":
+        if teacher.task in SEVERAL:
             raise InputError(f"--teacher {options.teacher} gives classes; {needed}")
         if isinstance(encoder, MultiVectorEncoder):
             return LateDistillation(options, encoder, teacher)
