@@ -55,9 +55,7 @@ def certify(
 
     Raises ``InputError`` for another number of rows, and for a width that no known cause gives.
     """
-    if len(values) != len(texts):
-        numbers = f"{len(values):,} vectors for {len(texts):,} texts"
-        raise InputError(f"{name}: {numbers}: one for each, in the same order, is needed")
+    check_count(texts, values, name)
     ours = encoder.encode(texts, show_progress_bar=True, prompt=prompt).astype(np.float64)  # (N, D)
     code = quantization(ours, values)
     if code is not None:
@@ -75,14 +73,20 @@ def certify(
     raise InputError(f"{name}: {widths}, and no known cause gives these: another model's?")
 
 
+def check_count(texts: Sequence[str], values: np.ndarray, name: object) -> None:
+    if len(values) != len(texts):
+        numbers = f"{len(values):,} vectors for {len(texts):,} texts"
+        raise InputError(f"{name}: {numbers}: one for each, in the same order, is needed")
+
+
 class Case:
     """The vectors in question, (N, W), beside our own, (N, D). Every method is one explanation, or None.
 
-    Only ``hypothesis`` and ``mistake`` apply if the widths differ.
+    Only ``hypothesis`` and ``mistake`` apply if the widths differ, and neither without an encoder.
     """
 
     def __init__(
-        self, encoder: SentenceEncoder, texts: Sequence[str], ours: np.ndarray, values: np.ndarray, prompt: str
+        self, encoder: SentenceEncoder | None, texts: Sequence[str], ours: np.ndarray, values: np.ndarray, prompt: str
     ):
         self.encoder, self.texts, self.prompt = encoder, texts, prompt
         self.ours, self.values = ours, values
@@ -140,8 +144,10 @@ class Case:
         left = row_differences(self.ours[rows], self.values[: len(rows)], self.precision)
         if (left > bound).any() or (rows == np.arange(len(rows))).all():
             return None
-        tokens, limit = full_lengths(self.encoder.tokenizer, self.texts), self.encoder.tokenizer.limit
-        measures = [[min(n, limit) for n in tokens], tokens, list(map(len, self.texts))]
+        measures = [list(map(len, self.texts))]
+        if self.encoder is not None:
+            tokens, limit = full_lengths(self.encoder.tokenizer, self.texts), self.encoder.tokenizer.limit
+            measures += [tokens, [min(n, limit) for n in tokens]]
         meaning = order_in_words(rows, measures, len(self.ours))
         return self.found(meaning, "order", checked=len(rows), left=float(left.max()))
 
