@@ -3,7 +3,7 @@
     python -m benchmarks.serve_speed                     all libraries, about five minutes
     python -m benchmarks.serve_speed --peers onnxruntime --rounds 1 --requests 10
 
-In every round each library's server is started in turn, ``docs/examples/serve.py`` with another function that encodes,
+In every round each library is served in turn by ``benchmarks/tiny_server.py``, with another function that encodes,
 and answers requests one after the other. The columns are medians over all rounds:
 
 one text       milliseconds of a request with one sentence of STS-B test that has 12 tokens
@@ -91,9 +91,7 @@ def encode(texts):
     return np.array(vectors)
 """
 SERVE = """
-import sys
-sys.path.insert(0, "docs/examples")
-from serve import Server
+from benchmarks.tiny_server import Server
 server = Server(0, encode)
 print(server.server_port, flush=True)
 server.serve_forever()

@@ -64,6 +64,8 @@ def main(arguments: list[str] | None = None) -> None:
         listener = socket.create_server((options.host, options.port), backlog=1024)
     except (OSError, OverflowError) as error:
         raise InputError(f"cannot listen on {options.host} port {options.port}: {error}") from None
+    # subtle: asyncio sets this for sockets that it creates itself; without it an answer may wait 40 ms for an ACK
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     with listener:
         host, port = listener.getsockname()[:2]
         say(f"{options.model} on http://{host}:{port}/v1, Ctrl-C stops it")
