@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import handover, ladder, machine, peers, row_length, serve_speed, tune
+from benchmarks import handover, ladder, machine, peers, row_length, serve_speed, server_load, tune
 from benchmarks.killed_shards import write_texts
 from minisbert.commands.encode import main as encode
 from minisbert.core import InputError, bert
@@ -131,6 +131,20 @@ def test_the_benchmark_of_servers(quick, tiny, capsys):
         serve_speed.measure(other, encoder, lines[:2], lines, rounds=1, requests=1)
     with pytest.raises(InputError, match="a server ended before it listened"):
         serve_speed.measure({"minisbert float32": "1 / 0"}, encoder, lines[:2], lines, rounds=1, requests=1)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="this system does not say how much memory")
+def test_the_benchmark_of_servers_under_load(quick, tiny, monkeypatch):
+    pytest.importorskip("uvicorn", reason="needs the serve extra")
+    ours = server_load.commands
+    monkeypatch.setattr(server_load, "commands", lambda *given: {"minisbert": ours(*given)["minisbert"]})
+    lines = [f"the cat sits on mat {i}" for i in range(20)]
+    found = server_load.measure(tiny, lines, None, rounds=1, requests=40)
+    assert all(value > 0 for value in found["sides"]["minisbert"].values())
+    monkeypatch.setattr(server_load, "commands", lambda *_: {"minisbert": ["false"]})
+    with pytest.raises(InputError, match="a server ended before it answered"):
+        server_load.measure(tiny, lines, None, rounds=1, requests=40)
 
 
 def test_recall_by_hand_and_sizes_beyond_the_sentences(capsys):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import closest_pair, encode_speed, figures, machine, search_speed, serve_speed
+from benchmarks import closest_pair, encode_speed, figures, machine, search_speed, serve_speed, server_load
 from minisbert.core import InputError
 from tests.conftest import ROOT
 
@@ -125,6 +125,7 @@ SIDE = {"texts_per_second": 484.2, "gemm_share": 0.68, "difference": 2e-7, "spea
 RATES = {"texts": 2, "tokens": 9, "longest": 5, "machine": MACHINE, "sides": {"minisbert float32": SIDE}}
 LATENCY = {"machine": MACHINE, "milliseconds": {"minisbert float32": {1: 2.0, 4: 3.0, 16: 4.0}}}
 SERVED = {"machine": MACHINE, "sides": {"minisbert": {"one": 1, "few": 2, "rate": 3, "mebibytes": 4, "start": 5}}}
+LOADED = dict(zip(("one", "one99", "few", "rate", "many", "many99", "mebibytes"), range(1, 8), strict=True))
 SEARCHED = {n: {"machine": MACHINE, "sides": {"minisbert": FOUND}} for n in (1000, 2000)}
 CLOSEST = {
     "model": "m", "threads": 2, "sentences": 10, "pairs": 45,
@@ -141,6 +142,8 @@ CLOSEST = {
          "minisbert float32 | 484 | 1.00 | 68% | 2e-07 | 82.032"),
         (encode_speed.show, [{"latency": LATENCY}], "zen4 few", "minisbert float32 | 2.00 | 3.00 | 4.00"),
         (serve_speed.show, [SERVED], "zen4 servers", "minisbert | 1.0 | 2.0 | 3 | 4 | 5.0"),
+        (server_load.show, [{"machine": MACHINE, "sides": {"minisbert": LOADED}}], "zen4 load",
+         "minisbert | 1.0 | 2.0 | 3.0 | 4 | 5 | 6 | 7"),
         (search_speed.show, [SEARCHED, 20, 10], "xeon faiss", "2,000 | minisbert | 0.50 | 1.00 | 50% | 1,234 | 100.0%"),
         (closest_pair.show, [CLOSEST], "zen5 closest-pair", "minisbert, vectors | 9.4 s | 0.5 s | 9.9 s"),
     ],

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from minisbert.commands.serve import main
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.conftest import ROOT
 
-pytest.importorskip("uvicorn", reason="needs the serve extra: pip install '.[serve]'")
+uvicorn = pytest.importorskip("uvicorn", reason="needs the serve extra: pip install '.[serve]'")
 httpx = pytest.importorskip("httpx", reason="needs the serve extra: pip install '.[serve]'")
 
 
@@ -48,6 +49,18 @@ def test_openais_client(server, tiny):
     np.testing.assert_allclose(found, SentenceEncoder.load(tiny).encode(texts), atol=2e-6, rtol=0)
     with pytest.raises(openai.BadRequestError, match="input is not a text"):
         client.embeddings.create(model="tiny", input=[])
+
+
+def test_answers_are_not_held_back_until_the_client_acknowledges(tiny, monkeypatch):
+    """Without TCP_NODELAY on the listener an answer in two parts waits for an ACK, 40 ms on Linux."""
+    seen = []
+
+    def run(self: uvicorn.Server, sockets: list[socket.socket]) -> None:
+        seen.append(sockets[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+    monkeypatch.setattr(uvicorn.Server, "run", run)
+    main([str(tiny), "--port", "0"])
+    assert seen == [1]
 
 
 GARBAGE = [
