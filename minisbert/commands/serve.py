@@ -43,7 +43,8 @@ def main(arguments: list[str] | None = None) -> None:
         import uvicorn
     except ImportError as error:
         raise InputError(f"minisbert serve needs {error.name}: pip install 'minisbert[serve]'") from None
-    from minisbert.serving.application import Limits, Server  # here: it imports Starlette
+    from minisbert.serving.application import Limits, Server  # here: they import Starlette and uvicorn
+    from minisbert.serving.connections import BACKLOG, BoundedConnection, raise_file_limit
 
     encoder = load_encoder(options)
     reranker = None
@@ -53,8 +54,12 @@ def main(arguments: list[str] | None = None) -> None:
     engine.embed("", ["the first call is slower"])
     limits = Limits(texts=options.max_texts, waiting_texts=options.max_waiting, seconds=options.timeout)
     application = Server(engine, limits, options.api_key, options.truncate).application()
+    files = raise_file_limit()
+    BoundedConnection.most, BoundedConnection.seconds = files // 2, options.timeout
     config = uvicorn.Config(
         application,
+        http=BoundedConnection,
+        backlog=min(BACKLOG, files // 8),
         access_log=False,
         log_level="warning",
         lifespan="off",

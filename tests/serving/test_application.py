@@ -201,5 +201,5 @@ def test_models_without_one_dense_vector_for_each_text_are_refused(name):
 
 def test_a_classifier_is_no_reranker(encoder):
     classifier = SimpleNamespace(task="classes")
-    with pytest.raises(InputError, match="nli gives classes; a reranker gives one score"):
+    with pytest.raises(InputError, match="nli gives several numbers; a reranker gives one score"):
         Engine("tiny", encoder, classifier, "nli")

@@ -19,9 +19,12 @@ uvicorn = pytest.importorskip("uvicorn", reason="needs the serve extra: pip inst
 httpx = pytest.importorskip("httpx", reason="needs the serve extra: pip install '.[serve]'")
 
 
-def start(*arguments: str) -> tuple[subprocess.Popen, str]:
+COMMAND = "from minisbert.__main__ import main; main()"
+
+
+def start(*arguments: str, code: str = COMMAND) -> tuple[subprocess.Popen, str]:
     """The command, listening, and its URL."""
-    command = [sys.executable, "-m", "minisbert", "serve", *arguments, "--port", "0", "--threads", "1"]
+    command = [sys.executable, "-c", code, "serve", *arguments, "--port", "0", "--threads", "1"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT)
     line = process.stderr.readline()
     url = re.search(r"http://127\.0\.0\.1:\d+", line)
@@ -88,6 +91,23 @@ def test_clients_that_leave_in_the_middle_do_not_stop_it(server):
         with socket.create_connection((address[0], int(address[1])), timeout=10) as connection:
             connection.sendall(head)
     assert httpx.post(f"{server}/v1/embeddings", json={"input": "a cat"}).status_code == 200
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")
+def test_connections_beyond_the_limit_of_open_files_and_silent_ones_are_closed(tiny):
+    """A process that may open 200 files accepts at most 100 of 150 connections, answers beside them, and frees them."""
+    limited = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200)); {COMMAND}"
+    process, url = start(str(tiny), "--timeout", "1", code=limited)
+    address = ("127.0.0.1", int(url.rpartition(":")[2]))
+    opened = [socket.create_connection(address, timeout=10) for _ in range(150)]
+    for connection in opened:  # b"" is the end: refused at once, or silent for a second
+        assert connection.recv(1) == b""
+    assert httpx.get(f"{url}/health").text == "ok\n"
+    for connection in opened:
+        connection.close()
+    process.terminate()
+    assert process.wait(20) == 0
+    assert process.stderr.read() == "stopped\n"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")
