@@ -1,6 +1,11 @@
 """The adapters in the real libraries: vectors equal to ``encode``, and each library's own first example."""
 
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -138,6 +143,43 @@ def test_a_sentence_transformer_with_the_same_vectors_and_prompts(model, expecte
     close(theirs.encode_document(TEXTS, convert_to_tensor=True), expected["document"])
     assert theirs.get_embedding_dimension() == expected["plain"].shape[1]
     close(theirs.similarity(expected["query"], expected["document"]), expected["query"] @ expected["document"].T)
+
+
+# --------------------------------------------------------- clients of OpenAI's API, in front of ``minisbert serve``
+
+
+@pytest.fixture(scope="module")
+def address(model) -> Iterator[str]:
+    pytest.importorskip("uvicorn")
+    command = [sys.executable, "-m", "minisbert", "serve", str(model), "--port", "0", "--threads", "1"]
+    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    yield re.search(r"http://\S+/v1", server.stderr.readline())[0]
+    server.terminate()
+    assert server.wait(20) == 0
+
+
+def test_langchains_openai_embeddings_call_the_server(address, expected):
+    langchain_openai = pytest.importorskip("langchain_openai")
+    settings = {"base_url": address, "api_key": "any", "model": "prompted", "check_embedding_ctx_length": False}
+    client = langchain_openai.OpenAIEmbeddings(**settings)
+    close(client.embed_documents(TEXTS), expected["plain"])
+    close(client.embed_query(TEXTS[0]), expected["plain"][0])
+
+
+def test_mtebs_wrapper_of_openai_calls_the_server(address, expected, monkeypatch):
+    pytest.importorskip("mteb")
+    import tiktoken
+    from mteb.models.model_implementations.openai_models import OpenAIModel
+    from openai import OpenAI
+
+    # it counts tokens of OpenAI's own models, whose vocabulary would be downloaded
+    monkeypatch.setattr(tiktoken, "get_encoding", lambda name: SimpleNamespace(encode=str.split))
+    client = OpenAI(base_url=address, api_key="any", max_retries=0)
+    width = expected["plain"].shape[1]
+    wrapper = OpenAIModel("prompted", max_tokens=512, embed_dim=width, client=client)
+    batches = [{"text": TEXTS[:3]}, {"text": [*TEXTS[3:], " "]}]
+    found = wrapper.encode(batches, task_metadata=None, hf_split="test", hf_subset="default")
+    close(found, [*expected["plain"], np.zeros(width)])
 
 
 @pytest.mark.weights
