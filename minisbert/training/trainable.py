@@ -13,10 +13,11 @@ from minisbert.folder.model_folder import ModelFolder
 from minisbert.loading import open_kind
 from minisbert.models.masked_language_model import MaskedLanguageModel
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
+from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.sparse_encoder import SparseEncoder
 from minisbert.training.from_nothing import new_model, train_vocabulary
-from minisbert.training.settings import LATE, MASKED, SPARSE, TAUGHT, TOKEN_HEADS, RunSettings, reads, sources_of
+from minisbert.training.settings import HEADS, LATE, MASKED, SPARSE, TAUGHT, TOKEN_HEADS, RunSettings, reads, sources_of
 from minisbert.training.students import keep_layers, spread_layers
 
 
@@ -29,6 +30,9 @@ def load_encoder(options: RunSettings, device: torch.device) -> SentenceEncoder:
     if options.from_nothing:
         return model_from_nothing(options, device)
     folder = ModelFolder(find_model(options.model))
+    if objective in HEADS and folder.model.classifier:  # a CrossEncoder's head is not in the way of another one
+        encoder = PairModel.load(folder.path, device=device, max_length=options.max_length).encoder
+        return with_dropout(encoder, options)
     if objective in TOKEN_HEADS and folder.pooling is None:
         pooling = "cls"  # nothing is pooled, so a plain BERT needs no --pooling
     kind = SparseEncoder  # also of a plain masked-language model
@@ -52,9 +56,7 @@ def load_encoder(options: RunSettings, device: torch.device) -> SentenceEncoder:
         if options.student_layers > layers:
             raise InputError(f"--student-layers {options.student_layers}: {options.model} has {layers} layers")
         encoder.bert = keep_layers(encoder.bert, spread_layers(layers, options.student_layers))
-    if options.dropout is not None:
-        set_dropout(encoder.bert, options.dropout)
-    return encoder
+    return with_dropout(encoder, options)
 
 
 def model_from_nothing(options: RunSettings, device: torch.device) -> MaskedLanguageModel:
@@ -77,6 +79,13 @@ def freeze(bert: Bert, layers: int, embeddings: bool = False) -> None:
         layer.requires_grad_(False)
     if embeddings:
         bert.embeddings.requires_grad_(False)
+
+
+def with_dropout(encoder: SentenceEncoder, options: RunSettings) -> SentenceEncoder:
+    """The encoder with the options' dropout, if there is one."""
+    if options.dropout is not None:
+        set_dropout(encoder.bert, options.dropout)
+    return encoder
 
 
 def set_dropout(bert: Bert, rate: float) -> None:

@@ -1,5 +1,6 @@
 """Objectives whose head reads a pair: regression on STS scores, NLI classes, duplicate or not, reranking."""
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -9,15 +10,18 @@ from torch import Tensor, nn
 from minisbert.architectures.relatives import CLASSIFIERS
 from minisbert.core import InputError, losses
 from minisbert.core.bert import Bert
-from minisbert.core.heads import ConcatHead, CrossHead, JointHead, siamese
+from minisbert.core.heads import ConcatHead, CrossHead, Head, JointHead, siamese
 from minisbert.data.datasets import Notes, class_rows, duplicate_rows, scored_rows, triplet_rows
 from minisbert.data.sources import load_scored_pairs, note
 from minisbert.data.splits import hold_out
 from minisbert.evaluation.model_scores import Loss, Scores, pair_scores, vector_scores
+from minisbert.folder.find import find_model
+from minisbert.folder.model_folder import ModelFolder
 from minisbert.folder.settings import MAX_SCORE
 from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.console import say
 from minisbert.training import losses as more_losses
 from minisbert.training.objectives.base import Objective, PairNetwork
 from minisbert.training.settings import RunSettings, sources_of
@@ -33,8 +37,8 @@ class PairObjective(Objective):
         self, options: RunSettings, encoder: SentenceEncoder, rows: dict[str, list], notes: Notes, targets: list
     ):
         try:
-            head = self.make_head(options, encoder).to(encoder.device)
-            model = PairModel(encoder, head, self.task, self.labels)
+            head = continued(options, self.make_head(options, encoder), self.task, self.labels)
+            model = PairModel(encoder, head.to(encoder.device), self.task, self.labels)
         except ValueError as error:  # settings that the head refuses
             raise InputError(f"objective {options.objective}: {error}") from error
         encoded = model.tokenize([row.sentence1 for row in rows["train"]], [row.sentence2 for row in rows["train"]])
@@ -99,6 +103,25 @@ def pooler_head(bert: Bert, dropout: float) -> ClassifierHead:
     return head
 
 
+def continued(options: RunSettings, head: Head, task: str, labels: Sequence[str] = ()) -> Head:
+    """The head that the model was saved with, if it is of the same kind and for the same task; else the new one."""
+    folder = ModelFolder(find_model(options.model))
+    if not folder.holds_pair_model:
+        return head
+    saved = PairModel.load(folder.path, device="cpu")
+    tasks = {saved.task, task}
+    same_outputs = tasks <= {"binary", "logit"} or (len(tasks) == 1 and saved.labels == tuple(labels))
+    joint = isinstance(head, JointHead) and isinstance(saved.head, JointHead)
+    same_kind = joint or {**head.settings, "dropout": 0} == {**saved.head.settings, "dropout": 0}
+    if not same_outputs or not same_kind:
+        say(f"{options.model} has another head, for {saved.task}: a new one is trained")
+        return head
+    for module in saved.head.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = saved.head.settings["dropout"] = options.head_dropout
+    return saved.head.train()
+
+
 class Duplicates(PairObjective):
     """A head over (u, v, |u - v|) predicts whether a pair is a duplicate."""
 
@@ -155,7 +178,8 @@ class RankingReranker(Objective):
         self.candidates = len(self.rows["train"][0]) - 1
         if self.candidates < 2:
             raise InputError(f"{notes['train']}: rows with a negative are needed; minisbert mine finds them")
-        model = PairModel(encoder, joint_head(options, encoder).to(encoder.device), "logit")
+        head = continued(options, joint_head(options, encoder), "logit")
+        model = PairModel(encoder, head.to(encoder.device), "logit")
         encoded = model.tokenize(*candidate_pairs(self.rows["train"]))  # N C pairs, those of a row side by side
         tokens = np.array(model.lengths(encoded)).reshape(-1, self.candidates)  # (N, C)
         lengths = (self.candidates * tokens.max(axis=1)).tolist()

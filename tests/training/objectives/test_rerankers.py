@@ -8,6 +8,8 @@ import torch
 from torch.nn import functional
 
 from minisbert.core import InputError
+from minisbert.core.heads import Head, JointHead, siamese
+from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.command_line import parse
@@ -136,3 +138,36 @@ def test_pairs_without_scores_as_dev_are_a_search_among_all_positives(tiny, file
     assert first["recall@10"] == pytest.approx((ranks <= 10).mean(), abs=0.051)  # a tie may fall either way
     assert found["after"]["dev"]["ndcg@10"] == max(toys.dev_scores(tmp_path / "run", "ndcg@10"))
     assert found["after"]["test"] == {}
+
+
+# --------------------------------------------------------------------------------- training goes on
+
+
+def random_pair_model(tiny: Path, folder: Path, head: Head, task: str) -> PairModel:
+    model = PairModel(SentenceEncoder.load(tiny, pooling="cls"), head, task)
+    torch.manual_seed(8)
+    for parameter in model.head.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    model.save(folder)
+    return PairModel.load(folder)
+
+
+CONTINUED = {
+    "a CrossEncoder": (ClassifierHead(24, 0.1), "logit", "cross-encoder-binary", "duplicates", True),
+    "a CrossEncoder by ranking": (ClassifierHead(24, 0.1), "logit", "cross-encoder-ranking", "triplets", True),
+    "a joint head": (JointHead(24), "regression", "cross-encoder", "scored", True),
+    "a siamese head": (siamese(24), "regression", "siamese", "scored", True),
+    "another task": (JointHead(24), "regression", "cross-encoder-binary", "duplicates", False),
+    "another kind": (siamese(24), "regression", "cross-encoder", "scored", False),
+}
+
+
+@pytest.mark.parametrize("name", CONTINUED)
+def test_a_saved_head_of_the_same_kind_and_task_is_trained_further(name, make, tiny, tmp_path, files, capsys):
+    head, task, objective, form, goes_on = CONTINUED[name]
+    saved = random_pair_model(tiny, tmp_path / "model", head, task)
+    found = make(objective, form, "--model", str(tmp_path / "model"), "--head-dropout", "0.3").model.head
+    assert ("a new one is trained" in capsys.readouterr().err) != goes_on
+    same = [torch.equal(a.double(), b) for a, b in zip(saved.head.parameters(), found.parameters(), strict=True)]
+    assert any(same) == all(same) == goes_on
+    assert {module.p for module in found.modules() if isinstance(module, torch.nn.Dropout)} == {0.3}
