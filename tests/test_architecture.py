@@ -197,9 +197,12 @@ def test_no_files_import_each_other_in_a_circle():
     )
 
 
+NEED_SERVE = ("minisbert.serving.application", "minisbert.serving.connections")
+
+
 def needs_an_extra(module: str) -> bool:
     """Files that import an optional package at their top: only the function that needs the extra imports them."""
-    return module == "minisbert.serving.application" or module.startswith("minisbert.integrations.")
+    return module in NEED_SERVE or module.startswith("minisbert.integrations.")
 
 
 def test_imports_inside_functions_are_of_optional_packages():
