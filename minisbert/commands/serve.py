@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> None:
         http=BoundedConnection,
         backlog=min(BACKLOG, files // 8),
         access_log=False,
-        log_level="warning",
+        log_level="error",  # a warning for each request that is no HTTP would let anybody fill the log
         lifespan="off",
         timeout_graceful_shutdown=int(options.timeout) + 1,
     )
