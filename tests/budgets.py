@@ -12,29 +12,29 @@ TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "minisbert"
 BUDGETS = {
     "core": 1505,
-    "system": 1280,
+    "system": 1302,
     "search": 780,
     "architectures": 982,
     "folder": 1369,
-    "models": 3029,
+    "models": 3034,
     "compiled": 621,
     "data": 1505,
     "evaluation": 1108,
-    "training": 2957,
+    "training": 2991,
     "corpus": 813,
-    "diagnosis": 2266,
-    "serving": 497,
+    "diagnosis": 2309,
+    "serving": 538,
     "integrations": 308,
-    "commands": 2307,
+    "commands": 2354,
 }
-PACKAGE_LINES = 21_327  # goal: 15,000
-TEST_LINES = 31_276  # goal: 26,000
-RAISES = 372  # of InputError and ValueError, in the whole package
+PACKAGE_LINES = 21_519  # goal: 15,000
+TEST_LINES = 31_416  # goal: 26,000
+RAISES = 375  # of InputError and ValueError, in the whole package
 FILE_LINES, FUNCTION_LINES = 250, 60
 DENSITY = {  # per 1,000 lines outside core/ that are not blank; goals: 15, 12, 75
-    "conditional expressions": 12.7,
+    "conditional expressions": 12.6,
     "starred expressions": 10.5,
-    "imports": 103.4,
+    "imports": 104.1,
 }
 NODES = {
     "conditional expressions": ast.IfExp,

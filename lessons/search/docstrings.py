@@ -121,3 +121,26 @@ def sentences_of(docstring: str) -> Iterator[str]:
             letters = sum(character.isalpha() or character == " " for character in sentence)
             if 4 <= len(words) <= 40 and letters > 0.85 * len(sentence):
                 yield sentence
+
+
+def read_questions(folders: dict[str, str | Path]) -> list[Entry]:
+    """Long documents with a question each: docstrings without their first sentences, which ask for them.
+
+    ``folders`` of Python source by name; the name is the first part of the module, "" for none. No question and no
+    beginning of a document twice.
+    """
+    found, seen = [], set()
+    for name, folder in folders.items():
+        for path in sorted(Path(folder).rglob("*.py")):
+            place = path.relative_to(folder)
+            module = ".".join([name] * bool(name) + [place.with_suffix("").parts[0]])
+            for docstring in docstrings_of(path) if SKIPPED.isdisjoint(place.parts) else ():
+                whole = " ".join(docstring.split())
+                question = first_sentence(docstring)
+                document = whole[len(question) :].strip()
+                words, start = terms(question), tuple(terms(document)[:30])
+                if not 4 <= len(words) <= 25 or len(terms(document)) < 60 or {question, start} & seen:
+                    continue
+                seen |= {question, start}
+                found.append(Entry(module, str(place), question, document))
+    return found

@@ -1,0 +1,421 @@
+# %% [markdown]
+# # Lesson 23: two-stage search
+#
+# Steps through `minisbert/search/dense.py`, `minisbert/search/late_interaction.py`,
+# `minisbert/evaluation/reranking.py`. About 50 minutes. You will search documents that are too long
+# for an encoder, join two engines that disagree, and let a third one judge what they found.
+
+# %%
+import time
+from pathlib import Path
+from sysconfig import get_path
+from textwrap import shorten
+
+import numpy as np
+import torch
+from course import figure, largest_difference, predict
+
+from lessons.search import bm25, docstrings
+from lessons.search.measure import interval, ndcg_of_each
+from minisbert.core import bert
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.search.dense import top_k
+from minisbert.system.assets import ensure
+
+bert.FUSED = True  # lesson 13: the same numbers in less time
+
+# %% [markdown]
+# ## The question
+#
+# Lesson 19 searched single sentences. Real documents are pages, an encoder reads 256 tokens, and a
+# vector of 384 numbers has to stand for all of it. Words and vectors make different mistakes. And
+# whatever judges well, such as a cross-encoder, is too slow to judge everything. So nearly every
+# search engine has **two stages**: a fast one that *finds* some candidates among all documents, and
+# a slow one that *sorts* them.
+#
+# The corpus: docstrings of Python, NumPy and parts of PyTorch, long ones, each without its first
+# sentence. That sentence is the question. So the questions are English, and nobody has written them
+# to suit a search engine.
+
+# %%
+library = Path(torch.__file__).parent
+folders = {"": get_path("stdlib"), "numpy": Path(np.__file__).parent}
+folders |= {
+    f"torch.{name}": library / name for name in ("nn", "optim", "distributions")
+}
+entries = docstrings.read_questions(folders)
+documents = [entry.document for entry in entries]  # N texts
+N = len(documents)
+right = np.array(
+    [
+        i
+        for i, entry in enumerate(entries)
+        if docstrings.split_of(entry.module) == "test"
+    ]
+)  # Q rows of documents, one for each question
+questions = [entries[i].query for i in right]
+Q = len(questions)
+print(f"{Q} questions, {N:,} documents")
+for i in right[:: Q // 4]:
+    print(f"{entries[i].query}\n    {shorten(entries[i].document, 84)}")
+assert 1000 < N < 4000, "other versions of the three packages have a few more or fewer"
+assert Q > 200, "enough to tell engines apart"
+
+# %% [markdown]
+# ## The formula
+#
+# Two engines give each document a rank, 1 for the best. **Reciprocal rank fusion** adds
+#
+#     RRF(d)  =  sum over engines of   1 / (60 + rank of d)
+#
+# and nothing else: scores of two engines have no common unit, ranks have. The 60 makes the first
+# ranks nearly equal, so that being second twice beats being first once and tenth once.
+#
+# A long document is cut into **chunks**, overlapping pieces of some eighty words. Each has a vector,
+# and the document's score is that of its best chunk.
+
+# %% [markdown]
+# ## The real function
+
+
+# %%
+def reciprocal_ranks(scores):
+    """1 / (60 + rank) of each document: scores (Q, N), ties by column -> (Q, N)."""
+    order = np.argsort(-scores, axis=1, kind="stable")
+    ranks = np.empty_like(order)
+    np.put_along_axis(ranks, order, np.arange(1, scores.shape[1] + 1)[None], axis=1)
+    return 1 / (60 + ranks)
+
+
+# %%
+one, other = np.array([[9.0, 5.0, 1.0]]), np.array([[0.1, 0.3, 0.2]])
+joined = reciprocal_ranks(one) + reciprocal_ranks(other)
+print(joined)
+by_hand = [[1 / 61 + 1 / 63, 1 / 62 + 1 / 61, 1 / 63 + 1 / 62]]
+assert largest_difference(joined, by_hand) < 1e-12, "ranks 1 2 3 and 3 1 2"
+assert joined.argmax() == 1, "second and first"
+
+
+# %%
+def chunks(text, size=80, overlap=10):
+    """Pieces of ``size`` words, each beginning with the last ``overlap`` of the one before."""
+    words = text.split()
+    starts = range(0, max(1, len(words) - overlap), size - overlap)
+    return [" ".join(words[start : start + size]) for start in starts]
+
+
+# %%
+pieces = chunks("a b c d e f g", 4, 1)
+print(pieces)
+assert pieces == ["a b c d", "d e f g"], "d is in both"
+
+# %% [markdown]
+# ## The first stage: find
+#
+# BM25 needs no limit. MiniLM reads 256 tokens and drops the rest.
+
+# %%
+results = {}  # name -> nDCG@10 of each question
+
+
+def judge(name, scores):
+    """Enter an engine by its scores (Q, N), and print it."""
+    found = np.argsort(-scores, axis=1, kind="stable")[:, :10]
+    results[name] = ndcg_of_each(found, right)
+    low, high = interval(results[name])
+    print(f"{name:34}{results[name].mean():.3f}  ({low:.3f} to {high:.3f})")
+
+
+def gain(name, base):
+    """The mean difference of two engines and its 95 % interval, question by question (lesson 09)."""
+    difference = results[name] - results[base]
+    low, high = interval(difference)
+    print(f"{name} minus {base}: {difference.mean():+.3f} ({low:+.3f} to {high:+.3f})")
+    return difference.mean(), low, high
+
+
+# %%
+words = [docstrings.terms(text) for text in documents]
+asked = [docstrings.terms(text) for text in questions]
+lexical = bm25.bm25_scores(asked, words)  # (Q, N)
+judge("BM25", lexical)
+
+# %%
+guess = predict(
+    "23.1",
+    "MiniLM reads the first 48 tokens of each document instead of 256. nDCG@10 falls by ...",
+    ["less than a point", "about three points", "more than eight points"],
+)
+
+# %%
+encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
+asking = encoder.encode(questions, dtype="auto")  # (Q, 384)
+started = time.perf_counter()
+encoder.max_seq_length = 48
+judge("MiniLM, 48 tokens", asking @ encoder.encode(documents, dtype="auto").T)
+encoder.max_seq_length = 256
+states = []  # of each document's tokens, (T, 384) in half precision
+for some in encoder.encode_stream(
+    documents, output_value="token_embeddings", dtype="auto"
+):
+    states += [x.half() for x in some]
+means = np.stack([x.float().mean(dim=0).numpy() for x in states])
+means /= np.linalg.norm(means, axis=1, keepdims=True)
+dense = asking @ means.T  # (Q, N)
+judge("MiniLM, 256 tokens", dense)
+print(f"{time.perf_counter() - started:.0f} s")
+lost, low, _ = gain("MiniLM, 256 tokens", "MiniLM, 48 tokens")
+assert low > 0.08, "what was cut away was part of the answer"
+guess.answer("more than eight points")
+
+# %% [markdown]
+# Half of the documents are longer than 128 words. If 48 tokens lose so much, what do 256 lose of the
+# longest? Chunks lose nothing.
+
+# %%
+guess = predict(
+    "23.2",
+    "All text in chunks of 80 words, the best chunk counts. Against 256 tokens of each document it is ...",
+    ["clearly worse", "about the same", "clearly better"],
+)
+
+# %%
+parts = [chunks(text) for text in documents]
+counts = np.array([len(some) for some in parts])
+starts = np.cumsum(counts) - counts
+started = time.perf_counter()
+piece_vectors = encoder.encode(
+    [piece for some in parts for piece in some], dtype="auto"
+)
+print(f"{len(piece_vectors):,} chunks, {time.perf_counter() - started:.0f} s")
+chunked = np.maximum.reduceat(asking @ piece_vectors.T, starts, axis=1)  # (Q, N)
+judge("MiniLM, best chunk", chunked)
+more, low, high = gain("MiniLM, best chunk", "MiniLM, 256 tokens")
+assert -0.04 < more < 0.04, "nearly three times the vectors, and no better"
+guess.answer("about the same")
+
+# %% [markdown]
+# The reason is in the questions: they ask for a document *as a whole*, and its beginning says what it
+# is about. A question about a detail on page three would need its chunk. That is what a corpus of
+# your own has to tell you, and no rule of thumb.
+#
+# ## Join them
+#
+# BM25 and MiniLM are about equally good. Are they wrong about the same questions?
+
+# %%
+guess = predict(
+    "23.3",
+    "BM25 and MiniLM by reciprocal ranks: against the better of the two ...",
+    ["worse: the average of both", "the same", "three to eight points better"],
+)
+
+# %%
+both = reciprocal_ranks(lexical) + reciprocal_ranks(dense)
+judge("BM25 + MiniLM", both)
+better = max(("BM25", "MiniLM, 256 tokens"), key=lambda name: results[name].mean())
+more, low, _ = gain("BM25 + MiniLM", better)
+assert low > 0, "for nothing but a sum of ranks"
+assert 0.03 < more < 0.1
+missed = {name: results[name] == 0 for name in ("BM25", "MiniLM, 256 tokens")}
+neither = (missed["BM25"] & missed["MiniLM, 256 tokens"]).mean()
+print(
+    f"not among ten: BM25 {missed['BM25'].mean():.0%},",
+    f"MiniLM {missed['MiniLM, 256 tokens'].mean():.0%}, both {neither:.0%}",
+)
+assert neither < 0.75 * missed["MiniLM, 256 tokens"].mean(), "they miss different ones"
+guess.answer("three to eight points better")
+
+# %% [markdown]
+# ## The second stage: sort
+#
+# The right document is among twenty candidates nearly always, and first in about half of the cases.
+# A judge that reads question and document *together* could put it there.
+
+# %%
+K = 20
+candidates = np.argsort(-both, axis=1, kind="stable")[:, :K]  # (Q, K)
+recall = (candidates == right[:, None]).any(axis=1).mean()
+first = (candidates[:, 0] == right).mean()
+print(f"among {K}: {recall:.3f}, first: {first:.3f}")
+assert recall > 0.85, "no judge can do better than this share"
+
+# %% [markdown]
+# Who judges? A cross-encoder (lesson 10) is the usual one, if others have trained it on half a million
+# questions. From MiniLM's weights and thirteen hundred questions like ours it learns nothing in
+# the minutes of a lesson: after 80 steps on one positive and three candidates the loss was 1.38, where ln 4 = 1.39 is
+# guessing. (`minisbert evaluate --rerank MODEL` measures one that you have.)
+#
+# Late interaction (lesson 21) needs no training. Each token of the question picks the document's token
+# that fits it best. For all N documents that would be much work; for twenty it is little.
+
+
+# %%
+def unit(x):
+    return torch.nn.functional.normalize(x.float(), dim=-1)
+
+
+def late_scores(candidates):
+    """The mean best match of the question's tokens in each of its candidates: (Q, K) -> (Q, K)."""
+    tokens = encoder.encode(questions, output_value="token_embeddings", dtype="auto")
+    scores = np.empty(candidates.shape)
+    for i, row in enumerate(candidates):
+        question = unit(tokens[i])  # (T, 384)
+        for k, document in enumerate(row):
+            best = (question @ unit(states[document]).T).amax(dim=1)  # (T,)
+            scores[i, k] = best.mean()
+    return scores
+
+
+# %%
+started = time.perf_counter()
+late = late_scores(candidates)  # (Q, K)
+late_ms = 1000 * (time.perf_counter() - started) / Q
+started = time.perf_counter()
+top_k(asking, means, K)
+dense_ms = 1000 * (time.perf_counter() - started) / Q
+print(f"{late_ms:.1f} ms for a question, the first stage's vectors {dense_ms:.2f} ms")
+assert late_ms > 5 * dense_ms, "why it is the second stage"
+
+
+def resorted(scores):
+    """Scores (Q, N) that put the candidates, by ``scores`` (Q, K), before all other documents."""
+    everything = both.copy()  # below 1/30
+    np.put_along_axis(everything, candidates, 1 + scores, axis=1)
+    return everything
+
+
+judge("found by both, sorted by late", resorted(late))
+three = reciprocal_ranks(late) + 1 / (
+    61 + np.arange(K)
+)  # the judge and the first stage
+judge("found by both, sorted by all", resorted(three))
+more, low, high = gain("found by both, sorted by all", "BM25 + MiniLM")
+
+# %% [markdown]
+# Is that a gain? The interval says what these questions can tell. A judge that replaces the first stage
+# throws its knowledge away; a judge that joins it, by ranks again, keeps it.
+
+# %%
+if low > 0:
+    print("yes, and not by chance")
+else:
+    print("these questions cannot tell it from chance")
+assert more > -0.01, "at least it does no harm"
+assert (
+    results["found by both, sorted by all"].mean()
+    > results["MiniLM, 256 tokens"].mean() + 0.02
+), "two stages against one"
+
+# %% [markdown]
+# ## A word before each text
+#
+# Some encoders were trained with a **prompt**: E5 wants "query: " before a question and "passage: "
+# before a document, others an instruction in a whole sentence. It tells the encoder which side it is
+# on. MiniLM was trained without. What does a prompt do to a model that does not know it?
+
+# %%
+prompted = encoder.encode(questions, prompt="query: ", dtype="auto")
+judge("MiniLM with a prompt", prompted @ means.T)
+more, low, high = gain("MiniLM with a prompt", "MiniLM, 256 tokens")
+assert more < 0.01, "no help: it is just one more word"
+assert more > -0.1, "and not the end of the world"
+
+# %% [markdown]
+# The other way round it is: a model that was trained with prompts loses points without them, and says
+# nothing. `encode_query` and `encode_document` put them where the folder has them.
+#
+# ## The figure
+#
+# ![nDCG@10 of each engine with its interval](figures/23_two_stage_search.png)
+
+
+# %%
+def draw(plt):
+    drawn, axes = plt.subplots(figsize=(7, 3.2), layout="constrained")
+    for place, each in enumerate(results.values()):
+        low, high = interval(each)
+        axes.plot([low, high], [place, place], color="#bbbbbb", linewidth=2)
+        axes.plot(each.mean(), place, "o", color="#1f4e79")
+    axes.set_yticks(range(len(results)), list(results), fontsize=8)
+    axes.invert_yaxis()
+    axes.set(xlabel="nDCG@10", title="Find, join, sort")
+    return drawn
+
+
+figure("23_two_stage_search", draw)
+
+# %% [markdown]
+# ## Predict, then run
+#
+# **1.** Why ranks? Add the *scores* of BM25 and the cosine instead, as they are.
+
+# %%
+guess = predict(
+    "23.4",
+    "BM25's scores plus cosines: the sum sorts nearly as ... would",
+    ["BM25", "MiniLM", "both by ranks"],
+)
+
+# %%
+judge("sum of scores", lexical + dense)
+print(f"BM25 {lexical.std():.2f}, cosines {dense.std():.2f}: standard deviations")
+ten = [np.argsort(-x, axis=1, kind="stable")[:, :10] for x in (lexical, dense)]
+summed = np.argsort(-(lexical + dense), axis=1, kind="stable")[:, :10]
+shared = [
+    np.mean([len({*a} & {*b}) for a, b in zip(summed, some, strict=True)])
+    for some in ten
+]
+print(f"of its ten, {shared[0]:.1f} are BM25's and {shared[1]:.1f} MiniLM's")
+assert shared[0] > shared[1] + 2, "the louder one is heard"
+guess.answer("BM25")
+del results["sum of scores"]
+
+# %% [markdown]
+# ## Break it
+#
+# **The question in the document.** Index the docstrings whole, first sentences and all, as a pipeline
+# does that was not told which part is the question:
+
+# %%
+whole = [docstrings.terms(f"{entry.query} {entry.document}") for entry in entries]
+leaked = bm25.bm25_scores(asked, whole)
+value = ndcg_of_each(np.argsort(-leaked, axis=1, kind="stable")[:, :10], right).mean()
+print(f"BM25 {value:.3f} instead of {results['BM25'].mean():.3f}")
+assert value > 0.9, "a splendid score, and it measures nothing"
+
+# %% [markdown]
+# **Ranks from the wrong end.** Sorted by rising scores, the worst document has rank 1. Beside a right
+# engine the fusion still finds something, and that is what makes it hard to see:
+
+# %%
+upside_down = reciprocal_ranks(lexical) + reciprocal_ranks(-dense)
+value = ndcg_of_each(
+    np.argsort(-upside_down, axis=1, kind="stable")[:, :10], right
+).mean()
+print(f"{value:.3f} instead of {results['BM25 + MiniLM'].mean():.3f}")
+assert value < results["BM25"].mean() - 0.02, "worse than BM25 alone: that is the test"
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. (easy) Fuse three: BM25, 256 tokens and the best chunk. Is there a gain, and does its interval
+#    leave out 0?
+# 2. (easy) 60 is a habit. Try 1, 10 and 1000, and look at the intervals before you choose.
+# 3. (medium) **Late chunking**: cut the *states* into windows of eighty tokens instead of the text, and
+#    take the mean of each. Every chunk then knows its document. Better than chunks of text?
+# 4. (medium) Sort fifty candidates instead of twenty. What does it cost, what does it gain, and which
+#    number of this lesson says how much it could gain at most?
+# 5. (hard) Write questions about details: for thirty long documents a question whose answer is in the
+#    last third. Who wins now, 256 tokens or chunks?
+#
+# ## Sources
+#
+# - Cormack, Clarke and Büttcher 2009, *Reciprocal rank fusion outperforms Condorcet and individual rank
+#   learning methods* (unverified): the 60.
+# - Khattab and Zaharia 2020, *ColBERT: efficient and effective passage search via contextualized late
+#   interaction over BERT*.
+# - Nogueira and Cho 2019, *Passage re-ranking with BERT*.
+# - Günther et al. 2024, *Late chunking* (arXiv 2409.04701, unverified).
+# - Wang et al. 2022, *Text embeddings by weakly-supervised contrastive pre-training* (E5, unverified):
+#   "query: " and "passage: ".
