@@ -14,7 +14,7 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from torch import Tensor, nn
 
-from lessons.search import bm25
+from lessons.search import bm25, fusion
 from minisbert.architectures.relatives import FAMILIES
 from minisbert.core import bert, data, loop, read_json, tokenizer
 from minisbert.core.weights import read_safetensors
@@ -386,3 +386,15 @@ def bm25_scores() -> Iterator[Comparison]:
     for (k1, b), expected in BM25.items():
         found = bm25.bm25_scores(queries, documents, k1, b)
         yield same(f"bm25, k1 {k1}, b {b}", found, expected)
+
+
+SCORES = ((0.3, 0.9, 0.3, -1.0, 0.9, 0.0), (5.0, 1.0, 2.0, 4.0, 3.0, 6.0), (0.0, 0.0, 0.0, 0.0, 0.0, 0.0))
+RANKS = ((3, 1, 4, 6, 2, 5), (2, 6, 5, 3, 4, 1), (1, 2, 3, 4, 5, 6))  # scipy 1.17, rankdata(-scores, "ordinal", axis=1)
+
+
+@check
+def reciprocal_ranks() -> Iterator[Comparison]:
+    """Three queries and six documents with ties, for two k, against another library's ranks."""
+    for k in (60, 1):
+        expected = 1 / (k + np.array(RANKS, dtype=np.float64))
+        yield same(f"reciprocal ranks, k {k}", fusion.reciprocal_ranks(np.array(SCORES), k), expected)

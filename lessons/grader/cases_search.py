@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from lessons.grader.cases import case, example, trap
-from lessons.search import bm25
+from lessons.search import bm25, fusion
 
 LN2 = math.log(2)
 
@@ -42,3 +42,24 @@ def _():
     )
     yield case("one document", doubles([math.log(1 + 0.5 / 1.5) / 2.2]), scores, [["a"]], [["a", "b"]])
     yield case("upper case is another word", doubles([0.0]), scores, [["A"]], [["a", "b"]])
+
+
+@example("fusion.reciprocal_ranks")
+def _():
+    ranks = fusion.reciprocal_ranks
+    yield case("9, 5, 1", doubles([1 / 61, 1 / 62, 1 / 63]), ranks, doubles([9.0, 5.0, 1.0]))
+    # the best is in column 2, then 0, then 1
+    yield case("0.2, 0.1, 0.3", doubles([1 / 62, 1 / 63, 1 / 61]), ranks, doubles([0.2, 0.1, 0.3]))
+
+
+@trap("fusion.reciprocal_ranks")
+def _():
+    ranks = fusion.reciprocal_ranks
+    yield case("equal scores, by column", doubles([1 / 63, 1 / 61, 1 / 62]), ranks, doubles([0.0, 4.0, 4.0]))
+    yield case("scores below 0", doubles([1 / 62, 1 / 61, 1 / 63]), ranks, doubles([-2.0, -1.0, -3.0]))
+    yield case("one document", doubles([1 / 61]), ranks, doubles([0.3]))
+    yield case("k = 0", doubles([1 / 2, 1.0]), ranks, doubles([1.0, 2.0]), 0)
+    two = doubles([3.0, 1.0], [0.0, 5.0])
+    yield case("each query by itself", doubles([1 / 61, 1 / 62], [1 / 62, 1 / 61]), ranks, two)
+    whole = np.array([[7, 9, 8]])
+    yield case("whole numbers", doubles([1 / 63, 1 / 61, 1 / 62]), ranks, whole)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from lessons.search import bm25
+from lessons.search import bm25, fusion
 from minisbert.diagnosis.mistakes.planting import mistake
 
 Words = Sequence[Sequence[str]]
@@ -93,3 +93,49 @@ def _(queries: Words, documents: Words, k1: float = 1.2, b: float = 0.75) -> np.
 @mistake(bm25, "bm25_scores", "logarithm of base 10", "the idf is in base 10")
 def _(queries: Words, documents: Words, k1: float = 1.2, b: float = 0.75) -> np.ndarray:
     return _scores(queries, documents, k1, b, idf=lambda total, n: math.log10(1 + (total - n + 0.5) / (n + 0.5)))
+
+
+# ------------------------------------------------------------------------------------- lesson 23
+
+
+def _places(scores: np.ndarray) -> np.ndarray:
+    """Each column's place from 0 on, ties by column: (Q, N)."""
+    return np.argsort(-np.asarray(scores), axis=1, kind="stable").argsort(axis=1)
+
+
+@mistake(fusion, "reciprocal_ranks", "order taken for ranks", "the columns from the best on are not the columns' ranks")
+def _(scores: np.ndarray, k: int = 60) -> np.ndarray:
+    return 1 / (k + 1 + np.argsort(-np.asarray(scores), axis=1, kind="stable"))
+
+
+@mistake(fusion, "reciprocal_ranks", "reciprocal ranks from 0", "the best document has rank 0 in place of 1")
+def _(scores: np.ndarray, k: int = 60) -> np.ndarray:
+    return 1 / np.maximum(k + _places(scores), 1e-3)
+
+
+@mistake(fusion, "reciprocal_ranks", "lowest score ranked first", "the lowest score has rank 1")
+def _(scores: np.ndarray, k: int = 60) -> np.ndarray:
+    return 1 / (k + 1 + _places(-np.asarray(scores)))
+
+
+@mistake(fusion, "reciprocal_ranks", "ranked over all queries", "the documents of all queries are in one ranking")
+def _(scores: np.ndarray, k: int = 60) -> np.ndarray:
+    scores = np.asarray(scores)
+    return (1 / (k + 1 + _places(scores.reshape(1, -1)))).reshape(scores.shape)
+
+
+@mistake(fusion, "reciprocal_ranks", "k fixed at 60", "the k that was given is not used")
+def _(scores: np.ndarray, k: int = 60) -> np.ndarray:
+    return 1 / (61 + _places(scores))
+
+
+@mistake(fusion, "reciprocal_ranks", "equal scores share a rank", "equal scores have one rank, the best of them")
+def _(scores: np.ndarray, k: int = 60) -> np.ndarray:
+    scores = np.asarray(scores)
+    better = (scores[:, None, :] > scores[:, :, None]).sum(axis=2)  # (Q, N)
+    return 1 / (k + 1 + better)
+
+
+@mistake(fusion, "reciprocal_ranks", "ties by the last column", "of equal scores the last column is first")
+def _(scores: np.ndarray, k: int = 60) -> np.ndarray:
+    return 1 / (k + 1 + _places(np.asarray(scores)[:, ::-1])[:, ::-1])

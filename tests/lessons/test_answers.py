@@ -266,6 +266,15 @@ for i, query in enumerate(queries):
             tf = document.count(word)
             result[i, j] += idf * tf / (tf + k1 * (1 - b + b * len(document) / mean))
 return result
+== fusion.reciprocal_ranks
+places = (-scores).argsort(axis=1, kind="stable").argsort(axis=1)
+return 1 / (k + 1.0 + places)
+== fusion.reciprocal_ranks: one document at a time
+result = np.zeros(scores.shape)
+for q, row in enumerate(scores):
+    for rank, column in enumerate(sorted(range(len(row)), key=lambda i: -row[i]), start=1):
+        result[q, column] = 1 / (k + rank)
+return result
 == late_interaction.max_sim
 scores = query @ document.T
 return scores.amax(-1).sum()
