@@ -3,13 +3,13 @@
 Most functions return rows and notes by split; a note says where the rows come from and how many they are.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 from minisbert.core import InputError, one_line
-from minisbert.data.formats import LABELLED, NLI, PAIRS, SCORED, SENTENCES, Format, Row, class_names
+from minisbert.data.formats import LABELLED, MULTILABEL, NLI, PAIRS, SCORED, SENTENCES, Format, Row, class_names
 from minisbert.data.recognition import recognise
 from minisbert.data.sources import (
     NLI_ARCHIVES,
@@ -86,12 +86,8 @@ def class_rows(sources: Sources) -> tuple[dict[str, list[Row]], Notes, tuple[str
     The label of a row is the number of its class. NLI's are numbered as in ``NLI_LABELS``, others in sorted order.
     """
     rows, notes = labelled_rows(sources, NLI)
-    named = [*rows["train"]]
-    for split in ("dev", "test"):
-        if sources.named()[split] is None:  # held out of them, or SNLI's
-            named += rows[split]
     try:
-        classes = class_names(row.label for row in named)
+        classes = class_names(row.label for row in naming_rows(rows, sources))
     except ValueError as error:
         raise InputError(f"{notes['train']}: {error}") from error
     if len(classes) < 2:
@@ -99,11 +95,42 @@ def class_rows(sources: Sources) -> tuple[dict[str, list[Row]], Notes, tuple[str
     numbers = {name: i for i, name in enumerate(classes)}
     for split, some in rows.items():
         for row in some:
-            if row.label not in numbers:
-                message = f"the class {one_line(row.label)} is not one of {', '.join(classes)}, as in the training rows"
-                raise InputError(f"{split} {notes[split]}, line {row.line}: {message}")
+            check_known(row, [row.label], classes, f"{split} {notes[split]}")
         rows[split] = [replace(row, label=numbers[row.label]) for row in some]
     return rows, notes, classes
+
+
+def multilabel_rows(sources: Sources) -> tuple[dict[str, list[Row]], Notes, tuple[str, ...]]:
+    """Pairs of which each has any number of labels. A row's label is a 1 or 0 for each of the names, also given."""
+    rows, notes = labelled_rows(sources, MULTILABEL)
+    names = {name for row in naming_rows(rows, sources) for name in row.label}
+    if len(names) < 2:
+        raise InputError(f"{notes['train']}: two labels or more are needed, not {one_line(sorted(names))}")
+    order = int if all(map(str.isdecimal, names)) else str
+    labels = tuple(sorted(names, key=order))
+    for split, some in rows.items():
+        if split != "train":
+            check_labels(some, f"{split} {notes[split]}")
+        for row in some:
+            check_known(row, row.label, labels, f"{split} {notes[split]}")
+        rows[split] = [replace(row, label=[int(name in row.label) for name in labels]) for row in some]
+    return rows, notes, labels
+
+
+def naming_rows(rows: dict[str, list[Row]], sources: Sources) -> list[Row]:
+    """The rows that say which classes or labels there are: of training, and what is held out of them, or SNLI's."""
+    named = [*rows["train"]]
+    for split in ("dev", "test"):
+        if sources.named()[split] is None:
+            named += rows[split]
+    return named
+
+
+def check_known(row: Row, found: Iterable[str], known: Sequence[str], source: str) -> None:
+    for name in found:
+        if name not in known:
+            message = f"the class {one_line(name)} is not one of {', '.join(known)}, as in the training rows"
+            raise InputError(f"{source}, line {row.line}: {message}")
 
 
 def labelled_rows(sources: Sources, form: Format) -> tuple[dict[str, list[Row]], Notes]:

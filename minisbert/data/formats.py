@@ -102,6 +102,7 @@ class Format:
 
 SCORED = Format("scored pairs", "stsb", "scored pairs (score, sentence1, sentence2)", SCORE_NAMES + LABEL_NAMES)
 LABELLED = Format("labelled pairs", "quora", "labels (0 or 1, sentence1, sentence2)", LABEL_NAMES + SCORE_NAMES)
+MULTILABEL = Format("multi-label pairs", None, "labels (labels, sentence1, sentence2)", ("labels", *LABEL_NAMES))
 NLI = Format("NLI", "snli", "classes, such as NLI's (gold_label, sentence1, sentence2)", LABEL_NAMES)
 PAIRS = Format("pairs", "snli", "pairs or triplets (anchor, positive, negatives), or NLI rows")
 SENTENCES = Format("sentences", None, "plain texts (.txt, or .jsonl or .csv with a text)")
@@ -159,6 +160,22 @@ def parse_class(value: Any, texts: Sequence[str]) -> str | None:
     if isinstance(value, list | dict | bool | type(None)) or value == "" or (label is not None and label % 1):
         raise ValueError(f"the label {one_line(value)} is not one class")
     return str(value)
+
+
+def parse_labels(value: Any) -> tuple[str, ...]:
+    """The labels of a pair: a list of names, a cell with commas between them, or a 0 or 1 for each label.
+
+    ``parse_labels("rude, spam") = ("rude", "spam")``, ``parse_labels([1, 0, 1]) = ("0", "2")``.
+    """
+    if isinstance(value, str):
+        value = [name.strip() for name in value.split(",") if name.strip()]
+    if not isinstance(value, list):
+        raise ValueError(f"the labels {one_line(value)} are not a list")
+    if all(isinstance(one, str) for one in value):
+        return tuple(value)
+    if not {number(one) for one in value} <= {0, 1}:
+        raise ValueError(f"the labels {one_line(value)} are neither names nor a 0 or 1 for each label")
+    return tuple(str(place) for place, one in enumerate(value) if one)
 
 
 def class_names(labels: Iterable[str]) -> tuple[str, ...]:

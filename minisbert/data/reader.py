@@ -10,6 +10,7 @@ from typing import Any
 from minisbert.core import InputError, one_line
 from minisbert.data.formats import (
     LABELLED,
+    MULTILABEL,
     NLI,
     SCORED,
     SENTENCES,
@@ -21,6 +22,7 @@ from minisbert.data.formats import (
     mostly_numbers,
     parse_class,
     parse_label,
+    parse_labels,
     parse_score,
 )
 from minisbert.data.rows import Rows
@@ -214,6 +216,8 @@ class RowReader:
                 raise ValueError("an empty sentence")
         elif self.form is LABELLED:
             label = parse_label(label)
+        elif self.form is MULTILABEL:
+            label = parse_labels(label)
         else:
             label = parse_class(label, names[1:])
         return Row((first, second), label, line)

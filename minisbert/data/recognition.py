@@ -10,6 +10,7 @@ from minisbert.core import InputError
 from minisbert.data.formats import (
     ANCHORS,
     LABELLED,
+    MULTILABEL,
     NLI,
     NLI_LABELS,
     PAIRS,
@@ -65,6 +66,9 @@ def by_names(path: str | Path, names: list[str], values: dict[str, Sequence[Any]
     columns = SCORED.columns(names)
     if columns and columns[0] in SCORE_NAMES and "gold_label" not in names:
         return SCORED
+    columns = MULTILABEL.columns(names)
+    if columns and columns[0] == "labels":
+        return MULTILABEL
     columns = LABELLED.columns(names)
     if columns:
         return format_of_labels(values.get(columns[0], ()), columns[1:])
@@ -78,6 +82,8 @@ def by_names(path: str | Path, names: list[str], values: dict[str, Sequence[Any]
 
 
 def format_of_labels(labels: Sequence[Any], texts: Sequence[str]) -> Format:
+    if any(isinstance(label, list) for label in labels):
+        return MULTILABEL
     numbers = [number(label) for label in labels]
     if list(texts) == ["premise", "hypothesis"] and set(numbers) <= {0, 1, 2, -1}:
         return NLI
@@ -95,6 +101,8 @@ def by_values(sample: Sequence[Any]) -> Format:
     if not rows or len(rows[0]) < 2:
         raise InputError("rows of two columns or more are needed, or a .txt with one text per line")
     columns = list(zip(*rows, strict=True))
+    if any(isinstance(label, list) for label in columns[0]):
+        return MULTILABEL
     if set(columns[0]) & set(NLI_LABELS):
         return NLI
     if len(columns) == 2 or not any(map(mostly_numbers, columns)):

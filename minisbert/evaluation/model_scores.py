@@ -77,8 +77,8 @@ def pair_scores(model: PairModel, rows: Sequence[Row], loss: Loss | None = None)
     found = model.scores([row.sentence1 for row in rows], [row.sentence2 for row in rows], show_progress_bar=True)
     if model.task == "regression":
         scores = correlate("the head's scores against people's (a lower --head-lr may help)", found, rows)
-    elif model.task == "binary":
-        scores = binary_scores(found, labels_of(rows), threshold=0.5)
+    elif model.task in ("binary", "labels"):  # with several labels, each is a decision
+        scores = binary_scores(found.ravel(), labels_of(rows).ravel(), threshold=0.5)
     else:
         scores = {"accuracy": accuracy(found.argmax(axis=1), labels_of(rows))}
     if loss:

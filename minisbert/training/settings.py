@@ -10,9 +10,9 @@ from minisbert.training.schedules import SCHEDULES
 
 HEADS_ON_SCORES = ("cross-encoder", "siamese", "cross-attention")
 HEADS_ON_LABELS = ("softmax", "binary")
-RERANKERS = ("cross-encoder-binary", "cross-encoder-ranking")
-JOINT = ("cross-encoder", "cross-encoder-binary", "cross-encoder-ranking")  # both texts in one input
-HEADS = HEADS_ON_SCORES + HEADS_ON_LABELS + RERANKERS
+CROSS_ENCODERS_ON_LABELS = ("cross-encoder-binary", "cross-encoder-ranking", "cross-encoder-multilabel")
+JOINT = ("cross-encoder", *CROSS_ENCODERS_ON_LABELS)  # both texts in one input
+HEADS = HEADS_ON_SCORES + HEADS_ON_LABELS + CROSS_ENCODERS_ON_LABELS
 PAIRS = ("contrastive", "triplet")
 SCORED = ("cosine", "cosent")
 RANKED, TRIPLET, ATTENDING = ("cosent",), ("triplet",), ("cross-attention",)
@@ -34,7 +34,7 @@ def without(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 POOLED = without(TOKEN_HEADS + SPARSE + LATE + MASKED)
-SCALED = without(HEADS_ON_LABELS + RERANKERS + ("contrastive",))  # they read scores
+SCALED = without(HEADS_ON_LABELS + CROSS_ENCODERS_ON_LABELS + ("contrastive",))  # they read scores
 SEARCHED = without(TOKEN_HEADS)  # their models have vectors of single texts
 SHUFFLED = without(UNIQUE)
 COMPARING = UNIQUE + RANKED  # their loss compares the rows of a batch

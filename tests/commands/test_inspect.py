@@ -90,6 +90,7 @@ READERS = {
     "cosine": datasets.scored_rows,
     "contrastive": datasets.duplicate_rows,
     "softmax": datasets.class_rows,
+    "cross-encoder-multilabel": datasets.multilabel_rows,
     "mnr": datasets.triplet_rows,
     "simcse": datasets.sentence_rows,
 }

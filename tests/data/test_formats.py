@@ -6,7 +6,7 @@ import re
 import pytest
 
 from minisbert.core import InputError
-from minisbert.data.formats import LABELLED, NLI, PAIRS, SCORED, SENTENCES, Format, Row
+from minisbert.data.formats import LABELLED, MULTILABEL, NLI, PAIRS, SCORED, SENTENCES, Format, Row
 from minisbert.data.recognition import recognise
 from minisbert.data.sources import load_scored_pairs, read_file
 
@@ -256,6 +256,15 @@ NAMED = [  # format, ending, rows, columns that are named as not read, content
     (NLI, ".csv", [Row(("a", "b"), NEUTRAL)], [], "premise,hypothesis,label\na,b,1\n"),  # Hugging Face's order
     (NLI, ".jsonl", [Row(("a", "b"), ENTAILMENT)], [], '{"premise": "a", "hypothesis": "b", "label": 0}'),
     (NLI, ".csv", [Row(("a", "b"), "refund")], [], "sentence1,sentence2,label\na,b,refund\n"),
+    (
+        MULTILABEL,
+        ".csv",
+        [Row(("a", "b"), ("x", "y")), Row(("c", "d"), ())],
+        [],
+        'text1,text2,labels\na,b,"x,y"\nc,d,\n',
+    ),
+    (MULTILABEL, ".jsonl", [Row(("a", "b"), ("0", "2"))], [], '{"label": [1, 0, 1.0], "text1": "a", "text2": "b"}'),
+    (MULTILABEL, ".jsonl", [Row(("a", "b"), ("x",))], [], '[["x"], "a", "b"]'),
     (PAIRS, ".tsv", [PAIR], ["title"], "title\tquery\tpassage\nx\ta cat\tb, dog\n"),
     *[
         (PAIRS, ".csv", [Row(("a", "p", "n"))], [], f"{name},query,pos\nn,a,p\n")
@@ -323,6 +332,13 @@ def test_scores_that_are_no_numbers_never_make_triplets(write, cell):
         (SCORED, ".tsv", "a cat\ta dog\t4\nb\tc\t3\n", "column 3 holds numbers: give --columns 3,1,2"),
         (NLI, ".csv", "premise,hypothesis,label\na,b,7\n", "line 2: the label '7' is not 0, 1 or 2"),
         (NLI, ".jsonl", '{"sentence1": "a", "sentence2": "b", "label": [0, 1]}', "line 1: .* is not one class"),
+        (
+            MULTILABEL,
+            ".jsonl",
+            '{"labels": [0, 2], "text1": "a", "text2": "b"}',
+            "line 1: .* nor a 0 or 1",
+        ),
+        (MULTILABEL, ".jsonl", '{"label": {"x": 1}, "text1": "a", "text2": "b"}', "line 1: .* are not a list"),
         (PAIRS, ".csv", "a;b\nc;d\n", "1 column; anchor and positive are needed, separated by tabs or commas"),
     ],
 )

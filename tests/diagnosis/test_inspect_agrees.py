@@ -13,6 +13,7 @@ from tests.commands.test_inspect import train_on
 
 HEADERS = ("", "score,sentence1,sentence2", "label,sentence1,sentence2", "id,question1,question2,is_duplicate")
 HEADERS += (
+    "labels,sentence1,sentence2",
     "anchor,positive",
     "query,answer",
     "anchor,positive,negative",
@@ -46,13 +47,16 @@ def tables(draw) -> list[str]:
 
 @st.composite
 def json_lines(draw) -> list[str]:
-    keys = draw(st.sampled_from([HEADERS[1], HEADERS[4], HEADERS[6], "gold_label,sentence1,sentence2", "text", ""]))
+    keys = draw(st.sampled_from([HEADERS[1], *HEADERS[4:8:2], "gold_label,sentence1,sentence2", "text", ""]))
     plain = draw(st.booleans())
     lines = []
     for i in range(draw(st.integers(1, 25))):
         texts = [f"cat {i} {j}" if plain else draw(TEXT) for j in range(draw(st.integers(2, 3)) if not keys else 9)]
         if keys.startswith("gold"):
             texts[0] = ("neutral", "entailment", "contradiction", "-")[i % 4]
+        if keys.startswith("labels"):
+            labels = [["x"], ["x", "y"], [], [1, 0], "x", 1]
+            texts[0] = draw(st.sampled_from(labels[:2] if plain else labels))
         lines.append(json.dumps(dict(zip(keys.split(","), texts, strict=False)) if keys else texts))
     return lines
 

@@ -58,8 +58,8 @@ def test_the_promised_recipes_and_objectives():
     promised += "sbert-regression sbert-triplet simcse-unsupervised simcse-nt-xent simcse-supervised from-nothing"
     assert promised.split() == RECIPES
     promised = "cosine cosent cross-encoder siamese cross-attention softmax binary cross-encoder-binary "
-    promised += "cross-encoder-ranking contrastive triplet mnr simcse simcse-supervised splade late-interaction "
-    promised += "distillation mlm"
+    promised += "cross-encoder-ranking cross-encoder-multilabel contrastive triplet mnr simcse simcse-supervised "
+    promised += "splade late-interaction distillation mlm"
     assert [*MAKERS] == promised.split() == [*OBJECTIVES]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from minisbert.data.formats import LABELLED, NLI, PAIRS, SCORED, Format, Row
+from minisbert.data.formats import LABELLED, MULTILABEL, NLI, PAIRS, SCORED, Format, Row
 from minisbert.diagnosis.inspect.findings import Findings
 from minisbert.diagnosis.inspect.text_checks import TokenLengths, normalised, text_hash
 from minisbert.models.tokenizer import Tokenizer
@@ -28,7 +28,8 @@ class InspectedFile:
         self.form: Format | None = None
         self.width = 0  # texts of a row
         self.lines, self.labels = array("Q"), array("d")
-        self.classes: dict[str, int] = {}  # their numbers, which are the labels of NLI rows
+        # names with their numbers, which are the labels of NLI rows; a multi-label row's label is how many it has
+        self.classes: dict[str, int] = {}
         self.exact, self.pairs, self.normal = array("Q"), array("Q"), array("Q")  # hashes of rows
         self.texts = array("Q")  # hashes of the texts
 
@@ -50,6 +51,9 @@ class InspectedFile:
         self.lines.append(row.line)
         if self.form is NLI:
             self.labels.append(self.classes.setdefault(row.label, len(self.classes)))
+        elif self.form is MULTILABEL:
+            self.labels.append(len(row.label))
+            self.classes.update(dict.fromkeys(row.label, 0))
         elif row.label is not None:
             self.labels.append(row.label)
         pair = row.texts[:2]

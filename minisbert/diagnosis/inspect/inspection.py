@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from minisbert.core import InputError
-from minisbert.data.formats import LABELLED, NLI, PAIRS, SCORED, SENTENCES, Format, class_names
+from minisbert.data.formats import LABELLED, MULTILABEL, NLI, PAIRS, SCORED, SENTENCES, Format, class_names
 from minisbert.data.reader import RowReader
 from minisbert.data.recognition import recognise
 from minisbert.data.splits import hold_out
@@ -25,6 +25,7 @@ RECOMMENDED = {
     SCORED: ("cosine", (SCORED,)),
     LABELLED: ("contrastive", (LABELLED,)),
     NLI: ("softmax", (NLI,)),
+    MULTILABEL: ("cross-encoder-multilabel", (MULTILABEL,)),
     PAIRS: ("mnr", (SCORED, PAIRS)),
     SENTENCES: ("simcse", (SCORED, PAIRS)),
 }
@@ -74,6 +75,8 @@ def judge(found: InspectedFile) -> None:
         judge_scores(found)
     if found.form in (LABELLED, NLI):
         judge_classes(found)
+    if found.form is MULTILABEL and len(found.classes) < 2:
+        found.findings.add("constant-label", int(found.lines[0]), ", ".join(found.classes))
     for i, j in repeats(found.exact):
         found.findings.add("duplicates", f"line {found.lines[i]}, as line {found.lines[j]}")
 
@@ -177,7 +180,7 @@ def judge_format(first: InspectedFile, later: InspectedFile) -> None:
 def judge_held_out(files: Sequence[InspectedFile]) -> None:
     """Whether a run can hold rows of the first file out if dev and test have no files."""
     first, missing = files[0], ("dev", "test")[len(files) - 1 :]
-    if first.form not in (LABELLED, NLI) or not first.lines:
+    if first.form not in (LABELLED, NLI, MULTILABEL) or not first.lines:
         return
     try:
         _, held_out = hold_out(range(len(first.lines)), missing, SEED, key=first.pairs.__getitem__)
@@ -185,7 +188,7 @@ def judge_held_out(files: Sequence[InspectedFile]) -> None:
         first.findings.add("too-few", f"{len(first.lines):,} rows")
         return
     for rows in held_out.values():
-        if first.form is LABELLED and not any(first.labels[row] for row in rows):
+        if first.form is not NLI and not any(first.labels[row] for row in rows):
             first.findings.add("too-few", "a share that is held out would have no label 1")
             return
 

@@ -11,7 +11,7 @@ from minisbert.architectures.relatives import CLASSIFIERS
 from minisbert.core import InputError, losses
 from minisbert.core.bert import Bert
 from minisbert.core.heads import ConcatHead, CrossHead, Head, JointHead, siamese
-from minisbert.data.datasets import Notes, class_rows, duplicate_rows, scored_rows, triplet_rows
+from minisbert.data.datasets import Notes, class_rows, duplicate_rows, multilabel_rows, scored_rows, triplet_rows
 from minisbert.data.sources import load_scored_pairs, note
 from minisbert.data.splits import hold_out
 from minisbert.evaluation.model_scores import Loss, Scores, pair_scores, vector_scores
@@ -85,19 +85,19 @@ class ScoreRegression(PairObjective):
         return CrossHead(encoder.bert.config.hidden_size, options.variant, dropout=options.head_dropout)
 
 
-def joint_head(options: RunSettings, encoder: SentenceEncoder) -> JointHead:
+def joint_head(options: RunSettings, encoder: SentenceEncoder, outputs: int = 1) -> JointHead:
     """The head of a cross-encoder, which gets both sentences in one input and reads [CLS]."""
     if options.pooler_head:
-        return pooler_head(encoder.bert, options.head_dropout)
-    return JointHead(encoder.bert.config.hidden_size, dropout=options.head_dropout)
+        return pooler_head(encoder.bert, options.head_dropout, outputs)
+    return JointHead(encoder.bert.config.hidden_size, outputs=outputs, dropout=options.head_dropout)
 
 
-def pooler_head(bert: Bert, dropout: float) -> ClassifierHead:
+def pooler_head(bert: Bert, dropout: float, outputs: int) -> ClassifierHead:
     """The head of ``--pooler-head``, into which the encoder's pooler moves if it has one."""
     family = bert.config.model_type
     if family not in CLASSIFIERS:
         raise InputError(f"--pooler-head is for {', '.join(CLASSIFIERS)}, not for {family}")
-    head = ClassifierHead(bert.config.hidden_size, dropout, between=CLASSIFIERS[family][-1])
+    head = ClassifierHead(bert.config.hidden_size, dropout, outputs, between=CLASSIFIERS[family][-1])
     if bert.pooler is not None:
         head.mlp[0], bert.pooler = bert.pooler, None
     return head
@@ -152,6 +152,27 @@ class Softmax(PairObjective):
     def evaluate(self, split: str) -> Scores:
         stsb = vector_scores(self.encoder, self.stsb[split])["spearman"]
         return super().evaluate(split) | {"stsb_spearman": stsb}
+
+
+class MultiLabel(PairObjective):
+    """Binary cross-entropy of each label that a pair may have, both texts in one input.
+
+    ``f1``, ``precision`` and ``recall`` are those of all decisions, a pair's about each label.
+    """
+
+    best, task = "f1", "labels"
+
+    def __init__(self, options: RunSettings, encoder: SentenceEncoder):
+        rows, notes, self.labels = multilabel_rows(sources_of(options))
+        super().__init__(options, encoder, rows, notes, [row.label for row in rows["train"]])
+
+    def make_head(self, options: RunSettings, encoder: SentenceEncoder) -> nn.Module:
+        return joint_head(options, encoder, len(self.labels))
+
+    @staticmethod
+    def formula(logits: Tensor, target: Tensor) -> Tensor:
+        """The mean over pairs and labels, (B, C) each."""
+        return more_losses.binary_cross_entropy_loss(logits.flatten(), target.flatten())
 
 
 # ----------------------------------------------------------------------------------------- rerankers

@@ -1,7 +1,8 @@
 """The objectives by name: which rows a run reads, what reads their vectors, and which loss they give.
 
 scored pairs     cosine, cosent (vectors), cross-encoder, siamese, cross-attention (heads)
-labelled pairs   softmax (NLI: three classes), binary, contrastive, cross-encoder-binary (duplicate, relevant, or not)
+labelled pairs   softmax (NLI: three classes), binary, contrastive, cross-encoder-binary (duplicate, relevant, or not),
+                 cross-encoder-multilabel (several labels of a pair)
 triplets         triplet, mnr, simcse-supervised, cross-encoder-ranking; splade (a SparseEncoder's), late-interaction
                  (a MultiVectorEncoder's)
 sentences        simcse; distillation, also of translations and of triplets; mlm (a MaskedLanguageModel's)
@@ -18,7 +19,14 @@ from minisbert.training.objectives import encoders
 from minisbert.training.objectives.base import Objective
 from minisbert.training.objectives.late_interaction import LateInteraction
 from minisbert.training.objectives.masked import MaskedWords
-from minisbert.training.objectives.pairs import BinaryReranker, Duplicates, RankingReranker, ScoreRegression, Softmax
+from minisbert.training.objectives.pairs import (
+    BinaryReranker,
+    Duplicates,
+    MultiLabel,
+    RankingReranker,
+    ScoreRegression,
+    Softmax,
+)
 from minisbert.training.objectives.teachers import distillation
 from minisbert.training.settings import NESTED, RunSettings, reads
 
@@ -32,6 +40,7 @@ MAKERS: dict[str, Callable[[RunSettings, SentenceEncoder], Objective]] = {
     "binary": Duplicates,
     "cross-encoder-binary": BinaryReranker,
     "cross-encoder-ranking": RankingReranker,
+    "cross-encoder-multilabel": MultiLabel,
     "contrastive": encoders.Contrastive,
     "triplet": encoders.TripletMargin,
     "mnr": encoders.Ranking,
