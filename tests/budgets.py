@@ -18,23 +18,23 @@ BUDGETS = {
     "folder": 1369,
     "models": 3034,
     "compiled": 621,
-    "data": 1505,
+    "data": 1559,
     "evaluation": 1108,
-    "training": 2991,
+    "training": 3021,
     "corpus": 813,
-    "diagnosis": 2309,
+    "diagnosis": 2316,
     "serving": 538,
     "integrations": 308,
     "commands": 2354,
 }
-PACKAGE_LINES = 21_519  # goal: 15,000
-TEST_LINES = 31_437  # goal: 26,000
-RAISES = 375  # of InputError and ValueError, in the whole package
+PACKAGE_LINES = 21_610  # goal: 15,000
+TEST_LINES = 31_488  # goal: 26,000
+RAISES = 376  # of InputError and ValueError, in the whole package
 FILE_LINES, FUNCTION_LINES = 250, 60
 DENSITY = {  # per 1,000 lines outside core/ that are not blank; goals: 15, 12, 75
     "conditional expressions": 12.6,
-    "starred expressions": 10.5,
-    "imports": 104.1,
+    "starred expressions": 10.6,
+    "imports": 103.7,
 }
 NODES = {
     "conditional expressions": ast.IfExp,

@@ -169,11 +169,9 @@ def parse_labels(value: Any) -> tuple[str, ...]:
     """
     if isinstance(value, str):
         value = [name.strip() for name in value.split(",") if name.strip()]
-    if not isinstance(value, list):
-        raise ValueError(f"the labels {one_line(value)} are not a list")
-    if all(isinstance(one, str) for one in value):
+    if isinstance(value, list) and all(isinstance(one, str) for one in value):
         return tuple(value)
-    if not {number(one) for one in value} <= {0, 1}:
+    if not isinstance(value, list) or not {number(one) for one in value} <= {0, 1}:
         raise ValueError(f"the labels {one_line(value)} are neither names nor a 0 or 1 for each label")
     return tuple(str(place) for place, one in enumerate(value) if one)
 

@@ -338,7 +338,7 @@ def test_scores_that_are_no_numbers_never_make_triplets(write, cell):
             '{"labels": [0, 2], "text1": "a", "text2": "b"}',
             "line 1: .* nor a 0 or 1",
         ),
-        (MULTILABEL, ".jsonl", '{"label": {"x": 1}, "text1": "a", "text2": "b"}', "line 1: .* are not a list"),
+        (MULTILABEL, ".jsonl", '{"label": {"x": 1}, "text1": "a", "text2": "b"}', "line 1: .* are neither names"),
         (PAIRS, ".csv", "a;b\nc;d\n", "1 column; anchor and positive are needed, separated by tabs or commas"),
     ],
 )
