@@ -14,7 +14,7 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from torch import Tensor, nn
 
-from lessons.search import bm25, fusion
+from lessons.search import bm25, fusion, graph
 from minisbert.architectures.relatives import FAMILIES
 from minisbert.core import bert, data, loop, read_json, tokenizer
 from minisbert.core.weights import read_safetensors
@@ -398,3 +398,23 @@ def reciprocal_ranks() -> Iterator[Comparison]:
     for k in (60, 1):
         expected = 1 / (k + np.array(RANKS, dtype=np.float64))
         yield same(f"reciprocal ranks, k {k}", fusion.reciprocal_ranks(np.array(SCORES), k), expected)
+
+
+@check
+def walks() -> Iterator[Comparison]:
+    """Every node linked to every other, and a ring that leads to all: the best by torch. Two hills: by hand."""
+    vectors, query = normal(20, 6).detach(), normal(6, seed=1).detach()
+    best = (vectors @ query).sort(descending=True).indices.tolist()
+    arrays = vectors.numpy(), query.numpy()
+    everywhere = [[other for other in range(20) if other != node] for node in range(20)]
+    ring = [[(node + 1) % 20, (node - 1) % 20] for node in range(20)]
+    for name, links, width in (("all links", everywhere, 5), ("a ring, width 20", ring, 20)):
+        nodes, read = graph.walk(arrays[0], links, arrays[1], 3, width)
+        yield same(f"{name}: nodes", padded(nodes, 20), padded(best[:width], 20))
+        yield same(f"{name}: read", [read], [20])
+    hills, one = np.array([[5.0], [3.0], [1.0], [4.0], [9.0]]), np.array([1.0])
+    line = [[1], [0, 2], [1, 3], [2, 4], [3]]
+    for width, best, count in ((1, [0], 2), (2, [0, 1], 3), (3, [4, 0, 3], 5)):  # by hand
+        nodes, read = graph.walk(hills, line, one, 0, width)
+        yield same(f"hills, width {width}: nodes", padded(nodes, 5), padded(best, 5))
+        yield same(f"hills, width {width}: read", [read], [count])

@@ -1,11 +1,11 @@
-"""Hand examples and traps of lesson 19: BM25."""
+"""Hand examples and traps of lessons 19, 23 and 24: BM25, reciprocal ranks, a walk through a graph."""
 
 import math
 
 import numpy as np
 
 from lessons.grader.cases import case, example, trap
-from lessons.search import bm25, fusion
+from lessons.search import bm25, fusion, graph
 
 LN2 = math.log(2)
 
@@ -63,3 +63,52 @@ def _():
     yield case("each query by itself", doubles([1 / 61, 1 / 62], [1 / 62, 1 / 61]), ranks, two)
     whole = np.array([[7, 9, 8]])
     yield case("whole numbers", doubles([1 / 63, 1 / 61, 1 / 62]), ranks, whole)
+
+
+@example("graph.walk")
+def _():
+    line, one = doubles([1.0], [2.0], [3.0], [4.0]), np.array([1.0])
+    links = [[1], [0, 2], [1, 3], [2]]
+    yield case("1 - 2 - 3 - 4, width 2", ([3, 2], 4), graph.walk, line, links, one, 0, 2)
+    # from 9 on node 1 only 8 is better than the 7 of node 2: width 1 does not go on to it
+    peak = doubles([5.0], [9.0], [7.0], [8.0])
+    yield case("5 - 9 - 7 - 8, width 1", ([1], 3), graph.walk, peak, links, one, 0, 1)
+
+
+@trap("graph.walk")
+def _():
+    one = np.array([1.0])
+    hills = doubles([5.0], [3.0], [1.0], [4.0], [9.0])
+    links = [[1], [0, 2], [1, 3], [2, 4], [3]]
+    yield case("width 1 stays on its hill", ([0], 2), graph.walk, hills, links, one, 0, 1)
+    yield case("width 2 ends in the valley", ([0, 1], 3), graph.walk, hills, links, one, 0, 2)
+    yield case("width 3 comes over it", ([4, 0, 3], 5), graph.walk, hills, links, one, 0, 3)
+    yield case("width 9, five nodes", ([4, 0, 3, 1, 2], 5), graph.walk, hills, links, one, 0, 9)
+    yield case("a start in the middle", ([4, 3], 4), graph.walk, hills, links, one, 2, 2)
+    ring = [[1, 4], [2, 0], [3, 1], [4, 2], [0, 3]]
+    yield case("a ring, met from both sides", ([4, 0, 3], 5), graph.walk, hills, ring, one, 1, 3)
+    yield case(
+        "equal scores, by number",
+        ([1, 2, 3], 4),
+        graph.walk,
+        doubles([0.0], *[[2.0]] * 3),
+        [[3, 2, 1]] + [[0]] * 3,
+        one,
+        0,
+        3,
+    )
+    yield case("no links", ([1], 1), graph.walk, hills, [[]] * 5, one, 1, 4)
+    yield case("what no link leads to", ([0, 1], 2), graph.walk, hills, [[1], [0], [3], [4], [2]], one, 0, 3)
+    yield case(
+        "products below 0",
+        ([0, 1], 4),
+        graph.walk,
+        doubles([-1.0], [-2.0], [-3.0], [-4.0]),
+        [[1, 2, 3], [], [], []],
+        one,
+        0,
+        2,
+    )
+    plane = doubles([1.0, 0.0], [0.6, 0.8], [0.0, 1.0])
+    by_name = {0: [1], 1: [0, 2], 2: [1]}
+    yield case("two dimensions, links by number", ([1, 2], 3), graph.walk, plane, by_name, np.array([0.5, 0.9]), 0, 2)

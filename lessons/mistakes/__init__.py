@@ -1,8 +1,9 @@
 """The catalogue of known mistakes, ``MISTAKES``: those of the forward pass, which the package names, and all others.
 
 ``compression`` (int8, bits), ``distillation``, ``forward`` (what vectors do not show), ``heads``, ``late`` (MaxSim),
-``lexical`` (BM25), ``losses``, ``pipeline`` (text, names, batches, search), ``retrieval``, ``scores`` (metrics) and
-``training`` fill it, beside ``minisbert/diagnosis/mistakes``. ``planted`` puts a mistake into the running package.
+``lexical`` (BM25), ``losses``, ``pipeline`` (text, names, batches, search), ``retrieval``, ``scores`` (metrics),
+``training`` and ``walks`` (an index) fill it, beside ``minisbert/diagnosis/mistakes``. ``planted`` puts a mistake into
+the running package.
 """
 
 from lessons.mistakes import (
@@ -17,6 +18,7 @@ from lessons.mistakes import (
     retrieval,
     scores,
     training,
+    walks,
 )
 from minisbert.diagnosis.mistakes import MISTAKES, bert, modern, planted, pooling
 
@@ -37,4 +39,5 @@ __all__ = [
     "retrieval",
     "scores",
     "training",
+    "walks",
 ]

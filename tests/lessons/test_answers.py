@@ -269,6 +269,22 @@ return result
 == fusion.reciprocal_ranks
 places = (-scores).argsort(axis=1, kind="stable").argsort(axis=1)
 return 1 / (k + 1.0 + places)
+== graph.walk
+scores = {start: float(vectors[start] @ query)}
+waiting, found = [start], [start]
+key = lambda node: (-scores[node], node)
+while waiting:
+    node = waiting.pop(0)
+    if len(found) == width and scores[node] < scores[found[-1]]:
+        break
+    for other in links[node]:
+        if other in scores:
+            continue
+        scores[other] = float(vectors[other] @ query)
+        if len(found) < width or scores[other] > scores[found[-1]]:
+            waiting = sorted([*waiting, other], key=key)
+            found = sorted([*found, other], key=key)[:width]
+return found, len(scores)
 == fusion.reciprocal_ranks: one document at a time
 result = np.zeros(scores.shape)
 for q, row in enumerate(scores):
@@ -409,6 +425,30 @@ MISTAKEN = [  # what is changed in the right answer
     ("bm25.bm25_scores", "query words once", "in query:", "in sorted(set(query)):"),
     ("bm25.bm25_scores", "(k1 + 1) in the numerator", "idf * tf /", "idf * tf * (k1 + 1) /"),
     ("bm25.bm25_scores", "occurrences counted as documents", "sum(word in document", "sum(document.count(word)"),
+    (
+        "graph.walk",
+        "walk without an end",
+        "len(found) == width and scores[node]",
+        "False and scores[node]",
+        "if len(found) < width or scores[other] > scores[found[-1]]:",
+        "if True:",
+    ),
+    (
+        "graph.walk",
+        "the walk ends on the first hill",
+        "len(found) == width and scores[node] < scores[found[-1]]",
+        "scores[node] < scores[found[0]]",
+    ),
+    (
+        "graph.walk",
+        "the walk goes downhill",
+        "(-scores[node], node)",
+        "(scores[node], node)",
+        "scores[other] >",
+        "scores[other] <",
+        "scores[node] <",
+        "scores[node] >",
+    ),
     ("late_interaction.max_sim", "sides exchanged", "amax(-1)", "amax(0)"),
     ("rotary.rotate", "sign of the second half forgotten", "-second", "second"),
     ("qwen3.rms_norm", "sum of squares", "mean(-1", "sum(-1"),
