@@ -418,3 +418,7 @@ def walks() -> Iterator[Comparison]:
         nodes, read = graph.walk(hills, line, one, 0, width)
         yield same(f"hills, width {width}: nodes", padded(nodes, 5), padded(best, 5))
         yield same(f"hills, width {width}: read", [read], [count])
+    fork, links = np.array([[5.0], [6.0], [5.5], [9.0], [1.0]]), [[1, 2], [3], [4], [], []]
+    nodes, read = graph.walk(fork, links, one, 0, 2)  # by hand: 9 is found by way of 6, so nobody visits 5.5
+    yield same("a fork: nodes", padded(nodes, 5), padded([3, 1], 5))
+    yield same("a fork: read", [read], [4])

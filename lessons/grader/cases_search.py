@@ -97,6 +97,8 @@ def _():
         0,
         3,
     )
+    fork = doubles([5.0], [6.0], [5.5], [9.0], [1.0])
+    yield case("the better way first", ([3, 1], 4), graph.walk, fork, [[1, 2], [3], [4], [], []], one, 0, 2)
     yield case("no links", ([1], 1), graph.walk, hills, [[]] * 5, one, 1, 4)
     yield case("what no link leads to", ([0, 1], 2), graph.walk, hills, [[1], [0], [3], [4], [2]], one, 0, 3)
     yield case(
