@@ -399,8 +399,9 @@ guess.answer("about 0.8")
 #
 # ## Break it
 #
-# The trap of *Shapes*. A dense layer returns (N, 1), and our y is (N,). Forget `squeeze(1)`, and the error is (4, 4):
-# each prediction minus each y. No error message; the loss is a number, and it falls. Guess what the line will say.
+# The trap of *Shapes*. A **dense layer**, x times a matrix plus a bias, returns (N, 1) here, and our y is (N,). Forget
+# `squeeze(1)`, and the error is (4, 4): each prediction minus each y. No error message; the loss is a number, and it
+# falls. Guess what the line will say.
 
 # %%
 w, b = (torch.nn.Parameter(torch.zeros((), dtype=torch.float64)) for _ in range(2))

@@ -48,8 +48,9 @@ print(f"{path.stat().st_size:,} bytes")
 # A tensor (R, C) of float32 at `begin` has its element (r, c) at byte 8 + n + begin + 4 * (r * C + c).
 #
 # The legend, as in `core/bert.py`: `V` vocabulary, `D` width, `F` feed-forward width, `L` layers; here also `P`, the
-# rows of the position table. What LayerNorm, attention and feed-forward are, lessons 04 to 06 say; their query, key and
-# value are dense layers. Counted by hand, a BERT has
+# rows of the position table. What LayerNorm, attention and feed-forward are, lessons 04 to 06 say; their query, key
+# and value are dense layers, x times a matrix plus a bias. So is the **pooler**, which makes one vector of the first
+# token's and which hardly any sentence encoder uses. Counted by hand, a BERT has
 #
 #     embeddings      (V + P + 2) * D  +  2 D                three tables and a LayerNorm
 #     attention       L * (4 * (D * D + D)  +  2 D)          query, key, value, output; a LayerNorm

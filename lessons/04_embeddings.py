@@ -14,6 +14,7 @@ from course import figure, heatmap, largest_difference, predict
 from lessons.mistakes import MISTAKES, planted
 from minisbert.core import bert
 from minisbert.core.encoder import SentenceEncoder
+from minisbert.diagnosis.mistakes.planting import Mistake
 from minisbert.system.assets import ensure
 
 encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
@@ -99,6 +100,41 @@ assert largest_difference(by_hand, normed) < 1e-5, (
 # %% [markdown]
 # Three rows from three tables: no multiplication so far, only looking up and adding. The word table is half of the
 # model (lesson 03), and a text touches a dozen of its rows.
+#
+# The code has one more word, **dropout**. While a model is trained, it sets each number to 0 with a probability p and
+# divides the others by 1 - p, so that nothing relies on any single number. Afterwards, in **eval mode**, which `load`
+# and `.eval()` switch on, it does nothing at all. Lesson 11 makes use of it; the piece that you write has it in its
+# place, at the very end.
+#
+# Why LayerNorm? It stands behind every block of the model. Here are the lengths of the tokens' vectors from layer to
+# layer, with it and without any of them:
+
+# %%
+NO_NORM = Mistake(
+    "no LayerNorm", "numbers as they are", bert, "layer_norm", lambda x, *_: x
+)
+
+
+def lengths():
+    """The mean length of the tokens' vectors after the embeddings and after each layer."""
+    states = {}
+    with torch.no_grad():
+        encoder.bert(ids, None, trace=states)
+    names = ["embeddings", *(f"layers.{i}" for i in range(6))]
+    return [states[name].norm(dim=-1).mean().item() for name in names]
+
+
+held = lengths()
+with planted(NO_NORM):
+    loose = lengths()
+print("with   ", *(f"{length:8.1f}" for length in held))
+print("without", *(f"{length:8.1f}" for length in loose))
+assert max(held) < 2 * min(held), "the same size everywhere"
+assert loose[-1] > 100 * loose[0], "each layer adds to what it gets, and the sum grows"
+
+# %% [markdown]
+# A layer that gets numbers a hundred times as large as those it was trained on is another layer. In training it is
+# worse: the gradients grow with the numbers.
 #
 # ## The figure
 #
@@ -249,10 +285,12 @@ for name, change in sorted(moved.items(), key=lambda item: item[1]):
 # Read the list from the top.
 #
 # - *token types ignored* changes nothing: with a single sentence all types are 0. A test must have a second sentence.
-# - *detached LayerNorm statistics* changes nothing either: only the gradient is wrong. A test must look at gradients.
+# - The two with *dropout* change nothing, for the model is in eval mode. A test must train.
+# - *detached LayerNorm statistics* changes nothing but rounding: only the gradient is wrong. A test must look at
+#   gradients.
 # - *eps outside the root*: with eps = 1e-12 it is invisible. A test must use a larger eps.
 # - *LayerNorm eps 1e-5* and *unbiased variance* (D - 1 for D) are small: below 1e-4 in the final cosines.
-# - The others are large, and the model still runs.
+# - The others are larger, and the model still runs.
 #
 # So the choice of test data decides what a test can find. The package's tests use models whose every parameter is
 # random, pairs of sentences, eps = 1e-3, and gradients.
@@ -260,6 +298,8 @@ for name, change in sorted(moved.items(), key=lambda item: item[1]):
 # %%
 for name in (
     "token types ignored",
+    "embeddings without dropout",
+    "dropout before the LayerNorm",
     "detached LayerNorm statistics",
     "eps outside the root",
 ):

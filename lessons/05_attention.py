@@ -28,6 +28,21 @@ encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 #
 # ## The formula
 #
+# The plainest idea first: each token takes a mean of all tokens' vectors, and those that resemble it count most. Scores
+# x[t] . x[s], a softmax (lesson 00) makes shares of them, and the shares weigh the vectors.
+
+# %%
+ids = torch.tensor(encoder.tokenizer.encode(["The old fisherman mended his nets."]).ids)
+with torch.no_grad():
+    x = encoder.bert.embeddings(ids, None)[0]  # (T, D)
+shares = (x @ x.T).softmax(dim=-1)  # (T, T)
+print("share that each token gives to itself:", shares.diagonal().min().item())
+assert shares.diagonal().min() > 0.99, "nobody resembles a token as much as itself"
+
+# %% [markdown]
+# The mean of one is that one: nothing has been fetched. What a token *looks for* is not what it *is*, and what it can
+# be *found by* is not what it *passes on*. So each token gets three vectors, by three matrices that are learned.
+#
 # In **attention**, `H` **heads** work side by side; `K` is the width of one head, and D = H * K. Within one head each
 # token t has three vectors of width K: a **query** q[t] (what am I looking for), a **key** k[t] (what can I be found
 # by), a **value** v[t] (what do I pass on). Then
@@ -300,14 +315,19 @@ for name, mistake in MISTAKES.items():
 # 1/K it is the reverse: every token looks everywhere. The root is there because a sum of K products of random numbers
 # grows like sqrt(K).
 #
-# A mask of -10 in place of minus infinity changes very little here, and passes every careless test. *detached
-# probabilities* changes nothing in the forward pass at all: the gradient is wrong.
+# A mask of -10 in place of minus infinity changes very little here, and passes every careless test; *finite mask*,
+# which is -10^9, changes nothing at all until scores are as low as that. *attention mask inverted* leaves a text
+# without pads with nothing to look at: a softmax of nothing but minus infinity is 0/0, nan. *detached probabilities*
+# changes nothing in the forward pass: the gradient is wrong. And dropout (lesson 04) sleeps in eval mode, so six
+# mistakes with it show nothing either, and only *dropout alive in eval* does.
 
 # %%
 assert (
     entropies["no 1/sqrt(K)"] < entropy < entropies["1/sqrt(D)"] < entropies["1/K"]
 ), "the scale sets the sharpness"
 assert changes["detached probabilities"] < 2e-5, "right forward, wrong backward"
+assert changes["finite mask"] == changes["no attention dropout"] == 0, "hidden here"
+assert math.isnan(changes["attention mask inverted"]), "0/0"
 assert changes["mask of -10"] < 1e-2, "nearly right, which is the worst kind of wrong"
 assert changes["no attention mask"] > 0.1, "pads are looked at"
 assert changes["heads merged without transposing"] > 1, (

@@ -86,8 +86,8 @@ assert largest_difference(out, whole) < 1e-6, "six lines are a layer"
 # %% [markdown]
 # ## The figure
 #
-# Left: GELU and ReLU, which cuts at 0. Middle: the tanh approximation minus GELU, in ten-thousandths. Right: what
-# enters the GELU in MiniLM, for a whole sentence. Four fifths of it is negative and nearly silenced.
+# Left: GELU and **ReLU**, which cuts at 0: max(0, z). Middle: the tanh approximation minus GELU, in ten-thousandths.
+# Right: what enters the GELU in MiniLM, for a whole sentence. Four fifths of it is negative and nearly silenced.
 #
 # ![GELU, its approximation, and what MiniLM feeds it](figures/06_layer.png)
 
@@ -234,6 +234,9 @@ for name, mistake in MISTAKES.items():
 # *tanh GELU*: the cosine of right and wrong is 1.00000 to five digits. The approximation is a fine function, but these
 # weights were trained with the other one, and a port that uses it is not equal. Forgetting a residual, or moving the
 # LayerNorm in front of the block (as many newer models do, with weights trained for that), destroys everything.
+#
+# The last six rows show what a test has to have. The layer above got no mask, so *layer drops the mask* is hidden in
+# it, and only the batch of three texts with pads tells. And the five with dropout (lesson 04) are hidden in eval mode.
 
 # %%
 assert agreement["tanh GELU"] > 0.99999, "invisible in a cosine"

@@ -302,8 +302,9 @@ assert seeds_of((0, 3, 5))[:, 1].min() > seeds_of((0, 5))[:, 1].max(), (
 #
 # The model stays; the first m columns of its vectors are kept. MiniLM was not trained for that. There are two ways to
 # help it, both a matrix (D, D) on the finished vectors: one is trained with the Matryoshka loss, so that each prefix
-# keeps the cosines of the whole; the other needs no training, the principal axes of the vectors (PCA without centring),
-# sorted by how much of their length they hold.
+# keeps the cosines of the whole; the other needs no training, the **principal axes** of the vectors (PCA without
+# centring): directions at right angles, the first of which holds as much of their lengths as one direction can, the
+# second as much of what is left, and so on.
 
 # %%
 DIMS = (32, 64, 128, 256, D)

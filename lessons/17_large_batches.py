@@ -31,7 +31,8 @@ torch.set_num_threads(min(threads, 2))
 # ## The question
 #
 # Lesson 12 had a trick for batches that do not fit into memory: compute one half, then the other, and add up the
-# gradients. It works because the mean of a batch is made of the means of its halves. SimCSE trains on batches of 512,
+# gradients. It works because the mean of a batch is made of the means of its halves. Supervised SimCSE trains on
+# batches of 512,
 # and there it does not work: each row is compared with all others. Half a batch has half the wrong answers to choose
 # from. Must the machine be as large as the batch?
 #

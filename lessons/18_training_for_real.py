@@ -638,7 +638,7 @@ assert abs(broken["clip forgotten"][1] - dev_by_rate[3e-4]) < 0.5, (
 #
 # Last, a mistake with excellent results: the dev pairs are among the training pairs. It happens by a careless
 # concatenation, or by a data set that contains another: 17 to 50 % of the pairs of STS12 to STS16 are in STS-B's
-# training set. Two epochs.
+# training set (counted in docs/retrieval.md). Two epochs.
 
 # %%
 guess = predict(

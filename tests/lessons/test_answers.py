@@ -3,6 +3,7 @@
 An answer is the body of a piece; it is put into the lesson's stubs and graded as the grader's process does it.
 """
 
+import ast
 import re
 import textwrap
 
@@ -14,6 +15,7 @@ from lessons.grader.cases import describe
 from lessons.grader.pieces import PIECES, mine
 from lessons.grader.result import RUNGS, Result
 from lessons.grader.stubs import lesson_stubs
+from tests.conftest import ROOT
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -306,7 +308,7 @@ return gate * torch.sigmoid(gate) * up
 """)
 FIRST = {master: body for master, _, body in reversed(RIGHT)}
 
-DROPPED, FILL, ROOT = "torch.nn.functional.dropout(shares, dropout)", 'float("-inf")', "math.sqrt(query.shape[-1])"
+DROPPED, FILL, SCALE = "torch.nn.functional.dropout(shares, dropout)", 'float("-inf")', "math.sqrt(query.shape[-1])"
 OUTPUT = "self.output(self.merge(context))"
 MASK = "None if mask is None else mask.bool()"
 ZERO, TOTAL, STEP = "optimizer.zero_grad()", "total += value.item()", "    optimizer.step()\n"
@@ -315,7 +317,7 @@ IDF, NORM = "1 + (N - n + 0.5) / (n + 0.5)", "k1 * (1 - b + b * len(document) / 
 COPY = "student = copy.deepcopy(bert)"
 ALSO_RIGHT = [
     ("bert.attention", FILL, "torch.finfo(scores.dtype).min"),
-    ("bert.attention", ROOT, "torch.sqrt(torch.tensor(query.shape[-1]))"),
+    ("bert.attention", SCALE, "torch.sqrt(torch.tensor(query.shape[-1]))"),
     ("bert.attention", DROPPED, "(shares * (torch.rand_like(shares) >= dropout) / (1 - dropout))"),
     ("bert.attention", DROPPED, "torch.nn.Dropout(dropout)(shares)"),
     ("dense.top_k", "return values[:, :k]", "return values[:, :k].flip(1)", ".numpy(), ", ".numpy()[:, ::-1], "),
@@ -372,7 +374,7 @@ MISTAKEN = [  # what is changed in the right answer
         "bert.attention",
         "dropout on the scores",
         *(DROPPED, "shares"),
-        *(ROOT, f"{ROOT}\nscores = torch.dropout(scores, dropout, True)"),
+        *(SCALE, f"{SCALE}\nscores = torch.dropout(scores, dropout, True)"),
     ),
     ("bert.attention", "probabilities after dropout", f"return {DROPPED}", f"shares = {DROPPED}\nreturn shares"),
     ("bert.attention", "dropout on the context", f"{DROPPED} @ value", "torch.dropout(shares @ value, dropout, True)"),
@@ -666,3 +668,22 @@ def test_a_difference_is_shown_with_the_digits_and_the_entry_that_tell():
     right = {"a": "b", "c": "d"}
     assert describe({"a": "b", "c": "x"}, right, 0.0) == "'c': yours 'x', expected 'd'"
     assert describe(right | {"e": 1}, right, 0.0) == "'e' should not be there; 3 entries, expected 2"
+
+
+# ---------------------------------------------------------------------------- pieces that lessons print
+
+
+CAPSTONE = (ROOT / "lessons" / "15_capstone.py").read_text(encoding="utf-8")
+MODULES = {"attention": "bert", "gelu": "bert", "layer_norm": "bert", "mean_pool": "pooling"}
+MODULES |= {"ranks": "metrics", "linear_schedule": "loop"}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_piece_that_a_lesson_shows_passes(name):
+    """Lesson 15 builds a model of pieces that are not the package's: as right as it asks others to be."""
+    function = next(
+        node for node in ast.parse(CAPSTONE).body if isinstance(node, ast.FunctionDef) and node.name == name
+    )
+    body = "\n".join(ast.unparse(statement) for statement in function.body)
+    result = graded(f"{MODULES[name]}.{name}", body)
+    assert result.status == "passed", result.rungs[-1]
