@@ -168,7 +168,7 @@ def kept_layers() -> Iterator[Comparison]:
         for i in layers:
             x, _ = teacher.layers[i](x, mask[:, None, None, :])
         yield compare(f"hidden states of layers {layers}", student(ids, mask), x, PIECE)
-        yield fact(f"config of layers {layers}", student.config.num_hidden_layers == len(layers))
+        yield fact(f"the config counts layers {layers}", student.config.num_hidden_layers == len(layers))
         with torch.no_grad():
             for parameter in student.parameters():
                 parameter.zero_()

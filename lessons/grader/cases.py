@@ -124,7 +124,7 @@ def describe(ours: Any, expected: Any, tolerance: float) -> str:
     if not isinstance(ours, Tensor) or not isinstance(expected, Tensor):
         return "yours {}, expected {}".format(*both(ours, expected)) + float32(ours, expected)
     if expected.dtype == torch.bool and not expected.ndim:
-        return "this must hold, and does not"  # a fact, which the name of the check states
+        return "expected to hold, and with yours it does not"  # a fact, which the name of the check states
     if ours.shape != expected.shape:
         return f"yours has the shape {tuple(ours.shape)}, expected {tuple(expected.shape)}"
     difference = (ours.detach().double() - expected.detach().double()).abs()

@@ -161,6 +161,13 @@ def _(queries, candidates, vectors, k):
     return _by_score(np.einsum("qd,qcd->qc", as_floats(queries, np.float64), v), candidates, k)
 
 
+@mistake(quantized, "rescore", "rescored in float32", "the cosines are computed in float32, so equal ones may differ")
+def _(queries, candidates, vectors, k):
+    q, v = as_floats(queries, np.float32), as_floats(vectors, np.float32)
+    q, v = (x / np.linalg.norm(x, axis=-1, keepdims=True).clip(1e-12) for x in (q, v))
+    return _by_score(np.einsum("qd,qcd->qc", q, v), candidates, k)
+
+
 @mistake(
     quantized,
     "rescore",

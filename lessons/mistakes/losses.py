@@ -36,6 +36,11 @@ def _(u: Tensor, v: Tensor) -> Tensor:
     return (u @ v.T / (u.norm(dim=1)[:, None] * v.norm(dim=1))).nan_to_num()
 
 
+@mistake(encoder, "cosine_matrix", "cosines without eps", "nothing keeps the length of a zero vector away from 0")
+def _(u: Tensor, v: Tensor) -> Tensor:
+    return u @ v.T / (u.norm(dim=1)[:, None] * v.norm(dim=1))
+
+
 @mistake(encoder, "cosine_matrix", "cosine of one side", "only the first vectors are scaled to length 1")
 def _(u: Tensor, v: Tensor) -> Tensor:
     return encoder.normalize(u) @ v.T

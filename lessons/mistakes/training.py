@@ -13,7 +13,7 @@ from minisbert.training import gradient_cache
 
 # the right ones, kept from before anything is planted
 _step, _linear = loop.adamw_step, loop.linear_schedule
-_vectors, _replay = gradient_cache.vectors_in_parts, gradient_cache.replay
+_vectors, _replay, _cut = gradient_cache.vectors_in_parts, gradient_cache.replay, gradient_cache.cut
 
 Parts, States = Sequence[list[int]], Sequence[dict[str, Tensor]]
 
@@ -299,6 +299,11 @@ def _(rows: Sequence[int], lengths: Sequence[int], tokens: int) -> list[list[int
         else:
             parts.append([row])
     return parts
+
+
+@mistake(gradient_cache, "cut", "the limit is too much", "a part of as many tokens as are allowed is cut")
+def _(rows: Sequence[int], lengths: Sequence[int], tokens: int) -> list[list[int]]:
+    return _cut(rows, lengths, tokens - 1)
 
 
 @mistake(gradient_cache, "vectors_in_parts", "hard negatives misaligned", "texts are joined by column within each part")
