@@ -95,20 +95,25 @@ def remarks(piece: Piece) -> list[str]:
 
 
 def steps(source: Source, function: ast.FunctionDef) -> list[tuple[str, str]]:
-    """What the body does, statement by statement: names, shapes and the author's remarks, each with its indent."""
+    """What the body does, statement by statement: names, shapes and the author's remarks, each with its indent.
+
+    A return about which nothing is said is no step.
+    """
     found: list[tuple[str, str]] = []
     number = 0
     for node in function.body:
         if left_out(node):
             continue
-        number += 1
         first = node.lineno
         while first - 1 in source.alone:
             first -= 1
         lines = range(first, node.end_lineno + 1)
         shape = "; ".join(source.beside[line] for line in lines if line in source.beside)
-        found.append((f"{number}. {described(node)}" + (f"  # {shape}" if shape else ""), " "))
-        found += [(source.alone[line], "    ") for line in lines if line in source.alone]
+        said = [(source.alone[line], "    ") for line in lines if line in source.alone]
+        if isinstance(node, ast.Return) and not shape and not said:
+            continue
+        number += 1
+        found += [(f"{number}. {described(node)}" + (f"  # {shape}" if shape else ""), " "), *said]
     return found
 
 

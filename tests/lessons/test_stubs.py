@@ -36,7 +36,7 @@ def test_a_stub_has_the_signature_docstring_and_steps_of_its_master_and_raises(p
     source = source_of(piece.source)
     master = source.find(piece.path)
     told = "\n".join(text for text, _ in steps(source, master))
-    assert told.startswith("1. ")
+    assert not re.search(r"^\d+\. return$", told, re.MULTILINE)
     for node in ast.walk(master):
         if isinstance(node, ast.Assign | ast.Return) and not isinstance(node.value, ast.Name | ast.Constant):
             assert ast.unparse(node.value) not in told
