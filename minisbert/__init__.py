@@ -13,6 +13,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from minisbert.system.help_pages import print_page
 from minisbert.system.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ if sys.argv[:1] == ["-m"]:
     _module = sys.orig_argv[sys.orig_argv.index("-m") + 1]
     if _module.partition(".")[0] == "minisbert":  # not the command of another package that imports this one
         start_command()
+    if _module == "minisbert.train":
+        print_page("train", sys.argv[1:])
 
 
 FILES = {

@@ -10,6 +10,7 @@ from pathlib import Path
 import minisbert
 from minisbert.core import one_line
 from minisbert.system.console import run_command, say
+from minisbert.system.help_pages import print_page
 
 
 def files() -> dict[str, Path]:
@@ -72,6 +73,7 @@ def main() -> None:
         say(f"error: minisbert has no command {one_line(name)}: {advice}")
         sys.exit(2)
     del sys.argv[1]
+    print_page(name, sys.argv[1:])
     minisbert.start_command()
     module = "minisbert.train" if name == "train" else f"minisbert.commands.{files()[name].stem}"
     runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -12,7 +12,7 @@ TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "minisbert"
 BUDGETS = {
     "core": 1505,
-    "system": 1302,
+    "system": 1323,
     "search": 780,
     "architectures": 982,
     "folder": 1369,
@@ -25,16 +25,16 @@ BUDGETS = {
     "diagnosis": 2316,
     "serving": 538,
     "integrations": 308,
-    "commands": 2354,
+    "commands": 2359,
 }
-PACKAGE_LINES = 21_610  # goal: 15,000
-TEST_LINES = 31_552  # goal: 26,000
+PACKAGE_LINES = 21_636  # goal: 15,000
+TEST_LINES = 31_656  # goal: 26,000
 RAISES = 377  # of InputError and ValueError, in the whole package
 FILE_LINES, FUNCTION_LINES = 250, 60
 DENSITY = {  # per 1,000 lines outside core/ that are not blank; goals: 15, 12, 75
-    "conditional expressions": 12.6,
-    "starred expressions": 10.6,
-    "imports": 103.7,
+    "conditional expressions": 12.5,
+    "starred expressions": 10.5,
+    "imports": 103.8,
 }
 NODES = {
     "conditional expressions": ast.IfExp,

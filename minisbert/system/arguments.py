@@ -6,12 +6,12 @@ Imports neither torch nor NumPy.
 import argparse
 import os
 import re
-import sys
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from minisbert.core import InputError
 from minisbert.system.console import bounded
+from minisbert.system.help_pages import typed
 from minisbert.system.version import __version__
 
 CHOICE = re.compile(r"invalid choice: '(?P<given>.*)' \(choose from (?P<choices>.*)\)")
@@ -46,18 +46,6 @@ def command_parser(name: str, doc: str | None, **options: Any) -> Parser:
     parser = Parser(prog=typed(name), description=about, formatter_class=layout, **options)
     parser.add_argument("--version", action="version", version=f"minisbert {__version__}")
     return parser
-
-
-def typed(name: str) -> str:
-    """A command as it was typed: ``minisbert train``, or or the same behind ``python -m``."""
-    module = ""
-    if "-m" in sys.orig_argv[:-1]:
-        module = sys.orig_argv[sys.orig_argv.index("-m") + 1]
-    if module.startswith("minisbert."):
-        return f"python -m {module}"
-    if module == "minisbert":
-        return f"python -m minisbert {name}"
-    return f"minisbert {name}"
 
 
 def add_threads_option(parser: argparse._ActionsContainer) -> None:

@@ -37,7 +37,7 @@ def test_a_mistake_is_one_line_with_advice(parser, given, message):
 
 
 @pytest.mark.parametrize(
-    ("typed", "name"),
+    ("words", "name"),
     [
         (["minisbert", "paint"], "minisbert paint"),
         (["python", "-m", "minisbert", "paint"], "python -m minisbert paint"),
@@ -45,9 +45,9 @@ def test_a_mistake_is_one_line_with_advice(parser, given, message):
         (["python", "-m", "pytest"], "minisbert paint"),
     ],
 )
-def test_usage_has_the_name_that_was_typed(monkeypatch, typed, name):
-    monkeypatch.setattr(sys, "orig_argv", typed)
-    assert arguments.typed("paint") == name
+def test_usage_has_the_name_that_was_typed(monkeypatch, words, name):
+    monkeypatch.setattr(sys, "orig_argv", words)
+    assert typed("paint") == name
 
 
 def command(*words: str, **environment: str) -> subprocess.CompletedProcess:
