@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 00: before we begin
 #
-# Steps through `minisbert/core/loop.py`, `minisbert/core/metrics.py`, with four rows of data. About 60 minutes, and not
+# Steps through `minisbert/core/loop.py`, `minisbert/core/metrics.py`, with four rows of data. About 50 minutes, and not
 # for everybody: `python -m lessons.check quiz 00` asks five questions, one for each section, and names the sections
 # that you should read. Five right answers: go on to lesson 01.
 #

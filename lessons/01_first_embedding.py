@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 01: the first embedding
 #
-# Steps through `minisbert/core/encoder.py`, from the outside. About 25 minutes. You will have sentence vectors and a
+# Steps through `minisbert/core/encoder.py`, from the outside. About 30 minutes. You will have sentence vectors and a
 # similarity matrix in the first minute; the rest asks what these numbers are.
 #
 # How a lesson works: run one cell after the other, in VS Code, in Jupyter, or all at once with `python

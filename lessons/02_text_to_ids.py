@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 02: text to ids
 #
-# Steps through `minisbert/core/tokenizer.py`. About 40 minutes. You will write WordPiece by hand and show that it gives
+# Steps through `minisbert/core/tokenizer.py`. About 50 minutes. You will write WordPiece by hand and show that it gives
 # the same ids as the library on every sentence of the STS Benchmark.
 #
 # ![Map of the model: tokenizer](drawings/map_02.svg)

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 03: the weights file
 #
-# Steps through `minisbert/core/weights.py`. About 35 minutes. You will read a safetensors file with nothing but `open`
+# Steps through `minisbert/core/weights.py`. About 45 minutes. You will read a safetensors file with nothing but `open`
 # and `json`, account for each of its 22,713,216 parameters, and see which errors a strict loader finds and which one it
 # cannot find.
 #

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 04: embeddings and LayerNorm
 #
-# Steps through `minisbert/core/bert.py`: `Embeddings`, `layer_norm`. About 40 minutes. You will add up the first hidden
+# Steps through `minisbert/core/bert.py`: `Embeddings`, `layer_norm`. About 45 minutes. You will add up the first hidden
 # states of three tokens by hand, and see why a model that forgets positions reads a bag of words.
 #
 # ![Map of the model: embeddings](drawings/map_04.svg)

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 05: attention
 #
-# Steps through `minisbert/core/bert.py`: `attention`, `Attention`. About 60 minutes. You will write
+# Steps through `minisbert/core/bert.py`: `attention`, `Attention`. About 50 minutes. You will write
 # one attention head with loops, then see all heads at once, and watch MiniLM's heads read a sentence.
 #
 # ![Map of the model: attention](drawings/map_05.svg)

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 07: the whole encoder, and finding a bug
 #
-# Steps through `minisbert/core/bert.py`: `Bert`; and `minisbert/diagnosis/trace/tracing.py`. About 45 minutes. You will
+# Steps through `minisbert/core/bert.py`: `Bert`; and `minisbert/diagnosis/trace/tracing.py`. About 35 minutes. You will
 # compare every layer with what transformers computes, and then hunt a bug that somebody has planted.
 #
 # ![Map of the model: encoder](drawings/map_07.svg)

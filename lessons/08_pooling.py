@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 08: pooling and the mask
 #
-# Steps through `minisbert/core/pooling.py`. About 30 minutes. You will make one vector out of many, and meet three
+# Steps through `minisbert/core/pooling.py`. About 40 minutes. You will make one vector out of many, and meet three
 # mistakes that no cosine will ever show.
 #
 # ![Map of the model: pooling](drawings/map_08.svg)

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 09: cosine, Pearson, Spearman
 #
-# Steps through `minisbert/core/metrics.py` and `minisbert/evaluation/sts.py`. About 40 minutes. You will measure
+# Steps through `minisbert/core/metrics.py` and `minisbert/evaluation/sts.py`. About 45 minutes. You will measure
 # how well MiniLM agrees with people, reach the published 82.03, and see by how much a careless metric lies.
 #
 # ![Map of the model: similarity](drawings/map_09.svg)

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 10: three heads that score a pair
 #
-# Steps through `minisbert/core/heads.py` and `minisbert/models/pair_model.py`. About 45 minutes. You will set three
+# Steps through `minisbert/core/heads.py` and `minisbert/models/pair_model.py`. About 70 minutes. You will set three
 # ways of reading two sentences side by side, train small heads in seconds, and see what three bugs from one published
 # notebook cost.
 

@@ -2,7 +2,7 @@
 # # Lesson 11: contrastive, triplet, SimCSE
 #
 # Steps through `minisbert/core/losses.py`, and the geometry in `minisbert/evaluation/classification_metrics.py`.
-# About 60 minutes. You will compare three losses by the pushes that they give, meet their relatives, spread vectors
+# About 65 minutes. You will compare three losses by the pushes that they give, meet their relatives, spread vectors
 # over a circle, and measure alignment and uniformity of MiniLM.
 
 # %%

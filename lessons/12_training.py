@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 12: the training loop, and what a seed is
 #
-# Steps through `minisbert/core/loop.py`, `minisbert/core/data.py`, `minisbert/training/resume.py`. About 60 minutes.
+# Steps through `minisbert/core/loop.py`, `minisbert/core/data.py`, `minisbert/training/resume.py`. About 100 minutes.
 # You will take one step of the loop apart, match ten losses of the reference, stop a run and go on to the same bits,
 # and train eighty small heads to see what one number is worth.
 

@@ -2,7 +2,7 @@
 # # Lesson 13: making it fast: pads, fused operations, the compiler
 #
 # Steps through `minisbert/models/batching.py`, `minisbert/core/bert.py`, `minisbert/compiled/package.py`,
-# `minisbert/system/devices.py`, and `pad_batch` of `minisbert/core/tokenizer.py`. About 55 minutes. You will climb a
+# `minisbert/system/devices.py`, and `pad_batch` of `minisbert/core/tokenizer.py`. About 100 minutes. You will climb a
 # ladder of steps to the same vectors, count what was computed for nothing, and read the loop that PyTorch's compiler
 # makes of your LayerNorm.
 

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 14: search, and the sixty-five hours
 #
-# Steps through `minisbert/search/dense.py`. About 40 minutes. You will count what it costs to find the closest pair of
+# Steps through `minisbert/search/dense.py`. About 55 minutes. You will count what it costs to find the closest pair of
 # 10,000 sentences in two ways, write exact search with ties by hand, and see what careless search returns.
 
 # %%

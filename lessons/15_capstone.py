@@ -2,7 +2,7 @@
 # # Lesson 15: your own pieces inside the real model
 #
 # Steps through `minisbert/diagnosis/mistakes/planting.py`, `minisbert/diagnosis/trace/tracing.py`, and
-# `lessons/grader/graft.py`. About 50 minutes. You will put hand-written pieces into the running package, let three
+# `lessons/grader/graft.py`. About 70 minutes. You will put hand-written pieces into the running package, let three
 # instruments judge them, lose a bug among them and find it again.
 
 # %%

@@ -2,7 +2,7 @@
 # # Lesson 16: making it small
 #
 # Steps through `minisbert/training/students.py`, `minisbert/search/quantized.py`, `minisbert/compiled/int8.py`.
-# About 50 minutes. You will drop layers, columns and bits, train what is left, and draw one curve of what each saving
+# About 100 minutes. You will drop layers, columns and bits, train what is left, and draw one curve of what each saving
 # costs.
 
 # %%

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 17: large batches on a small machine
 #
-# Steps through `minisbert/training/gradient_cache.py`. About 40 minutes. You will cut a contrastive batch into parts
+# Steps through `minisbert/training/gradient_cache.py`. About 65 minutes. You will cut a contrastive batch into parts
 # without changing its gradient by a digit, see where the memory of training goes, and break dropout in a way that no
 # loss curve shows.
 

@@ -2,7 +2,7 @@
 # # Lesson 18: training for real
 #
 # Steps through `minisbert/core/loop.py`, `minisbert/core/losses.py`,
-# `minisbert/evaluation/classification_metrics.py`. About 60 minutes. You will train MiniLM to a better score
+# `minisbert/evaluation/classification_metrics.py`. About 80 minutes. You will train MiniLM to a better score
 # and prove it, ruin it in four ways, collapse it, and find out whether a negation can be taught.
 
 # %%

@@ -2,7 +2,7 @@
 # # Lesson 19: your own search engine
 #
 # Steps through `minisbert/corpus/mining.py`, `minisbert/core/loop.py`, `minisbert/evaluation/retrieval_metrics.py`,
-# `minisbert/search/quantized.py`. About 60 minutes. You will build a search engine for Python's own standard library,
+# `minisbert/search/quantized.py`. About 95 minutes. You will build a search engine for Python's own standard library,
 # train it, shrink it, and prove to somebody who does not trust you that it works.
 
 # %%

@@ -2,7 +2,7 @@
 # # Lesson 20: what changed since BERT
 #
 # Steps through `minisbert/architectures/mpnet.py`, `minisbert/architectures/rotary.py`,
-# `minisbert/architectures/modernbert.py`, `minisbert/architectures/qwen3.py`. About 60 minutes. You will put each of
+# `minisbert/architectures/modernbert.py`, `minisbert/architectures/qwen3.py`. About 115 minutes. You will put each of
 # the changes alone into the book's layer, find out what it buys, and see how ports of newer models go wrong.
 
 # %%

@@ -2,7 +2,7 @@
 # # Lesson 21: one vector, many, or none
 #
 # Steps through `minisbert/models/static_encoder.py`, `minisbert/models/static_distillation.py`,
-# `minisbert/models/sparse_encoder.py`, `minisbert/search/late_interaction.py`. About 50 minutes. You will take
+# `minisbert/models/sparse_encoder.py`, `minisbert/search/late_interaction.py`. About 55 minutes. You will take
 # the encoder away, then the single vector, and see what each costs in bytes, milliseconds and right answers.
 
 # %%

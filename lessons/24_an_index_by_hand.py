@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 24: an index by hand
 #
-# Steps through `minisbert/search/dense.py`, and `lessons/search/graph.py` beside it. About 50 minutes.
+# Steps through `minisbert/search/dense.py`, and `lessons/search/graph.py` beside it. About 65 minutes.
 # You will find neighbours without looking at everything, see why that works in 384 dimensions, and
 # measure from how many vectors on it is worth anything.
 

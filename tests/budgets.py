@@ -17,7 +17,7 @@ BUDGETS = {
     "architectures": 982,
     "folder": 1369,
     "models": 3034,
-    "compiled": 621,
+    "compiled": 689,
     "data": 1559,
     "evaluation": 1108,
     "training": 3021,
@@ -27,14 +27,14 @@ BUDGETS = {
     "integrations": 308,
     "commands": 2359,
 }
-PACKAGE_LINES = 21_636  # goal: 15,000
-TEST_LINES = 31_656  # goal: 26,000
+PACKAGE_LINES = 21_704  # goal: 15,000
+TEST_LINES = 31_743  # goal: 26,000
 RAISES = 377  # of InputError and ValueError, in the whole package
 FILE_LINES, FUNCTION_LINES = 250, 60
 DENSITY = {  # per 1,000 lines outside core/ that are not blank; goals: 15, 12, 75
     "conditional expressions": 12.5,
     "starred expressions": 10.5,
-    "imports": 103.8,
+    "imports": 103.9,
 }
 NODES = {
     "conditional expressions": ast.IfExp,

@@ -18,7 +18,7 @@ def print_page(command: str, arguments: Sequence[str]) -> None:
     if ending is not None and page.is_file():
         text = page.read_text(encoding="utf-8")
         print(text.replace(f"minisbert {command}", typed(command), 1), end="")
-        sys.exit()
+        sys.exit(0)
 
 
 def typed(name: str) -> str:

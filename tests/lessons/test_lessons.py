@@ -1,11 +1,13 @@
 """Every lesson runs, its claims hold, and it has the parts that a lesson has."""
 
 import ast
+import io
 import os
 import re
 import runpy
 import subprocess
 import sys
+import tokenize
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -26,6 +28,17 @@ each_lesson = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.ste
 def header(path: Path) -> str:
     """The first cell: title, file, minutes."""
     return path.read_text(encoding="utf-8").split("\n# %%\n")[0]
+
+
+def reading_minutes(path: Path) -> float:
+    """150 words and 3.5 statements a minute, and ten minutes to run it; exercises come on top."""
+    text = path.read_text(encoding="utf-8").partition("\n# ## Exercises")[0]
+    prose = [line for line in text.splitlines() if line.startswith("# ") and not line.startswith("#     ")]
+    words = sum(len(re.findall(r"\w+", line)) for line in prose)
+    code = re.sub(r"^def draw\(plt\).*?^figure\(", "figure(", text, flags=re.MULTILINE | re.DOTALL)
+    tokens = tokenize.generate_tokens(io.StringIO(code).readline)
+    statements = sum(token.type == tokenize.NEWLINE for token in tokens)
+    return words / 150 + statements / 3.5 + 10
 
 
 @pytest.fixture
@@ -88,7 +101,7 @@ def test_it_names_the_file_it_steps_through_as_the_readme_does(path):
     assert [name for name in files if not (ROOT / "minisbert" / name).is_file()] == []
     row = next(line for line in (FOLDER / "README.md").read_text().splitlines() if f"({path.name})" in line)
     assert [cell.strip() for cell in row.split("|")][2:4] == [", ".join(f"`{name}`" for name in files), minutes]
-    assert 20 <= int(minutes) <= 60
+    assert abs(int(minutes) - reading_minutes(path)) <= 2.5
     assert f'"figures/{path.stem}.png"' in row
 
 

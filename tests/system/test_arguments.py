@@ -10,6 +10,7 @@ import pytest
 from minisbert import __version__
 from minisbert.core import InputError
 from minisbert.system import arguments
+from minisbert.system.help_pages import typed
 from tests.conftest import ROOT
 
 

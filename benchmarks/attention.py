@@ -1,0 +1,79 @@
+"""Up to which length written-out attention is the faster one: milliseconds of a batch by the length of its rows.
+
+    python -m benchmarks.attention                 int8: about three minutes, most of it compiling
+    python -m benchmarks.attention --dtype bfloat16
+
+Two packages of the same model are compiled, one that always takes ``written_out`` of ``compiled/attention.py`` and one
+that always takes ``fused``; batches of both take turns. Each row is one text, so a batch has R texts of T tokens. The
+bounds of ``compiled/attention.py``, LONGEST and FEWEST, come from such tables.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from unittest import mock
+
+import torch
+
+from benchmarks import machine
+from minisbert.compiled import attention
+from minisbert.compiled.graphs import compile_model
+from minisbert.compiled.runtime import CompiledEncoder
+from minisbert.folder.find import find_model
+from minisbert.system.console import run_command, say
+from minisbert.system.devices import keep_freed_memory
+
+MODEL = "all-MiniLM-L6-v2"
+ALWAYS, NEVER = 10**9, 0  # the longest row of the two packages
+ROWS = ((1, 12), (1, 40), (1, 60), (4, 60), (34, 60), (20, 100), (12, 160), (10, 200), (8, 256), (4, 512))  # R, T
+
+
+def compiled(dtype: str, longest: int, folder: Path) -> Callable:
+    """The package's function of a batch."""
+    path = folder / f"{longest}.pt2"
+    say(f"compiling {path.name}")
+    with mock.patch.multiple(attention, LONGEST=longest, FEWEST=0):
+        compile_model(find_model(MODEL), dtype, None, path)
+    return CompiledEncoder.load(MODEL, path).run
+
+
+def batch(rows: int, tokens: int) -> tuple[torch.Tensor, ...]:
+    """``Batch.inputs`` of R texts of T tokens."""
+    ids = torch.randint(1000, 30_000, (rows, tokens), generator=torch.Generator().manual_seed(0))
+    positions = torch.arange(tokens).repeat(rows, 1)
+    texts = torch.arange(rows)[:, None].expand(rows, tokens).contiguous()
+    return ids, positions, texts, torch.arange(rows * tokens).view(rows, tokens)
+
+
+def milliseconds(sides: list[Callable], inputs: tuple[torch.Tensor, ...], rounds: int) -> list[float]:
+    """The median of each side; all take turns, and the first three rounds do not count."""
+    times: list[list[float]] = [[] for _ in sides]
+    with torch.inference_mode():
+        for _ in range(rounds + 3):
+            for run, own in zip(sides, times, strict=True):
+                start = time.perf_counter()
+                run(*inputs)
+                own.append(1000 * (time.perf_counter() - start))
+    return [statistics.median(own[3:]) for own in times]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="benchmarks.attention", description=__doc__, formatter_class=layout)
+    parser.add_argument("--dtype", choices=("bfloat16", "int8"), default="int8", help="of the packages (default: int8)")
+    options = parser.parse_args(arguments)
+    keep_freed_memory()
+    print(machine.lines(machine.measure()))
+    with tempfile.TemporaryDirectory() as folder:
+        sides = [compiled(options.dtype, longest, Path(folder)) for longest in (ALWAYS, NEVER)]
+        print("| rows | tokens | written out, ms | fused, ms | ratio |\n|---|---|---|---|---|")
+        for rows, tokens in ROWS:
+            written, fused = milliseconds(sides, batch(rows, tokens), 40 if rows * tokens < 500 else 12)
+            print(f"| {rows} | {tokens} | {written:.2f} | {fused:.2f} | {fused / written:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,59 @@
+"""Attention in a compiled graph: two ways to compute it, and which one is faster for the rows of a batch.
+
+torch's fused operation never holds the scores of all pairs of tokens, and wins in long rows. In short ones two products
+and a softmax in bfloat16 are faster, but not in a batch of a few tokens: docs/speed.md has the measurements.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from minisbert.core.bert import Attention, Bert
+
+LONGEST = 200  # tokens of a row that is short
+FEWEST = 200  # tokens of a batch that is not small
+
+
+def written_out(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bias: Tensor) -> Tensor:
+    """softmax(q k^T / sqrt(K) + bias) v by products of bfloat16, the softmax in float32.
+
+    query, key and value (R, H, T, K), ``bias`` (R, 1, 1 or T, T): 0, or minus infinity where ``mask`` is False.
+    """
+    rows, heads, tokens, width = query.shape
+    q, k, v = (x.bfloat16().reshape(-1, tokens, width) for x in (query, key, value))  # (R H, T, K)
+    start = bias.expand(rows, heads, tokens, tokens).reshape(-1, tokens, tokens)  # (R H, T, T)
+    scores = torch.baddbmm(start, q, k.transpose(1, 2), alpha=width**-0.5)  # (R H, T, T)
+    probabilities = scores.float().softmax(dim=-1).bfloat16()
+    return torch.bmm(probabilities, v).view(rows, heads, tokens, width).to(query.dtype)
+
+
+def fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bias: Tensor) -> Tensor:
+    """The same by torch's operation, with the layout of ``written_out``."""
+    return nn.functional.scaled_dot_product_attention(query, key, value, mask).contiguous()
+
+
+class RowAttention(nn.Module):
+    """``bert.Attention`` that chooses, when the graph runs, between ``written_out`` and ``fused``."""
+
+    def __init__(self, attention: Attention):
+        super().__init__()
+        self.attention = attention
+
+    def forward(self, x: Tensor, mask: Tensor) -> tuple[Tensor, None]:
+        """x (R, T, D), mask (R, 1, 1 or T, T) boolean -> (R, T, D), and no probabilities."""
+        own = self.attention
+        query, key, value = own.split(own.query(x)), own.split(own.key(x)), own.split(own.value(x))
+        bias = torch.zeros_like(mask, dtype=torch.bfloat16).masked_fill(~mask, float("-inf"))
+        # subtle: behind a view with strides of its own the bias is computed once, not again in each product
+        bias = bias.as_strided(bias.shape, bias.stride())
+        tokens = torch.scalar_tensor(x.shape[1], dtype=torch.int64)
+        all_tokens = torch.scalar_tensor(x.shape[0] * x.shape[1], dtype=torch.int64)
+        short = (tokens <= LONGEST) & (all_tokens >= FEWEST)
+        context = torch.cond(short, written_out, fused, (query, key, value, mask, bias))
+        return own.output(own.merge(context)), None
+
+
+def attend_by_length(bert: Bert) -> None:
+    """Replace the attention of an encoder's layers in place; that of newer architectures stays as it is."""
+    for layer in bert.layers:
+        if type(getattr(layer, "attention", None)) is Attention:
+            layer.attention = RowAttention(layer.attention)
