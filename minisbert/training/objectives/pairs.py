@@ -92,7 +92,7 @@ def joint_head(options: RunSettings, encoder: SentenceEncoder, outputs: int = 1)
     return JointHead(encoder.bert.config.hidden_size, outputs=outputs, dropout=options.head_dropout)
 
 
-def pooler_head(bert: Bert, dropout: float, outputs: int) -> ClassifierHead:
+def pooler_head(bert: Bert, dropout: float, outputs: int = 1) -> ClassifierHead:
     """The head of ``--pooler-head``, into which the encoder's pooler moves if it has one."""
     family = bert.config.model_type
     if family not in CLASSIFIERS:
