@@ -12,12 +12,12 @@ TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "minisbert"
 BUDGETS = {
     "core": 1505,
-    "system": 1323,
+    "system": 1324,
     "search": 780,
     "architectures": 982,
     "folder": 1369,
     "models": 3034,
-    "compiled": 689,
+    "compiled": 690,
     "data": 1559,
     "evaluation": 1108,
     "training": 3021,
@@ -27,7 +27,7 @@ BUDGETS = {
     "integrations": 308,
     "commands": 2359,
 }
-PACKAGE_LINES = 21_704  # goal: 15,000
+PACKAGE_LINES = 21_706  # goal: 15,000
 TEST_LINES = 31_743  # goal: 26,000
 RAISES = 377  # of InputError and ValueError, in the whole package
 FILE_LINES, FUNCTION_LINES = 250, 60

@@ -78,7 +78,7 @@ class QuantizedLinear(nn.Module):
 
 
 def quantize(bert: Bert) -> None:
-    """Replace all linear layers of an encoder's layers in place. Everything else stays in float32."""
+    """Replace all linear layers of an encoder's layers in place, and nothing else."""
     for module in list(bert.layers.modules()):
         for name, child in module.named_children():
             if isinstance(child, nn.Linear):

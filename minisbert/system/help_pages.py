@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / "help"
-ENDINGS = {("-h",): "", ("--help",): "", ("--help-all",): "-all"}  # arguments -> the end of the page's name
+# arguments -> the end of the page's name
+ENDINGS: dict[tuple[str, ...], str] = {("-h",): "", ("--help",): "", ("--help-all",): "-all"}
 
 
 def print_page(command: str, arguments: Sequence[str]) -> None:
