@@ -5,7 +5,7 @@
 
 Two packages of the same model are compiled, one that always takes ``written_out`` of ``compiled/attention.py`` and one
 that always takes ``fused``; batches of both take turns. Each row is one text, so a batch has R texts of T tokens. The
-bounds of ``compiled/attention.py``, LONGEST and FEWEST, come from such tables.
+bound, ``SHORT`` of ``models/batching.py``, comes from such tables.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def compiled(dtype: str, longest: int, folder: Path) -> Callable:
     """The package's function of a batch."""
     path = folder / f"{longest}.pt2"
     say(f"compiling {path.name}")
-    with mock.patch.multiple(attention, LONGEST=longest, FEWEST=0):
+    with mock.patch.object(attention, "SHORT", longest):
         compile_model(find_model(MODEL), dtype, None, path)
     return CompiledEncoder.load(MODEL, path).run
 

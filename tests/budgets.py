@@ -16,8 +16,8 @@ BUDGETS = {
     "search": 780,
     "architectures": 982,
     "folder": 1369,
-    "models": 3034,
-    "compiled": 690,
+    "models": 3036,
+    "compiled": 682,
     "data": 1559,
     "evaluation": 1108,
     "training": 3021,
@@ -27,8 +27,8 @@ BUDGETS = {
     "integrations": 308,
     "commands": 2359,
 }
-PACKAGE_LINES = 21_706  # goal: 15,000
-TEST_LINES = 31_743  # goal: 26,000
+PACKAGE_LINES = 21_700  # goal: 15,000
+TEST_LINES = 31_749  # goal: 26,000
 RAISES = 377  # of InputError and ValueError, in the whole package
 FILE_LINES, FUNCTION_LINES = 250, 60
 DENSITY = {  # per 1,000 lines outside core/ that are not blank; goals: 15, 12, 75

@@ -1,16 +1,15 @@
 """Attention in a compiled graph: two ways to compute it, and which one is faster for the rows of a batch.
 
 torch's fused operation never holds the scores of all pairs of tokens, and wins in long rows. In short ones two products
-and a softmax in bfloat16 are faster, but not in a batch of a few tokens: docs/speed.md has the measurements.
+and a softmax in bfloat16 are faster: docs/speed.md has the measurements. The choice depends on a text's own row and not
+on how many there are: the two differ by bfloat16's rounding, and a text should have one vector.
 """
 
 import torch
 from torch import Tensor, nn
 
 from minisbert.core.bert import Attention, Bert
-
-LONGEST = 200  # tokens of a row that is short
-FEWEST = 200  # tokens of a batch that is not small
+from minisbert.models.batching import SHORT
 
 
 def written_out(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bias: Tensor) -> Tensor:
@@ -46,9 +45,7 @@ class RowAttention(nn.Module):
         # subtle: behind a view with strides of its own the bias is computed once, not again in each product
         bias = bias.as_strided(bias.shape, bias.stride())
         tokens = torch.scalar_tensor(x.shape[1], dtype=torch.int64)
-        all_tokens = torch.scalar_tensor(x.shape[0] * x.shape[1], dtype=torch.int64)
-        short = (tokens <= LONGEST) & (all_tokens >= FEWEST)
-        context = torch.cond(short, written_out, fused, (query, key, value, mask, bias))
+        context = torch.cond(tokens <= SHORT, written_out, fused, (query, key, value, mask, bias))
         return own.output(own.merge(context)), None
 
 

@@ -13,7 +13,6 @@ from minisbert.compiled.attention import attend_by_length
 from minisbert.compiled.int8 import package_dtype, quantize
 from minisbert.compiled.package import compile_package, identity
 from minisbert.core import InputError
-from minisbert.core.bert import Bert
 from minisbert.folder.model_folder import ModelFolder
 from minisbert.models.batching import ID_BYTES, packed_batches, same_text
 from minisbert.models.guards import evaluating
@@ -71,7 +70,10 @@ def compile_encoder(encoder: SentenceEncoder, folder: Path, dtype: str, path: Pa
     about |= {"model": folder.name, "width": encoder.width, "hidden_size": encoder.hidden_size}
     batch = next(packed_batches([bytes(ID_BYTES * length) for length in EXAMPLE], sum(EXAMPLE)))
     rows = [x.repeat(2, 1) for x in (batch.ids, batch.positions, batch.text_index)]  # (2, T) each
-    fit(encoder.bert, dtype)
+    if dtype != "float32" and bfloat16_hardware(torch.device("cpu"))[0]:
+        attend_by_length(encoder.bert)
+    if dtype == "int8":
+        quantize(encoder.bert)
     graph = VectorGraph(encoder, dtype)
     with evaluating(graph):
         compile_package(graph, [*rows, batch.places], path, about)
@@ -84,18 +86,11 @@ def compile_pair_model(model: PairModel, folder: Path, dtype: str, path: Path) -
     about = identity(ModelFolder(folder), dtype)
     about |= {"model": folder.name, "task": model.task, "labels": model.labels, "types": model.types}
     ids = torch.ones(3, 5, dtype=torch.long)
-    fit(model.encoder.bert, dtype)
+    if dtype == "int8":
+        quantize(model.encoder.bert)
     graph = ScoreGraph(model, dtype)
     with evaluating(graph):
         compile_package(graph, [ids, ids.clone(), 0 * ids], path, about)
-
-
-def fit(bert: Bert, dtype: str) -> None:
-    """Change an encoder in place to what is fastest in a graph of this dtype."""
-    if dtype != "float32" and bfloat16_hardware(torch.device("cpu"))[0]:
-        attend_by_length(bert)
-    if dtype == "int8":
-        quantize(bert)
 
 
 def main() -> None:

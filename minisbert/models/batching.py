@@ -19,6 +19,7 @@ from minisbert.core.tokenizer import Tokenizer
 CHARACTERS = 2**18  # to tokenize at once
 ID_BYTES = array("i").itemsize  # bytes per token id
 LONG = 512  # a longer text alone in a batch has no pads: decoders would build a mask of T x T numbers for them
+SHORT = 200  # of rows up to this length compiled packages may compute attention in another way: they share no batch
 ROW = 60  # tokens of a row that short texts share, on average: docs/speed.md has the rates of other lengths
 
 
@@ -107,7 +108,8 @@ def packed_batches(keys: Sequence[bytes], batch_tokens: int) -> Iterator[Batch]:
     width = 0
     for tokens, row in sorted(rows, key=lambda pair: -pair[0]):
         # a shorter row would be padded to the first one's length: by an eighth at most
-        if batch and (width * (len(batch) + 1) > batch_tokens or 8 * tokens < 7 * width):
+        other = 8 * tokens < 7 * width or rounded(tokens) <= SHORT < width
+        if batch and (other or width * (len(batch) + 1) > batch_tokens):
             yield make_batch(keys, lengths, batch, width)
             batch = []
         if not batch:

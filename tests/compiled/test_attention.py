@@ -9,6 +9,7 @@ from minisbert.compiled import attention
 from minisbert.compiled.attention import RowAttention, attend_by_length, fused, written_out
 from minisbert.compiled.runtime import CompiledEncoder
 from minisbert.core import bert
+from minisbert.models import batching
 from minisbert.models.batching import same_text
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.devices import bfloat16_hardware
@@ -59,15 +60,17 @@ def test_the_layers_of_the_books_encoder_and_no_others(tiny):
 @pytest.mark.skipif(not COMPILER, reason="there is no C++ compiler")
 @pytest.mark.skipif(not bfloat16_hardware(torch.device("cpu"))[0], reason="the CPU has no bfloat16 instructions")
 def test_a_package_has_both_ways(tiny, tmp_path, monkeypatch):
-    """One text is a small batch, many are short rows, and a long text has a row to itself."""
-    monkeypatch.setattr(attention, "LONGEST", 40)
-    monkeypatch.setattr(attention, "FEWEST", 20)
-    monkeypatch.setattr("minisbert.models.batching.ROW", 24)
+    """A long text has a row to itself. The vectors of a text do not depend on what comes with it."""
+    for module in (attention, batching):
+        monkeypatch.setattr(module, "SHORT", 40)
+    monkeypatch.setattr(batching, "ROW", 24)
     command.main([str(tiny), "--dtype", "bfloat16", "--out", str(tmp_path / "p.pt2")])
     code = generated_code(tmp_path / "p.pt2")
     assert "baddbmm" in code or "bmm" in code
     assert "scaled_dot_product" in code
     ours, eager = CompiledEncoder.load(tiny, tmp_path / "p.pt2"), SentenceEncoder.load(tiny)
-    for texts in (TEXTS[:1], TEXTS * 4, [" ".join(TEXTS * 2)]):
-        vectors, expected = ours.encode(texts), eager.encode(texts)
-        assert abs(vectors - expected).max() < 0.02
+    texts = [*TEXTS * 4, " ".join(TEXTS), " ".join(TEXTS * 2), " ".join(TEXTS[:4] * 2)]
+    vectors, expected = ours.encode(texts), eager.encode(texts)
+    assert abs(vectors - expected).max() < 0.02
+    alone = [ours.encode(text) for text in texts]
+    assert abs(vectors - alone).max() < 1e-3
