@@ -410,15 +410,15 @@ def walks() -> Iterator[Comparison]:
     ring = [[(node + 1) % 20, (node - 1) % 20] for node in range(20)]
     for name, links, width in (("all links", everywhere, 5), ("a ring, width 20", ring, 20)):
         nodes, read = graph.walk(arrays[0], links, arrays[1], 3, width)
-        yield same(f"{name}: nodes", padded(nodes, 20), padded(best[:width], 20))
+        yield same(f"{name}: nodes", padded(nodes, 20).tolist(), padded(best[:width], 20).tolist())
         yield same(f"{name}: read", [read], [20])
     hills, one = np.array([[5.0], [3.0], [1.0], [4.0], [9.0]]), np.array([1.0])
     line = [[1], [0, 2], [1, 3], [2, 4], [3]]
     for width, best, count in ((1, [0], 2), (2, [0, 1], 3), (3, [4, 0, 3], 5)):  # by hand
         nodes, read = graph.walk(hills, line, one, 0, width)
-        yield same(f"hills, width {width}: nodes", padded(nodes, 5), padded(best, 5))
+        yield same(f"hills, width {width}: nodes", padded(nodes, 5).tolist(), padded(best, 5).tolist())
         yield same(f"hills, width {width}: read", [read], [count])
     fork, links = np.array([[5.0], [6.0], [5.5], [9.0], [1.0]]), [[1, 2], [3], [4], [], []]
     nodes, read = graph.walk(fork, links, one, 0, 2)  # by hand: 9 is found by way of 6, so nobody visits 5.5
-    yield same("a fork: nodes", padded(nodes, 5), padded([3, 1], 5))
+    yield same("a fork: nodes", padded(nodes, 5).tolist(), padded([3, 1], 5).tolist())
     yield same("a fork: read", [read], [4])
