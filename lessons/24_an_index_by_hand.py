@@ -436,6 +436,6 @@ assert read > 0.95 * N, "everything"
 #
 # - Malkov and Yashunin 2016, *Efficient and robust approximate nearest neighbor search using hierarchical
 #   navigable small world graphs* (arXiv 1603.09320): algorithms 1 (insert), 2 (the walk), 4 (choosing
-#   neighbours) and 5 (search).
+#   neighbours) and 5 (search), their numbers as others quote them, that of 4 unverified.
 # - Johnson, Douze and Jegou 2017, *Billion-scale similarity search with GPUs*: cells, at a size where
 #   they are needed.

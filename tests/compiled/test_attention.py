@@ -66,11 +66,11 @@ def test_a_package_has_both_ways(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(batching, "ROW", 24)
     command.main([str(tiny), "--dtype", "bfloat16", "--out", str(tmp_path / "p.pt2")])
     code = generated_code(tmp_path / "p.pt2")
-    assert "baddbmm" in code or "bmm" in code
+    assert "baddbmm" in code
     assert "scaled_dot_product" in code
     ours, eager = CompiledEncoder.load(tiny, tmp_path / "p.pt2"), SentenceEncoder.load(tiny)
     texts = [*TEXTS * 4, " ".join(TEXTS), " ".join(TEXTS * 2), " ".join(TEXTS[:4] * 2)]
     vectors, expected = ours.encode(texts), eager.encode(texts)
     assert abs(vectors - expected).max() < 0.02
     alone = [ours.encode(text) for text in texts]
-    assert abs(vectors - alone).max() < 1e-3
+    assert abs(vectors - alone).max() < 2**-8  # bfloat16 rounds a sum of another order to its neighbour
