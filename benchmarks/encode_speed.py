@@ -1,6 +1,6 @@
 """Encoding compared with other libraries: same weights, texts and threads, in alternation.
 
-    python -m benchmarks.encode_speed                     everything, about twenty minutes
+    python -m benchmarks.encode_speed                     everything, about half an hour
     python -m benchmarks.encode_speed --what rates --texts stsb
     python -m benchmarks.encode_speed --what latency --texts-a-call 1 4 16 --peers onnxruntime openvino
     python -m benchmarks.encode_speed --what start --json
@@ -12,6 +12,9 @@ rates    texts per second, the median of rounds in which all sides take turns; t
          all 256 tokens that the model accepts
 latency  milliseconds per call with 1 to 32 sentences of STS-B test, other ones in every call
 start    seconds from the start of a new process to the vector of one sentence, and the peak memory
+
+Each side runs in a process of its own and waits for its turn there: in one process the threads and the memory of one
+library slow down the others, minisbert's compiled bfloat16 encoder by a fifth on a Xeon.
 
 Every table begins with the CPU and the rates of its matrix products, measured just before (``benchmarks.machine``).
 minisbert is measured eager and compiled, in float32 and bfloat16; its packages are compiled first if the cache folder
@@ -25,8 +28,8 @@ import json
 import random
 import statistics
 import tempfile
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -34,7 +37,8 @@ import numpy as np
 
 from benchmarks import first_vector, machine, peers
 from benchmarks.conversion import convert
-from benchmarks.peers import Encode, Peer, turns
+from benchmarks.peers import Encode, turns
+from benchmarks.sides import Side
 from minisbert.compiled.runtime import CompiledEncoder
 from minisbert.core.metrics import spearman
 from minisbert.data.sources import load_scored_pairs
@@ -82,40 +86,58 @@ def stsb_spearman(texts: list[str], vectors: np.ndarray) -> float:
     return spearman(cosines, np.array([pair.score for pair in pairs]))
 
 
-def minisbert_sides(encoder: SentenceEncoder, folder: Path) -> dict[str, Encode]:
-    """minisbert, eager and compiled, at every dtype that the CPU has. Compiles packages that are missing."""
-    sides: dict[str, Encode] = {}
+def load_minisbert(folder: Path, dtype: str, compiled: bool) -> Encode:
+    if compiled:
+        return CompiledEncoder.load(folder, dtype=dtype).encode
+    return partial(SentenceEncoder.load(folder).encode, dtype=dtype)
+
+
+def minisbert_makers(folder: Path) -> dict[str, Callable[[], Encode]]:
+    """minisbert, eager and compiled, at every dtype that the CPU has."""
+    makers = {}
     for dtype in machine.precisions():
-        sides[f"minisbert {dtype}"] = partial(encoder.encode, dtype=dtype)
+        makers[f"minisbert {dtype}"] = partial(load_minisbert, folder, dtype, False)
     for dtype in machine.package_dtypes():
-        compiled = CompiledEncoder.load(folder, dtype=dtype)
-        sides[f"minisbert compiled {dtype}"] = compiled.encode
-    return sides
+        makers[f"minisbert compiled {dtype}"] = partial(load_minisbert, folder, dtype, True)
+    return makers
 
 
-def rates(
-    kind: str, encoder: SentenceEncoder, ours: dict[str, Encode], others: Sequence[Peer], files: Path, rounds: int
-) -> dict:
-    """Texts per second of every side, their share of the GEMM rate, and the quality of the vectors."""
-    texts = texts_of(kind, encoder)
-    lengths = [len(ids) for ids in encoder.tokenizer.encode(texts).ids]
-    probe = random.Random(0).sample(texts, min(len(texts), PROBE_TOKENS * len(texts) // sum(lengths)))
-    sides = dict(ours)
-    for encode in sides.values():
-        encode(probe)
-    for peer in others:
-        sides[peer.name], setting = peers.fastest(peer, files, probe)
-        say(f"{kind}: {peer.name}, {setting}")
+def minisbert_sides(folder: Path) -> dict[str, Encode]:
+    """``minisbert_makers``, loaded in this process. Compiles packages that are missing."""
+    return {name: make() for name, make in minisbert_makers(folder).items()}
+
+
+@contextmanager
+def running(makers: dict[str, Callable[[], Encode]], keep_memory: bool) -> Iterator[dict[str, Side]]:
+    """All sides, each in a process of its own."""
+    with ExitStack() as stack:
+        sides = {}
+        for name, make in makers.items():
+            say(f"loading {name}")
+            sides[name] = Side(make, keep_memory)
+            stack.callback(sides[name].close)
+        yield sides
+
+
+def probe_of(texts: Sequence[str], lengths: Sequence[int]) -> list[str]:
+    """Some of the texts, of about ``PROBE_TOKENS`` tokens in all."""
+    return random.Random(0).sample(texts, min(len(texts), PROBE_TOKENS * len(texts) // sum(lengths)))
+
+
+def rates(texts: list[str], lengths: list[int], operations: float, sides: dict[str, Side], rounds: int) -> dict:
+    """Texts per second of every side, their share of the GEMM rate, and how much their vectors differ.
+
+    Leaves the vectors of each side under ``vectors``. The first round is not counted: libraries compile kernels.
+    """
     measured = machine.measure()
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     vectors = {}
-    for _, name, encode in turns(kind, rounds, sides):
-        started = time.perf_counter()
-        vectors[name] = encode(texts)
-        seconds[name].append(time.perf_counter() - started)
+    for round_, name, side in turns("rates", rounds + 1, sides):
+        times, vectors[name] = side.timed([texts])
+        if round_:
+            seconds[name] += times
 
     reference = vectors.get("sentence-transformers float32", vectors["minisbert float32"])
-    operations = machine.encoder_flop(encoder.bert.config, lengths)
     result = {}
     for name, times in seconds.items():
         median = statistics.median(times)
@@ -126,30 +148,25 @@ def rates(
             "difference": float(abs(vectors[name] - reference).max()),
             "seconds": times,
         }
-        if kind == "stsb":
-            result[name]["spearman"] = stsb_spearman(texts, vectors[name])
     sizes = {"texts": len(texts), "tokens": sum(lengths), "longest": max(lengths)}
-    return {"machine": measured, **sizes, "sides": result}
+    return {"machine": measured, **sizes, "sides": result, "vectors": vectors}
 
 
-def latency(sentences: Sequence[str], sides: dict[str, Encode], texts_a_call: Sequence[int], rounds: int) -> dict:
+def latency(sentences: Sequence[str], sides: dict[str, Side], texts_a_call: Sequence[int], rounds: int) -> dict:
     """Median milliseconds of a call: in each round ``CALLS`` calls of one side, then as many of the next.
 
-    Alternating single calls would be unfair: a library's threads spin while they wait, and slow the others down. In one
-    round all sides encode the same sentences. The first round is not counted: libraries compile kernels for new shapes.
+    In one round all sides encode the same sentences. The first round is not counted: libraries compile kernels for new
+    shapes. Nor is the first call of a turn, which wakes the threads.
     """
     measured = machine.measure()
     result: dict[str, dict[int, float]] = {name: {} for name in sides}
     for count in texts_a_call:
         seconds: dict[str, list[float]] = {name: [] for name in sides}
-        for round_, name, encode in turns(f"{count} a call", rounds + 1, sides):
+        for round_, name, side in turns(f"{count} a call", rounds + 1, sides):
             texts = random.Random(round_).sample(sentences, (CALLS + 1) * count)
-            encode(texts[-count:])  # wakes the threads
-            for call in range(CALLS):
-                started = time.perf_counter()
-                encode(texts[call * count : (call + 1) * count])
-                if round_:
-                    seconds[name].append(time.perf_counter() - started)
+            times, _ = side.timed([texts[start : start + count] for start in range(0, len(texts), count)])
+            if round_:
+                seconds[name] += times[1:]
         for name, times in seconds.items():
             result[name][count] = 1000 * statistics.median(times)
     return {"machine": measured, "milliseconds": result}
@@ -215,18 +232,32 @@ def main(arguments: list[str] | None = None) -> None:
         keep_freed_memory()
     folder = ensure(MODEL)
     encoder = SentenceEncoder.load(folder)
-    ours = minisbert_sides(encoder, folder)  # for the start as well, which finds the packages
+    minisbert_sides(folder)  # compiles the packages that are missing
+    ours, keep_memory = minisbert_makers(folder), not options.library
     others = peers.peers(chosen, "bfloat16" in machine.precisions())
-    results: dict = {"freed_memory_kept": not options.library}
+    results: dict = {"freed_memory_kept": keep_memory}
     with tempfile.TemporaryDirectory() as converted:
         files = Path(converted)
         convert(folder, files, chosen)
         if "rates" in options.what:
-            results["rates"] = {k: rates(k, encoder, ours, others, files, options.rounds) for k in options.texts}
+            results["rates"] = {}
+        for kind in options.texts if "rates" in options.what else ():
+            texts = texts_of(kind, encoder)
+            lengths = [len(ids) for ids in encoder.tokenizer.encode(texts).ids]
+            probe = probe_of(texts, lengths)
+            tuned = {peer.name: partial(peers.fastest, peer, files, probe) for peer in others}
+            operations = machine.encoder_flop(encoder.bert.config, lengths)
+            with running(ours | tuned, keep_memory) as sides:
+                found = rates(texts, lengths, operations, sides, options.rounds)
+            vectors = found.pop("vectors")
+            for name, row in found["sides"].items() if kind == "stsb" else ():
+                row["spearman"] = stsb_spearman(texts, vectors[name])
+            results["rates"][kind] = found
         if "latency" in options.what:
             calls = options.texts_a_call
-            sides = ours | {peer.name: partial(peer.make(files, 1), batch_size=max(calls)) for peer in others}
-            results["latency"] = latency(texts_of("stsb", encoder), sides, calls, options.rounds)
+            single = {peer.name: partial(peers.one_stream, peer, files, max(calls)) for peer in others}
+            with running(ours | single, keep_memory) as sides:
+                results["latency"] = latency(texts_of("stsb", encoder), sides, calls, options.rounds)
         if "start" in options.what:
             results["start"] = first_vector.measure(chosen, files, options.rounds)
     if options.json:

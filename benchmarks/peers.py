@@ -216,8 +216,13 @@ def turns(what: str, rounds: int, sides: dict[str, Any]) -> Iterator[tuple[int, 
                 yield round_, name, encode
 
 
-def fastest(peer: Peer, files: Path, texts: Sequence[str]) -> tuple[Encode, str]:
-    """The peer at the batch size and number of streams that encode these texts fastest, and these in words.
+def one_stream(peer: Peer, files: Path, batch_size: int) -> Encode:
+    """The peer with all threads in each batch."""
+    return partial(peer.make(files, 1), batch_size=batch_size)
+
+
+def fastest(peer: Peer, files: Path, texts: Sequence[str]) -> Encode:
+    """The peer at the batch size and number of streams that encode these texts fastest; prints which these are.
 
     The sizes are compared with one stream, by the better of two runs each; then the streams at the best size.
     """
@@ -238,4 +243,5 @@ def fastest(peer: Peer, files: Path, texts: Sequence[str]) -> tuple[Encode, str]
     for encode, count in zip(more, peer.streams[1:], strict=True):
         if seconds(encode, size) < tried[size]:
             best, streams = encode, count
-    return partial(best, batch_size=size), f"batches of {size}" + (f", {streams} at a time" if streams > 1 else "")
+    say(f"{peer.name}: batches of {size}" + (f", {streams} at a time" if streams > 1 else ""))
+    return partial(best, batch_size=size)

@@ -86,7 +86,7 @@ def main(arguments: list[str] | None = None) -> None:
     random.Random(0).shuffle(texts)  # a call gets sentences of any length
     texts = texts[: options.limit]
     a_call = min(options.texts_a_call or len(texts), len(texts))
-    found = measure(minisbert_sides(encoder, folder), texts, a_call, options.rows, options.rounds)
+    found = measure(minisbert_sides(folder), texts, a_call, options.rows, options.rounds)
     if options.json:
         print(json.dumps({"texts": len(texts), "texts_a_call": a_call, **found}))
         return

@@ -3,19 +3,19 @@
     python -m benchmarks.tune                               all-MiniLM-L6-v2, about two minutes
     python -m benchmarks.tune --model path/to/encoder
 
-Eager and compiled, at every dtype that the CPU multiplies in hardware. Sentences of STS-B test a second and
-milliseconds for one sentence are medians of rounds in which all ways take turns; the accuracy is Spearman's correlation
-times 100 over all pairs of STS-B test. Packages that are missing are compiled first, 20 to 60 seconds each.
+Eager and compiled, at every dtype that the CPU multiplies in hardware, each in a process of its own. Sentences of STS-B
+test a second and milliseconds for one sentence are medians of rounds in which all ways take turns; the accuracy is
+Spearman's correlation times 100 over all pairs of STS-B test. Packages that are missing are compiled first, 20 to 60
+seconds each.
 """
 
 import argparse
 import statistics
-import time
 from collections.abc import Sequence
 
 from benchmarks import machine
-from benchmarks.encode_speed import minisbert_sides, stsb_spearman, table, texts_of
-from benchmarks.peers import Encode
+from benchmarks.encode_speed import minisbert_makers, minisbert_sides, running, stsb_spearman, table, texts_of
+from benchmarks.sides import Side
 from minisbert.folder.find import find_model
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import bounded, run_command
@@ -26,23 +26,20 @@ CALLS = 20  # of one text, in a round
 LOSS = 0.2  # points of Spearman that a dtype may cost and still be advised
 
 
-def measure(sides: dict[str, Encode], texts: Sequence[str], rounds: int) -> dict[str, dict]:
+def measure(sides: dict[str, Side], texts: Sequence[str], rounds: int) -> dict[str, dict]:
     """Texts a second, milliseconds for one text and Spearman x 100 of every side."""
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     single: dict[str, list[float]] = {name: [] for name in sides}
     found: dict[str, dict] = {name: {} for name in sides}
     with Bar(total=(rounds + 1) * len(sides), desc="measuring", unit=" turns") as bar:
         for round_ in range(rounds + 1):  # the first one compiles oneDNN's kernels and gives the vectors
-            for name, encode in sides.items():
-                started = time.perf_counter()
-                vectors = encode(texts)
-                seconds[name].append(time.perf_counter() - started)
+            for name, side in sides.items():
+                times, vectors = side.timed([texts])
+                seconds[name] += times
                 if not round_:
                     found[name]["spearman"] = 100 * stsb_spearman(texts, vectors)
-                for text in texts[:CALLS]:
-                    started = time.perf_counter()
-                    encode([text])
-                    single[name].append(time.perf_counter() - started)
+                times, _ = side.timed([[text] for text in texts[:CALLS]])
+                single[name] += times
                 bar.update()
     for name, row in found.items():
         row["texts_per_second"] = len(texts) / statistics.median(seconds[name][1:])
@@ -72,9 +69,10 @@ def main(arguments: list[str] | None = None) -> None:
     keep_freed_memory()
     folder = find_model(options.model)
     encoder = SentenceEncoder.load(folder)
-    sides = minisbert_sides(encoder, folder)
+    minisbert_sides(folder)  # compiles the packages that are missing
     measured = machine.measure()
-    found = measure(sides, texts_of("stsb", encoder), options.rounds)
+    with running(minisbert_makers(folder), keep_memory=True) as sides:
+        found = measure(sides, texts_of("stsb", encoder), options.rounds)
     rows = {}
     for name, row in found.items():
         rows[name] = [f"{row['texts_per_second']:,.0f}", f"{row['milliseconds']:.2f}", f"{row['spearman']:.2f}"]

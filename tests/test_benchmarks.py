@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import handover, ladder, machine, peers, row_length, serve_speed, server_load, tune
+from benchmarks import handover, ladder, machine, peers, row_length, serve_speed, server_load, sides, tune
 from benchmarks.killed_shards import write_texts
 from minisbert.commands.encode import main as encode
 from minisbert.core import InputError, bert
@@ -75,6 +75,22 @@ def texts(tmp_path):
 
 
 EAGER = [step for step in ladder.STEPS if not step.compiled and step.dtype == "float32"]
+
+
+def lengths_of_texts() -> peers.Encode:
+    return lambda texts: np.array([len(text) for text in texts])
+
+
+def test_each_side_has_a_process_of_its_own():
+    side = sides.Side(lengths_of_texts, keep_memory=False)
+    seconds, vectors = side.timed([["a"], ["b", "cde"]])
+    assert (len(seconds), vectors.tolist()) == (2, [1, 3])
+    with pytest.raises(InputError, match=r"the process of a side failed: TypeError\(.*int"):
+        side.timed([[5]])
+    with pytest.raises(InputError, match="ended before its answer"):
+        side.timed([["a"]])
+    side.close()
+    assert not side.process.is_alive()
 
 
 def test_the_steps_of_the_ladder_give_the_same_vectors(quick, texts, tiny):
