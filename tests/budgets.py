@@ -12,22 +12,22 @@ TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "minisbert"
 BUDGETS = {
     "core": 1505,
-    "system": 1324,
+    "system": 1329,
     "search": 780,
     "architectures": 982,
-    "folder": 1369,
+    "folder": 1368,
     "models": 3036,
-    "compiled": 682,
+    "compiled": 680,
     "data": 1559,
     "evaluation": 1108,
     "training": 3021,
-    "corpus": 813,
+    "corpus": 811,
     "diagnosis": 2316,
     "serving": 538,
     "integrations": 308,
-    "commands": 2359,
+    "commands": 2358,
 }
-PACKAGE_LINES = 21_700  # goal: 15,000
+PACKAGE_LINES = 21_699  # goal: 15,000
 TEST_LINES = 31_749  # goal: 26,000
 RAISES = 377  # of InputError and ValueError, in the whole package
 FILE_LINES, FUNCTION_LINES = 250, 60

@@ -5,11 +5,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from minisbert import loading
 from minisbert.compiled.int8 import package_dtype
 from minisbert.core import InputError
 from minisbert.folder.find import find_model
-from minisbert.loading import Encoder
-from minisbert.loading import load_encoder as load
 from minisbert.models.prompts import PROMPT_NAMES, choose_prompt, role_prompt_name
 from minisbert.system.arguments import add_threads_option
 from minisbert.system.assets import local_path
@@ -49,7 +48,7 @@ def add_compiled_option(group: argparse._ActionsContainer) -> None:
     )
 
 
-def load_encoder(options: argparse.Namespace) -> Encoder:
+def load_encoder(options: argparse.Namespace) -> loading.Encoder:
     """The model; sets the process's threads, and has it keep the memory that it frees."""
     keep_freed_memory()
     use_threads(options.threads)
@@ -60,10 +59,10 @@ def load_encoder(options: argparse.Namespace) -> Encoder:
 
     chosen = {"pooling": options.pooling, "max_seq_length": options.max_length}
 
-    def compiled(package: str | bool) -> Encoder:
-        return load(model, compiled=package, dtype=dtype, **chosen)
+    def compiled(package: str | bool) -> loading.Encoder:
+        return loading.load_encoder(model, compiled=package, dtype=dtype, **chosen)
 
-    encoder = if_compiled(options, compiled) or load(model, device=options.device, **chosen)
+    encoder = if_compiled(options, compiled) or loading.load_encoder(model, device=options.device, **chosen)
     if options.truncate_dim is not None:
         if encoder.vectors_are != "dense":
             name = type(encoder).__name__
@@ -72,7 +71,7 @@ def load_encoder(options: argparse.Namespace) -> Encoder:
     return encoder
 
 
-def load_pooled(options: argparse.Namespace, instead: str) -> Encoder:
+def load_pooled(options: argparse.Namespace, instead: str) -> loading.Encoder:
     """``load_encoder``; for a model with a vector per token an ``InputError`` that says what to do ``instead``."""
     encoder = load_encoder(options)
     if encoder.vectors_are == "per token":
@@ -114,7 +113,7 @@ def add_prompt_option(group: argparse._ActionsContainer, role: str = "") -> None
     one.add_argument(f"{flag}-name", metavar="NAME", help="one of the model's prompts")
 
 
-def prompt_of(encoder: Encoder, options: argparse.Namespace, role: str = "") -> str:
+def prompt_of(encoder: loading.Encoder, options: argparse.Namespace, role: str = "") -> str:
     """The prompt from the options, else the model's own for this role, else its default."""
     prefix = f"{role}_" if role else ""
     prompt, name = getattr(options, f"{prefix}prompt"), getattr(options, f"{prefix}prompt_name")

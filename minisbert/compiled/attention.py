@@ -8,6 +8,7 @@ on how many there are: the two differ by bfloat16's rounding, and a text should 
 import torch
 from torch import Tensor, nn
 
+from minisbert.compiled.int8 import stored
 from minisbert.core.bert import Attention, Bert
 from minisbert.models.batching import SHORT
 
@@ -41,9 +42,7 @@ class RowAttention(nn.Module):
         """x (R, T, D), mask (R, 1, 1 or T, T) boolean -> (R, T, D), and no probabilities."""
         own = self.attention
         query, key, value = own.split(own.query(x)), own.split(own.key(x)), own.split(own.value(x))
-        bias = torch.zeros_like(mask, dtype=torch.bfloat16).masked_fill(~mask, float("-inf"))
-        # subtle: behind a view with strides of its own the bias is computed once, not again in each product
-        bias = bias.as_strided(bias.shape, bias.stride())
+        bias = stored(torch.zeros_like(mask, dtype=torch.bfloat16).masked_fill(~mask, float("-inf")))
         tokens = torch.scalar_tensor(x.shape[1], dtype=torch.int64)
         context = torch.cond(tokens <= SHORT, written_out, fused, (query, key, value, mask, bias))
         return own.output(own.merge(context)), None

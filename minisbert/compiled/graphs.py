@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from minisbert.compiled.attention import attend_by_length
-from minisbert.compiled.int8 import package_dtype, quantize
+from minisbert.compiled.int8 import package_dtype, quantize, stored
 from minisbert.compiled.package import compile_package, identity
 from minisbert.core import InputError
 from minisbert.folder.model_folder import ModelFolder
@@ -34,8 +34,8 @@ class VectorGraph(nn.Module):
     def forward(self, ids: Tensor, positions: Tensor, text_index: Tensor, places: Tensor) -> Tensor:
         """``Batch.inputs``: (R, T) three times and (N, S)."""
         with torch.autocast("cpu", torch.bfloat16, enabled=self.low):
-            states = self.encoder.unpacked(ids, positions, same_text(text_index), places)
-        return self.encoder.dense(self.encoder.pool(*states))
+            hidden, mask, first = self.encoder.unpacked(ids, positions, same_text(text_index), places)
+        return self.encoder.dense(self.encoder.pool(stored(hidden), mask, first))
 
 
 class ScoreGraph(nn.Module):

@@ -22,23 +22,26 @@ def package_dtype(name: str) -> str:
     return name
 
 
+def stored(x: Tensor) -> Tensor:
+    """``x``, computed once in a compiled graph, not by each loop that reads it: strides of its own hide its origin."""
+    strides = [1]
+    for size in x.shape[:0:-1]:  # not numel(): it makes the example's sizes constants
+        strides.insert(0, strides[0] * size)
+    return x.contiguous().as_strided(x.shape, strides)
+
+
 def quantize_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
     """A weight (C, D) as codes (C, D) int8 from -127 to 127 and a scale (C,): ``weight`` is about scale * codes.
 
     Of several ranges each row takes the one with the smallest squared error: larger numbers are clipped, the others get
     finer steps. ``quantize_weight([[1.27, -0.01]]) = [[127, -1]], [0.01]``.
     """
-    largest = weight.abs().amax(dim=1, keepdim=True)  # (C, 1)
-    lowest = torch.full_like(largest, float("inf"))  # squared error so far, (C, 1)
-    best_codes, best_scale = torch.zeros_like(weight), torch.zeros_like(largest)
-    for share in torch.linspace(1.0, 0.7, CLIPS):
-        scale = (share * largest / 127).clamp_min(SMALLEST)  # (C, 1)
-        codes = (weight / scale).round().clamp(-127, 127)  # (C, D)
-        error = (scale * codes - weight).pow(2).sum(dim=1, keepdim=True)  # (C, 1)
-        better = error < lowest  # (C, 1)
-        lowest = torch.where(better, error, lowest)
-        best_codes, best_scale = torch.where(better, codes, best_codes), torch.where(better, scale, best_scale)
-    return best_codes.to(torch.int8), best_scale[:, 0]
+    shares = torch.linspace(1.0, 0.7, CLIPS)[:, None, None]
+    scale = (shares * weight.abs().amax(dim=1, keepdim=True) / 127).clamp_min(SMALLEST)  # (CLIPS, C, 1)
+    codes = (weight / scale).round().clamp(-127, 127)  # (CLIPS, C, D)
+    error = (scale * codes - weight).pow(2).sum(dim=2)  # (CLIPS, C)
+    best, rows = error.argmin(dim=0), torch.arange(len(weight))
+    return codes[best, rows].to(torch.int8), scale[best, rows, 0]
 
 
 def quantized_linear(x: Tensor, codes: Tensor, scale: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -73,7 +76,7 @@ class QuantizedLinear(nn.Module):
         self.bias = linear.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        y = quantized_linear(x.flatten(0, -2), self.codes, self.scale, self.bias)  # (N, C)
+        y = quantized_linear(stored(x.flatten(0, -2)), self.codes, self.scale, self.bias)  # (N, C)
         return y.unflatten(0, x.shape[:-1])  # (..., C)
 
 

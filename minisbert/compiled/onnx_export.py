@@ -34,9 +34,7 @@ class OnnxGraph(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Ids, mask (1 for real tokens) and token types, (B, T) int64 -> (B, T, D) and (B, W)."""
         mask = attention_mask != 0  # (B, T)
-        trace: dict[str, Tensor] | None = None
-        if "first-last" in self.encoder.pooling.names:
-            trace = {}
+        trace = self.encoder.empty_trace()
         hidden = self.encoder.bert(input_ids, mask, token_type_ids, trace)  # (B, T, D)
         first = trace["layers.0"] if trace else None
         vectors = self.encoder.dense(self.encoder.pool(hidden, mask, first))  # (B, W)

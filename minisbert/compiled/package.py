@@ -28,7 +28,7 @@ from minisbert.core import InputError, one_line, reading
 from minisbert.folder.model_folder import ModelFolder
 from minisbert.folder.settings import parse_settings
 from minisbert.models.pooling import choose_pooling
-from minisbert.system.assets import home
+from minisbert.system.assets import file_hash, home
 from minisbert.system.console import check_usage
 from minisbert.system.devices import instruction_sets
 from minisbert.system.files import atomic_file
@@ -75,9 +75,7 @@ def identity(folder: ModelFolder, dtype: str, pooling: str | None = None) -> dic
         for name in GRAPH_FILES:
             paths.update((folder.path / place).glob(name))
     for path in sorted(paths):
-        with open(path, "rb") as file:
-            content = hashlib.file_digest(file, "sha256").hexdigest()
-        digest.update(f"{path.relative_to(folder.path)} {content}\n".encode())
+        digest.update(f"{path.relative_to(folder.path)} {file_hash(path)}\n".encode())
     about = {"dtype": dtype, "weights": digest.hexdigest(), "minisbert": code_hash()}
     if not folder.holds_pair_model:
         return about | {"kind": "SentenceEncoder", "pooling": choose_pooling(folder, pooling)}

@@ -20,6 +20,7 @@ from minisbert.corpus.hashes import differences, made_from, texts_hash
 from minisbert.loading import Encoder
 from minisbert.search.vector_files import write_header
 from minisbert.search.vectors import Stacked
+from minisbert.system.assets import file_hash
 from minisbert.system.console import say
 from minisbert.system.files import atomic_file, listed, write_json
 from minisbert.system.progress import Bar
@@ -54,6 +55,11 @@ class Manifest:
         content = MARK | {"made": self.made, "rows": self.rows, "shards": self.shards}
         with atomic_file(self.folder / MANIFEST) as partial:
             write_json(partial, content)
+
+    def note(self, shard: int) -> None:
+        """Write the hash of a shard's file, which makes it count."""
+        self.shards[shard]["file"] = file_hash(self.path(shard))
+        self.write()
 
     def is_complete(self, shard: int) -> bool:
         """Whether a shard's file has the hash that was noted. Reports one that is damaged."""
@@ -165,9 +171,3 @@ def copy_vectors(path: Path, start: int, target: IO[bytes]) -> str:
             digest.update(block)
             target.write(block)
     return digest.hexdigest()
-
-
-def file_hash(path: str | Path) -> str:
-    """sha256 of a file."""
-    with open(path, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

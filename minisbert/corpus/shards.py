@@ -15,7 +15,7 @@ from typing import Any
 
 from minisbert.core import InputError
 from minisbert.corpus.hashes import differences, made_from, text_line, texts_hash
-from minisbert.corpus.manifest import Manifest, file_hash, read_manifest
+from minisbert.corpus.manifest import Manifest, read_manifest
 from minisbert.data.texts import every_text
 from minisbert.loading import Encoder
 from minisbert.models.prompts import choose_prompt
@@ -113,9 +113,7 @@ def write_shard(
         write_npy(encoder.encode_stream(hashed(), **options), manifest.shape(shard)[0], partial)
         if digest.hexdigest() != manifest.shards[shard]["texts"]:
             raise InputError("the file changed while it was being read: run encode again")
-        noted = file_hash(partial)
-    manifest.shards[shard]["file"] = noted
-    manifest.write()
+    manifest.note(shard)
 
 
 def check_foreign(folder: Path) -> None:

@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken
-from tokenizers import Tokenizer as Backend
+import tokenizers
 
 from minisbert.core import InputError, one_line
 from minisbert.folder.settings import SPECIAL_TOKENS, unsupported
@@ -15,7 +14,7 @@ Files = list[tuple[Path, dict[str, Any]]]  # a file and its contents; a later on
 class SpecialTokens:
     """The special tokens that a folder's files name, by key: ``cls_token`` and so on."""
 
-    def __init__(self, backend: Backend, files: Files, defaults: dict[str, str]):
+    def __init__(self, backend: tokenizers.Tokenizer, files: Files, defaults: dict[str, str]):
         self.backend = backend
         self.values: dict[str, Any] = dict(defaults)
         self.paths = dict.fromkeys(defaults, files[0][0])
@@ -39,7 +38,7 @@ class SpecialTokens:
             raise InputError(f"{self.paths[key]}: {key} {one_line(self.values[key])} is not a token of the vocabulary")
         return token, i
 
-    def named(self) -> list[AddedToken]:
+    def named(self) -> list[tokenizers.AddedToken]:
         """Every token that the files name, under keys of its own or in a list."""
         values = [value for key, value in self.values.items() if key.endswith("_token")]
         more = self.values.get("extra_special_tokens")
@@ -85,11 +84,11 @@ class SpecialTokens:
                 self.backend.add_special_tokens([token])
 
 
-def added_token(value: Any) -> AddedToken | None:
+def added_token(value: Any) -> tokenizers.AddedToken | None:
     """A token as the files state it: a string, or an object with the string as ``content``; None if it is neither."""
     if isinstance(value, str):
-        return AddedToken(value, special=True)
+        return tokenizers.AddedToken(value, special=True)
     if not isinstance(value, dict) or not isinstance(value.get("content"), str):
         return None
     flags = {name: value[name] for name in ("lstrip", "rstrip", "single_word") if isinstance(value.get(name), bool)}
-    return AddedToken(value["content"], special=True, **flags)
+    return tokenizers.AddedToken(value["content"], special=True, **flags)

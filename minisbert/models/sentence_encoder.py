@@ -64,7 +64,7 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
 
     def unscaled(self, ids: Tensor, mask: Tensor | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
         """The vectors (B, D) before they are scaled to length 1, as the heads read them."""
-        trace = self._trace()
+        trace = self.empty_trace()
         hidden = self.hidden(ids, mask, None, dtype, trace)  # (B, T, D)
         first = None if trace is None else trace["layers.0"]  # (B, T, D)
         return self.dense(self.pool(hidden, mask, first))
@@ -145,14 +145,14 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
 
         ``mask`` as in ``Bert.forward``.
         """
-        trace = self._trace()
+        trace = self.empty_trace()
         hidden, real = unpack(self.bert(ids, mask, None, trace, positions).to(self.dtype), places)
         first = None
         if trace is not None:
             first, _ = unpack(trace["layers.0"].to(self.dtype), places)
         return hidden, real, first
 
-    def _trace(self) -> dict[str, Tensor] | None:
+    def empty_trace(self) -> dict[str, Tensor] | None:
         """What ``Bert.forward`` fills if the pooling needs the first layer's states."""
         return {} if "first-last" in self.pooling.names else None
 

@@ -155,8 +155,13 @@ def _problem(file: AssetFile, path: Path, hashed: bool) -> str:
     algorithm, expected = "sha256", file.sha256
     if not expected:
         algorithm, expected = "md5", file.md5
-    with open(path, "rb") as stream:
-        actual = hashlib.file_digest(stream, algorithm).hexdigest()
+    actual = file_hash(path, algorithm)
     if actual != expected:
         return f"has {algorithm} {actual}, not {expected}"
     return ""
+
+
+def file_hash(path: str | Path, algorithm: str = "sha256") -> str:
+    """The hash of a file's bytes, in hexadecimal digits."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, algorithm).hexdigest()

@@ -74,6 +74,11 @@ def test_a_layer_is_off_by_at_most_the_rounding_of_both_sides():
     assert (error <= bound + 1e-5).all()
 
 
+def test_activations_may_lie_in_memory_in_any_order():
+    layer, x = QuantizedLinear(torch.nn.Linear(6, 4)), torch.randn(6, 5)
+    assert torch.equal(layer(x.T), layer(x.T.contiguous()))
+
+
 def test_every_linear_layer_of_the_encoder_and_nothing_else(tiny):
     encoder = SentenceEncoder.load(tiny)
     quantize(encoder.bert)
@@ -106,6 +111,7 @@ def test_a_package_multiplies_by_the_fast_product(tiny, tmp_path):
     code = generated_code(tmp_path / "p.pt2")
     assert len(re.findall(r"_int_mm_out\(", code)) == 12  # six for each of two layers
     assert "qlinear" not in code
+    assert len(set(re.findall(r"auto (tmp\d+) = tmp\d+\.erf\(\)", code))) == 1  # GELU once a number, not in two loops
     ours, eager = CompiledEncoder.load(tiny, tmp_path / "p.pt2"), SentenceEncoder.load(tiny)
     assert ours.compiled_dtype == "int8"
     vectors, expected = ours.encode(TEXTS), eager.encode(TEXTS)

@@ -111,6 +111,9 @@ TRIPLETS = [Row(("a cat", "A cat", 'A "dog" runs.')), Row(("One, two", "1, 2", "
 TWO = [Row(("a cat", "A cat")), Row(("One, two", "1, 2"))]
 NEGATIVES = [Row(("a", "p", "n", "m")), Row(("b", "q", "o", "k"))]
 FORMS = {"nli": NLI, "duplicates": LABELLED, "triplets": PAIRS, "tuples": PAIRS, "scored": SCORED}
+TRIPLETS_CSV = 'sent0,sent1,hard_neg\na cat,A cat,"A ""dog"" runs."\nx,y,\n"One, two","1, 2",three\n'
+TWO_OBJECTS = '{"query": "a cat", "positive": "A cat"}\n\n{"positive": "1, 2", "query": "One, two"}\n'
+NEGATIVES_TSV = "negative_2\tanchor\tscore\tpositive\tnegative_1\nn\ta\t3\tp\tm\no\tb\t4\tq\tk\n"
 GOOD = [  # reader, ending of the file's name, rows, how many are skipped, content
     ("nli", ".jsonl.gz", NLI_ROWS, 1, NLI_LINES),
     ("nli", ".txt", NLI_ROWS, 2, NLI_LINES + nli_line("neutral", "A man.", " \t")),
@@ -121,13 +124,7 @@ GOOD = [  # reader, ending of the file's name, rows, how many are skipped, conte
     ("duplicates", ".csv", PLAIN, 0, '1,A cat.,"The ""cat"\n0,"A, b","""c"""\n'),
     ("duplicates", ".csv.gz", PLAIN, 0, '"label","sentence1","sentence2"\n"1",A cat.,"The ""cat"\n0,"A, b","""c"""'),
     ("triplets", ".tsv", TRIPLETS, 1, 'a cat\tA cat\tA "dog" runs.\n\tx\ty\nOne, two\t1, 2\tthree\n'),
-    (
-        "triplets",
-        ".csv",
-        TRIPLETS,
-        1,
-        'sent0,sent1,hard_neg\na cat,A cat,"A ""dog"" runs."\nx,y,\n"One, two","1, 2",three\n',
-    ),
+    ("triplets", ".csv", TRIPLETS, 1, TRIPLETS_CSV),
     (
         *("triplets", ".jsonl", TRIPLETS, 1),
         '{"anchor": "a cat", "positive": "A cat", "negative": "A \\"dog\\" runs."}\n["x", "y", ""]\n'
@@ -136,17 +133,8 @@ GOOD = [  # reader, ending of the file's name, rows, how many are skipped, conte
     ("tuples", ".tsv", TWO, 1, "a cat\tA cat\n\tx\nOne, two\t1, 2\n"),
     ("tuples", ".tsv.gz", TWO, 1, "positive\tid\tAnchor\n A cat\t7\ta cat \n\t8\tx\n1, 2\t9\tOne, two"),
     ("tuples", ".csv", TWO, 1, 'query,answer\r\na cat,A cat\r\nx, \r\n"One, two","1, 2"\r\n'),
-    (
-        "tuples",
-        ".jsonl",
-        TWO,
-        0,
-        '{"query": "a cat", "positive": "A cat"}\n\n{"positive": "1, 2", "query": "One, two"}\n',
-    ),
-    (
-        *("tuples", ".tsv", NEGATIVES, 0),
-        "negative_2\tanchor\tscore\tpositive\tnegative_1\nn\ta\t3\tp\tm\no\tb\t4\tq\tk\n",
-    ),
+    ("tuples", ".jsonl", TWO, 0, TWO_OBJECTS),
+    ("tuples", ".tsv", NEGATIVES, 0, NEGATIVES_TSV),
     ("tuples", ".csv", NEGATIVES, 0, "question,answer,hard_neg,hard_neg2\na,p,n,m\nb,q,o,k\n"),
     (
         "tuples",
