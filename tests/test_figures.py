@@ -138,9 +138,9 @@ CLOSEST = {
 @pytest.mark.parametrize(
     ("show", "results", "place", "row"),
     [
-        (encode_speed.show, [{"rates": {"stsb": RATES}}], "zen4 sentences",
+        (encode_speed.show, [{"rates": {"stsb": RATES}}], "xeon sentences",
          "minisbert float32 | 484 | 1.00 | 68% | 2e-07 | 82.032"),
-        (encode_speed.show, [{"latency": LATENCY}], "zen4 few", "minisbert float32 | 2.00 | 3.00 | 4.00"),
+        (encode_speed.show, [{"latency": LATENCY}], "xeon few", "minisbert float32 | 2.00 | 3.00 | 4.00"),
         (serve_speed.show, [SERVED], "zen4 servers", "minisbert | 1.0 | 2.0 | 3 | 4 | 5.0"),
         (server_load.show, [{"machine": MACHINE, "sides": {"minisbert": LOADED}}], "zen4 load",
          "minisbert | 1.0 | 2.0 | 3.0 | 4 | 5 | 6 | 7"),
