@@ -9,6 +9,7 @@
 
 # %%
 import json
+import math
 import shutil
 import struct
 import tempfile
@@ -46,16 +47,6 @@ print(f"{path.stat().st_size:,} bytes")
 #     the rest         the numbers, one tensor after the other, row by row
 #
 # A tensor (R, C) of float32 at `begin` has its element (r, c) at byte 8 + n + begin + 4 * (r * C + c).
-#
-# The legend, as in `core/bert.py`: `V` vocabulary, `D` width, `F` feed-forward width, `L` layers; here also `P`, the
-# rows of the position table. What LayerNorm, attention and feed-forward are, lessons 04 to 06 say; their query, key
-# and value are dense layers, x times a matrix plus a bias. So is the **pooler**, which makes one vector of the first
-# token's and which hardly any sentence encoder uses. Counted by hand, a BERT has
-#
-#     embeddings      (V + P + 2) * D  +  2 D                three tables and a LayerNorm
-#     attention       L * (4 * (D * D + D)  +  2 D)          query, key, value, output; a LayerNorm
-#     feed-forward    L * (2 * D * F + F + D  +  2 D)        up and down; a LayerNorm
-#     pooler          D * D + D
 #
 # ![A safetensors file](drawings/safetensors.svg)
 
@@ -115,61 +106,51 @@ print("in the file, but not in the table:", left_over or "nothing")
 assert left_over <= BERT.skipped, "what is left over must be known by name"
 
 # %% [markdown]
-# Now the count. Every parameter must be explained by the formula above.
+# Now the count, by the names in the header. What the parts do, lessons 04 to 06 say, and lesson 07 computes their sizes
+# from six numbers. The **pooler** makes one vector of the first token's, and hardly any sentence encoder uses it.
 
 
 # %%
-def parameters(V, D, L, F, P):
-    return {
-        "embeddings": (V + P + 2) * D + 2 * D,
-        "attention": L * (4 * (D * D + D) + 2 * D),
-        "feed-forward": L * (2 * D * F + F + D + 2 * D),
-        "pooler": D * D + D,
-    }
+def part(name):
+    """The part of the model that a tensor belongs to."""
+    if name.startswith("encoder.layer."):
+        return f"layer {name.split('.')[2]}"
+    return name.split(".")[0]
 
 
-minilm = parameters(V=30522, D=384, L=6, F=1536, P=512)
-for part, count in minilm.items():
-    print(f"{part:14} {count:>12,}  {count / sum(minilm.values()):6.1%}")
-print(f"{'all':14} {sum(minilm.values()):>12,}")
-assert sum(minilm.values()) == 22_713_216, "as the README says"
-assert sum(minilm.values()) == sum(
+counts = {}
+for name, entry in header.items():
+    if entry["dtype"] == "F32":  # what is learned; the other tensor numbers the places
+        counts[part(name)] = counts.get(part(name), 0) + math.prod(entry["shape"])
+for name, count in counts.items():
+    print(f"{name:12} {count:>12,}  {count / sum(counts.values()):6.1%}")
+print(f"{'all':12} {sum(counts.values()):>12,}")
+assert sum(counts.values()) == 22_713_216, "as the README says"
+assert sum(counts.values()) == sum(
     parameter.numel() for parameter in bert.parameters()
 ), "and as torch counts"
 
 # %% [markdown]
 # ## The figure
 #
-# ![Where the parameters are, in MiniLM and in BERT base](figures/03_weights_file.png)
+# ![Where the parameters of MiniLM are](figures/03_weights_file.png)
+
 
 # %%
-base = parameters(V=30522, D=768, L=12, F=3072, P=512)
-assert sum(base.values()) == 109_482_240, "BERT base: the 110 million of the paper"
-
-
 def draw(plt):
-    drawn, axes = plt.subplots(figsize=(8.5, 2.6), layout="constrained")
-    shades = ["#1f4e79", "#3b7ab8", "#8bb8de", "#d0d0d0"]
-    for y, counts in enumerate((base, minilm)):
-        left = 0.0
-        for shade, (part, count) in zip(shades, counts.items(), strict=True):
-            axes.barh(
-                y, count / 1e6, left=left, color=shade, label=part if y == 0 else None
-            )
-            if count > 3e6:
-                ink = "white" if shade != shades[2] else "black"
-                axes.text(
-                    left + count / 2e6,
-                    y,
-                    f"{count / 1e6:.1f}",
-                    ha="center",
-                    va="center",
-                    color=ink,
-                )
-            left += count / 1e6
-    axes.set_yticks([0, 1], ["BERT base\nL=12, D=768", "MiniLM\nL=6, D=384"])
-    axes.set(xlabel="million parameters", title="Where the parameters are")
-    axes.legend(frameon=False, loc="center right", bbox_to_anchor=(1.0, 0.72))
+    drawn, axes = plt.subplots(figsize=(8.5, 1.6), layout="constrained")
+    left = 0.0
+    shades = {"embeddings": "#1f4e79", "pooler": "#d0d0d0"}
+    for number, (name, count) in enumerate(counts.items()):
+        shade = shades.get(name, ("#8bb8de", "#3b7ab8")[number % 2])
+        axes.barh(0, count / 1e6, left=left, color=shade)
+        ink = "white" if shade in ("#1f4e79", "#3b7ab8") else "black"
+        middle = left + count / 2e6
+        if count > 1e6:
+            words = f"{name}\n{count / 1e6:.1f}"
+            axes.text(middle, 0, words, ha="center", va="center", color=ink, fontsize=8)
+        left += count / 1e6
+    axes.set(yticks=[], xlabel="million parameters", title="MiniLM's parameters")
     return drawn
 
 
@@ -189,34 +170,16 @@ guess = predict(
 )
 
 # %%
-share = 30522 * 384 / sum(minilm.values())
+share = 30522 * 384 / sum(counts.values())
 print(f"{share:.1%}; a sentence of 15 tokens reads at most 15 of 30,522 rows")
 assert 0.51 < share < 0.52, "half of the file is a dictionary"
 guess.answer("a half")
 
 # %% [markdown]
-# **2.** Double the width D (and F with it). Do the parameters of the layers double, or quadruple?
+# **2.** Which file size follows from the count alone?
 
 # %%
-guess = predict(
-    "03.2", "Twice the width: the parameters of attention ...", ["double", "quadruple"]
-)
-
-# %%
-wide = parameters(V=30522, D=768, L=6, F=3072, P=512)
-for part in ("embeddings", "attention", "feed-forward"):
-    print(f"{part:14} x {wide[part] / minilm[part]:.2f}")
-assert wide["embeddings"] == 2 * minilm["embeddings"], "tables are linear in D"
-assert 3.98 < wide["attention"] / minilm["attention"] < 4, (
-    "matrices D by D are quadratic"
-)
-guess.answer("quadruple")
-
-# %% [markdown]
-# **3.** Which file size follows from the count alone?
-
-# %%
-guess = predict("03.3", "How large is the file?", ["45 MB", "91 MB", "182 MB"])
+guess = predict("03.2", "How large is the file?", ["45 MB", "91 MB", "182 MB"])
 
 # %%
 size = (
@@ -227,7 +190,7 @@ size = (
         for begin, end in (entry["data_offsets"] for entry in header.values())
     )
 )
-print(f"{size:,} bytes; of these {4 * sum(minilm.values()):,} are parameters")
+print(f"{size:,} bytes; of these {4 * sum(counts.values()):,} are parameters")
 assert size == path.stat().st_size == 90_868_376, "every byte is accounted for"
 guess.answer("91 MB")
 
@@ -271,9 +234,9 @@ for change in (forget, misspell):
 
 # %% [markdown]
 # A loader that is not strict would leave the missing bias as it was initialised: at zero. The model would run without
-# complaint and be wrong, as if somebody had forgotten beta, the bias of LayerNorm.
+# complaint and be wrong, as if somebody had forgotten beta, the bias of LayerNorm (lesson 04).
 #
-# And now the mistake that no loader can find. Query and key have the same shape. Swap them in the file:
+# And now the mistake that no loader can find. Query and key (lesson 05) have the same shape. Swap them in the file:
 
 
 # %%
@@ -318,7 +281,7 @@ with torch.no_grad():
 #
 # ## Exercises
 #
-# 1. Read `layers.3.attention.query.bias` by hand, byte by byte, as above.
+# 1. Read the last row of the position table by hand, byte by byte, as above.
 # 2. How many bytes would the file have in float16? Which numbers could be lost?
 # 3. `minisbert/architectures/relatives.py` has a table for DistilBERT. Which of BERT's tensors does it lack?
 # 4. Graded: the name table of a model: `python -m lessons.check start 03`, then `run 03`; `hint 03` when you are

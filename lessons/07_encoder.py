@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Lesson 07: the whole encoder, and finding a bug
 #
-# Steps through `minisbert/core/bert.py`: `Bert`; and `minisbert/diagnosis/trace/tracing.py`. About 35 minutes. You will
-# compare every layer with what transformers computes, and then hunt a bug that somebody has planted.
+# Steps through `minisbert/core/bert.py`: `Bert`; and `minisbert/diagnosis/trace/tracing.py`. About 40 minutes. You will
+# compare every layer with what transformers computes, count the parameters, and then hunt a bug that somebody has
+# planted.
 #
 # ![Map of the model: encoder](drawings/map_07.svg)
 
@@ -110,6 +111,35 @@ assert {f"layers.{i}" for i in range(6)} <= {row.name for row in rows}, (
 # %% [markdown]
 # `minisbert trace` prints the same table from the command line.
 #
+# ## How large it is
+#
+# Every parameter of the file in lesson 03 now has a place. With the legend of `core/bert.py`, `V` vocabulary, `D`
+# width, `F` feed-forward width, `L` layers, and `P` rows of the position table, a BERT has
+#
+#     embeddings      (V + P + 2) * D  +  2 D                three tables and a LayerNorm
+#     attention       L * (4 * (D * D + D)  +  2 D)          query, key, value, output; a LayerNorm
+#     feed-forward    L * (2 * D * F + F + D  +  2 D)        up and down; a LayerNorm
+#     pooler          D * D + D                              a dense layer on the first token
+
+
+# %%
+def parameters(V, D, L, F, P):
+    return {
+        "embeddings": (V + P + 2) * D + 2 * D,
+        "attention": L * (4 * (D * D + D) + 2 * D),
+        "feed-forward": L * (2 * D * F + F + D + 2 * D),
+        "pooler": D * D + D,
+    }
+
+
+minilm = parameters(V=30522, D=384, L=6, F=1536, P=512)
+base = parameters(V=30522, D=768, L=12, F=3072, P=512)
+for part, count in minilm.items():
+    print(f"{part:14} {count:>12,}   BERT base {base[part]:>12,}")
+assert sum(minilm.values()) == 22_713_216, "as counted in the file"
+assert sum(base.values()) == 109_482_240, "BERT base: the 110 million of the paper"
+
+# %% [markdown]
 # ## The figure
 #
 # How far three mistakes move the hidden states, layer by layer, against rounding and the tolerance. The scale is
@@ -243,6 +273,24 @@ print("it does not: the gradients must be compared too, as the package's tests d
 guess.answer("no")
 
 # %% [markdown]
+# **4.** Double the width D (and F with it). Do the parameters of the layers double, or quadruple?
+
+# %%
+guess = predict(
+    "07.4", "Twice the width: the parameters of attention ...", ["double", "quadruple"]
+)
+
+# %%
+wide = parameters(V=30522, D=768, L=6, F=3072, P=512)
+for part in ("embeddings", "attention", "feed-forward"):
+    print(f"{part:14} x {wide[part] / minilm[part]:.2f}")
+assert wide["embeddings"] == 2 * minilm["embeddings"], "tables are linear in D"
+assert 3.98 < wide["attention"] / minilm["attention"] < 4, (
+    "matrices D by D are quadratic"
+)
+guess.answer("quadruple")
+
+# %% [markdown]
 # ## Break it
 #
 # Now the hunt. A mistake is drawn at random and planted in "somebody's port"; you get its tensors and nothing else.
@@ -266,13 +314,13 @@ assert first is not None, "the port differs"
 # makes everything equal. A wrong number is as good as a fingerprint.
 
 # %%
-whole, part = suspects(
+whole, partly = suspects(
     rows,
     lambda: compare_states(
         our_states(encoder, inputs), port, inputs["mask"], tolerances
     ),
 )
-print(explain(rows, whole, part, list(ours)))
+print(explain(rows, whole, partly, list(ours)))
 assert whole == [secret], "one mistake, and only one, gives exactly these numbers"
 
 # %% [markdown]

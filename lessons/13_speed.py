@@ -1,30 +1,21 @@
 # %% [markdown]
-# # Lesson 13: making it fast: pads, fused operations, the compiler
+# # Lesson 13: making it fast: pads and packing
 #
-# Steps through `minisbert/models/batching.py`, `minisbert/core/bert.py`, `minisbert/compiled/package.py`,
-# `minisbert/system/devices.py`, and `pad_batch` of `minisbert/core/tokenizer.py`. About 100 minutes. You will climb a
-# ladder of steps to the same vectors, count what was computed for nothing, and read the loop that PyTorch's compiler
-# makes of your LayerNorm.
+# Steps through `minisbert/models/batching.py`, and `pad_batch` and `length_grouped_batches` of
+# `minisbert/core/tokenizer.py` and `minisbert/core/data.py`. About 65 minutes. You will count what a batch computes for
+# nothing, put several texts into one row, and prove that each still has its own vector.
 
 # %%
-import math
-import re
 import statistics
-import tempfile
-import textwrap
 import time
-import zipfile
 from contextlib import nullcontext
-from pathlib import Path
 
 import torch
-from course import TINY, figure, largest_difference, predict
+from course import figure, largest_difference, predict
 
 import minisbert
 from lessons.mistakes import MISTAKES, planted
-from minisbert.compiled.graphs import compile_encoder
-from minisbert.compiled.package import compile_package, load_package
-from minisbert.core import InputError, bert, data, metrics, pooling, tokenizer
+from minisbert.core import bert, data, metrics, pooling, tokenizer
 from minisbert.core.data import length_grouped_batches
 from minisbert.core.encoder import SentenceEncoder, normalize
 from minisbert.core.tokenizer import pad_batch
@@ -40,7 +31,8 @@ from minisbert.models.batching import (
     unpack,
 )
 from minisbert.models.guards import evaluating
-from minisbert.system.devices import choose_dtype
+
+bert.FUSED = True  # the same numbers in less time: lesson 25
 
 encoder = SentenceEncoder.load(
     find_model("all-MiniLM-L6-v2")
@@ -175,201 +167,14 @@ assert min(cost, key=cost.get) == own == 60, (
 )
 
 # %% [markdown]
-# **Fused operations.** The formulas of `bert.py` go over the numbers many times: `layer_norm` takes a mean, subtracts
-# it, squares, takes a mean again, multiplies twice and adds, and each step reads from memory what the last one has
-# written there. For each of the three formulas PyTorch has one operation that does all of it. `bert.FUSED` chooses;
-# outside of lessons it is True. Is it the same formula? In float64:
-
-
-# %%
-def fused(choice, function, *inputs, **named):
-    """A call with ``bert.FUSED`` True or False."""
-    bert.FUSED = choice
-    try:
-        return function(*inputs, **named)
-    finally:
-        bert.FUSED = False
-
-
-tiny = SentenceEncoder.load(TINY).double()
-batch, mask = pad_batch(
-    [row[:20] for row in tiny.tokenizer.encode(texts[:8]).ids], tiny.tokenizer.pad_id
-)
-with evaluating(tiny):
-    both = [fused(choice, tiny.bert, batch, mask)[mask] for choice in (False, True)]
-print(
-    f"hidden states written out and fused: largest difference {largest_difference(*both):.1e}"
-)
-assert largest_difference(*both) < 1e-10, "the same numbers"
-
-
-# %%
-def milliseconds(function, *inputs, **named):
-    """The median of eleven calls, after one to warm up."""
-    times = []
-    for _ in range(12):
-        started = time.perf_counter()
-        function(*inputs, **named)
-        times.append(1000 * (time.perf_counter() - started))
-    return statistics.median(times[1:])
-
-
-generator = torch.Generator().manual_seed(0)
-x, wide = (
-    torch.randn(2048, width, generator=generator) for width in (D, F)
-)  # of a batch of 2,048 tokens
-query, key, value = torch.randn(
-    3, 32, config.num_attention_heads, 64, 32, generator=generator
-)
-norm = encoder.bert.layers[0].attention_norm
-with torch.inference_mode():
-    for name, call in {
-        "gelu": (bert.gelu, wide),
-        "layer_norm": (norm, x),
-        "attention": (
-            bert.attention,
-            query,
-            key,
-            value,
-            same_text(torch.arange(64).expand(32, 64) // 16),
-        ),
-    }.items():
-        slow, quick = (milliseconds(fused, choice, *call) for choice in (False, True))
-        print(
-            f"{name:12} written out {slow:5.2f} ms, fused {quick:5.2f} ms, {slow / quick:4.1f} times as fast"
-        )
-
-# %% [markdown]
-# **The compiler** does the same with formulas that nobody has fused by hand, yours for example. It first runs the
-# Python code once with stand-ins for tensors and writes down what happens to them. We give it a backend that keeps
-# the list, and compiles nothing:
-
-# %%
-operations = []
-
-
-def note(graph, inputs):
-    operations.extend(
-        node.name for node in graph.graph.nodes if node.op.startswith("call_")
-    )
-    return graph
-
-
-with torch.no_grad():
-    torch.compile(norm, backend=note)(x)
-print(len(operations), "operations:", ", ".join(operations))
-assert len(operations) == 9, (
-    "seven of them go over all T D numbers; adding eps and the root only over T"
-)
-
-# %% [markdown]
-# Then it writes C++ for it. `compile_package` of `compiled/package.py` does that ahead of time, into a file that
-# needs no compiler any more; the source is inside. (About 20 seconds, most of it g++.)
-
-
-# %%
-def shortened(source):
-    """The loops of a generated C++ file, without casts, guards and lone brackets."""
-    lines = [
-        line
-        for line in source.splitlines()
-        if line.strip(" {}") and "C10_LIKELY" not in line
-    ]
-    ends = [
-        number
-        for number, line in enumerate(lines)
-        if "for(int64_t x0" in line or ".store(" in line
-    ]
-    text = (
-        textwrap.dedent("\n".join(lines[ends[0] : ends[-1] + 1]))
-        .replace("at::vec::", "")
-        .replace("384L", "384")
-    )
-    text = re.sub(r"static_cast<\w+>\(([^()]+?)L?\)", r"\1", text)
-    text = re.sub(r"vec_reduce_all<.*, (\w+)\);", r"sum(\1);", text)
-    return (
-        text.replace("Vectorized<float>::loadu", "load")
-        .replace("Vectorized<float>", "Vector")
-        .replace("    ", "  ")
-    )
-
-
-# %%
-folder, ways = (
-    tempfile.TemporaryDirectory(),
-    {"written out": norm, "fused": lambda x: fused(True, norm, x)},
-)
-package = Path(folder.name) / "layer_norm.pt2"
-try:
-    compile_package(norm, [x], package, {"model": "one LayerNorm"})
-    ways["compiled"], about = load_package(package, {})
-except InputError as error:
-    print(f"the compiled steps are left out: {error}")
-else:
-    with zipfile.ZipFile(package) as archive:
-        source = next(
-            archive.read(name).decode()
-            for name in archive.namelist()
-            if name.endswith(".kernel.cpp")
-        )
-    print(shortened(source))
-    assert source.count('extern "C"') == 1, "nine operations have become one function"
-    assert largest_difference(ways["compiled"](x)[0], norm(x)) < 1e-5, (
-        "which computes the same"
-    )
-
-# %% [markdown]
-# One loop over the tokens, `x0`, which OpenMP shares out among the cores. In it three short ones over the D numbers of
-# a token, 16 at a time if the CPU has AVX-512: the sum, the sum of squares, the result. A token's 1,536 bytes stay in
-# the nearest cache between them, so memory is read once and written once. (`384` is in the code, and eps: the compiler
-# knows your model.) For a LayerNorm alone that is about what the fused operation does, as it should be:
-
-# %%
-with torch.inference_mode():
-    print(
-        ", ".join(
-            f"{name} {milliseconds(call, x):.2f} ms" for name, call in ways.items()
-        )
-    )
-
-# %% [markdown]
-# The gain comes from a whole encoder: the compiler also fuses across the formulas, calls no Python in between, and lays
-# out each weight once as the CPU's matrix product likes it. `minisbert compile all-MiniLM-L6-v2` takes half a
-# minute or more; here is the tiny one.
-
-# %%
-compiled_tiny, eager_tiny = None, minisbert.SentenceEncoder.load(TINY)
-if "compiled" in ways:
-    package = Path(folder.name) / "tiny.pt2"
-    compile_encoder(eager_tiny, TINY, "float32", package)
-    compiled_tiny = minisbert.load(TINY, compiled=package)
-    apart = largest_difference(
-        compiled_tiny.encode(texts[:20]), eager_tiny.encode(texts[:20])
-    )
-    print(
-        f"{package.name}: {package.stat().st_size / 1e6:.1f} MB, vectors differ by {apart:.1e}"
-    )
-    for name, each in {"eager": eager_tiny, "compiled": compiled_tiny}.items():
-        print(f"one sentence, {name}: {milliseconds(each.encode, texts[:1]):.2f} ms")
-    assert apart < 2e-6, "the same vectors"
-    assert not hasattr(compiled_tiny, "parameters"), (
-        "and nothing that one could train: it cannot go stale"
-    )
-folder.cleanup()  # what was loaded stays loaded
-
-# %% [markdown]
 # ## The ladder
 #
-# Each step changes one thing and takes its name; `tokens` counts what it has computed. The last ones run if this
-# machine has them: bfloat16, and a package in the cache folder.
+# Each step changes one thing and takes its name; `tokens` counts what it has computed.
 
 # %%
 tokens = {}
-dtype, reason = choose_dtype("auto", torch.device("cpu"))
-print(f"bfloat16 here: {'yes' if dtype == torch.bfloat16 else 'no'}, {reason}")
 
 
-# %%
 def padded(name, batches):
     """The vectors (N, D) of all texts from batches of row numbers, as the book computes them."""
     vectors, tokens[name] = torch.empty(N, D), 0
@@ -405,18 +210,7 @@ ladder = {
     "padded, as given": lambda name: padded(name, cut(list(range(N)))),
     "sorted by length": lambda name: padded(name, cut(by_length)),
     "packed": packed,
-    "fused": lambda name: fused(True, packed, name),
 }
-if dtype == torch.bfloat16:
-    ladder["bfloat16"] = lambda name: fused(True, packed, name, dtype="bfloat16")
-forms = {"compiled, float32": "float32", "compiled, bfloat16": "bfloat16"}
-for name in list(forms)[: 1 + ("bfloat16" in ladder)]:
-    try:
-        model = minisbert.load("all-MiniLM-L6-v2", compiled="auto", dtype=forms[name])
-        ladder[name] = lambda name, model=model: packed(name, model, forms[name])
-    except InputError as error:
-        print(f"{name}: {error}")
-
 vectors, seconds = {}, {name: [] for name in ladder}
 for turn in range(
     4
@@ -445,25 +239,21 @@ for name, found in vectors.items():
 
 # %% [markdown]
 # The times are those of your machine, a second long, and will be others tomorrow; how many tokens were computed is a
-# matter of arithmetic. Packing may look like nothing while the formulas are written out: they go over rows of 60 scores
-# where 14 would do, a few times each. `python -m benchmarks.ladder` measures with more care.
+# matter of arithmetic. `python -m benchmarks.ladder` measures with more care. Lesson 25 climbs further: fewer passes
+# over the same numbers, fewer bits, and a compiler.
 
 # %%
 assert tokens["sorted by length"] < 0.8 * tokens["padded, as given"], (
     "neighbours of like length: fewer pads"
 )
 assert sum(lengths) <= tokens["packed"] < 1.1 * sum(lengths), "hardly any"
-for name in ("sorted by length", "packed", "fused"):
+for name in ("sorted by length", "packed"):
     assert largest_difference(vectors[name], vectors[first]) < 2e-6, (
         f"{name}: the same vectors"
     )
 assert largest_difference(fast_encoder.encode(texts), vectors["packed"]) < 2e-6, (
     "and what encode gives is the top"
 )
-
-# %% [markdown]
-# **bfloat16** keeps 8 bits of each number's dtype, float32 keeps 24. That is a rounding in the third digit in every
-# product. Is the vector still good for anything?
 
 # %%
 scores = [pair.score for pair in pairs]
@@ -474,19 +264,7 @@ def spearman(vectors):
     return 100 * metrics.spearman((u * v).sum(1).numpy(), scores)
 
 
-if "bfloat16" in vectors:
-    cosine = (vectors["bfloat16"] * vectors["fused"]).sum(1).min()
-    points = [spearman(vectors[name]) for name in ("fused", "bfloat16")]
-    print(
-        f"least cosine with the float32 vector {cosine:.5f}, Spearman {points[0]:.2f} and {points[1]:.2f}"
-    )
-    angle = math.degrees(math.acos(min(1.0, float(cosine))))
-    print(f"an angle of {angle:.2f} degrees at most")
-    assert angle < 2, "a degree or so is lost"
-    assert abs(points[1] - points[0]) < 0.5, "the order of the pairs hardly changes"
-    assert largest_difference(vectors["bfloat16"], vectors["fused"]) > 2e-5, (
-        "but as parity it is a failure"
-    )
+print(f"Spearman {spearman(vectors['packed']):.2f} on these {len(pairs)} pairs")
 
 # %% [markdown]
 # ## The figure
@@ -619,41 +397,6 @@ assert off_alone < 2e-6, "wrong positions need two texts in a row: every demo is
 # a text's vector does not depend on what else is in the call (`tests/models/test_sentence_encoder.py`): that test needs
 # no reference, and a demo with one sentence is no test.
 #
-# **One forward, one mistake.** A second encoder, written for speed, drifts away from the first; this project had two of
-# them once, and 740 lines of tests to watch over them. Now `minisbert.SentenceEncoder` runs the book, so a mistake
-# planted in the book shows in it as well.
-
-# %%
-with planted(MISTAKES["no 1/sqrt(K)"]):
-    book, quick = encoder.encode(texts[:20]), fast_encoder.encode(texts[:20])
-    switched = fused(True, fast_encoder.encode, texts[:20])
-    frozen = compiled_tiny and compiled_tiny.encode(texts[:20])
-right = vectors["packed"][:20]
-for name, found in {
-    "the book": book,
-    "encode": quick,
-    "encode, FUSED": switched,
-}.items():
-    print(f"{name:14} changes by {largest_difference(found, right):.1e}")
-assert largest_difference(book, right) > 0.01, "the book shows the mistake"
-assert largest_difference(quick, book) < 2e-6, (
-    "and encode shows the same one: nothing goes around the book"
-)
-assert largest_difference(switched, book) < 2e-6, (
-    "FUSED or not: what was replaced is the function, switch and all"
-)
-if compiled_tiny:
-    apart = largest_difference(frozen, eager_tiny.encode(texts[:20]))
-    print(f"{'compiled tiny':14} changes by {apart:.1e}")
-    assert apart < 2e-6, (
-        "a package is a photograph: it shows the code as it was when it was taken"
-    )
-
-# %% [markdown]
-# Three rules follow. What you write yourself runs everywhere (lesson 15 counts the calls), except in a package: that
-# one carries the hash of the code it was made from, and is refused after a change. Two results that agree prove
-# nothing if they come from the same code, so tests compare with transformers. And the switch has two sides: a mistake
-# *inside* a formula shows on one of them only, so tests compare the two.
 #
 # **Sorted, and not put back.** The vectors come out row by row. Forget to undo that, and you have the right vectors in
 # the wrong places, and no shape, no norm and no mean will tell.
@@ -734,16 +477,12 @@ assert epochs["last batch dropped"][1] == 2000 // 32 * 32, (
 # %% [markdown]
 # ## Exercises
 #
-# 1. `torch.set_num_threads(1)`, then 2, then as many as there are: which steps of the ladder gain, which do not?
-# 2. Encode texts of 200 tokens (join ten sentences). Which steps still gain, and what has become of attention's share?
-# 3. At which T does attention cost as much as the dense layers? Work it out from the formula, then look at the time.
-# 4. A cache of vectors by text, kept on disk: what must its key hold? (`minisbert/corpus/index.py` has an answer.)
-# 5. Graded: rows to a rectangle, batches of like length: `python -m lessons.check start 13`, `run 13`, `hint 13`.
+# 1. Encode texts of 200 tokens (join ten sentences). Which steps still gain, and what has become of attention's share?
+# 2. At which T does attention cost as much as the dense layers? Work it out from the formula, then look at the time.
+# 3. A cache of vectors by text, kept on disk: what must its key hold? (`minisbert/corpus/index.py` has an answer.)
+# 4. Graded: rows to a rectangle, batches of like length: `python -m lessons.check start 13`, `run 13`, `hint 13`.
 #
 # ## Sources
 #
 # - Vaswani et al. 2017, *Attention is all you need*, table 1: what a layer costs.
 # - Reimers and Gurevych 2019, *Sentence-BERT*, section 7: batches of like length, and what they gain.
-# - Micikevicius et al. 2018, *Mixed dtype training*, section 3. Kalamkar et al. 2019, *A study of BFLOAT16 for
-#   deep learning training*.
-# - Dao et al. 2022, *FlashAttention*: attention in tiles, for long texts.

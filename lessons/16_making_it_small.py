@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Lesson 16: making it small
 #
-# Steps through `minisbert/training/students.py`, `minisbert/search/quantized.py`, `minisbert/compiled/int8.py`.
-# About 100 minutes. You will drop layers, columns and bits, train what is left, and draw one curve of what each saving
+# Steps through `minisbert/training/students.py`, `minisbert/search/quantized.py`.
+# About 95 minutes. You will drop layers, columns and bits, train what is left, and draw one curve of what each saving
 # costs.
 
 # %%
@@ -14,7 +14,6 @@ import torch
 from course import figure, largest_difference, predict
 
 from lessons.mistakes import MISTAKES, planted
-from minisbert.compiled import int8
 from minisbert.core import losses, metrics
 from minisbert.core.data import TextColumns, length_grouped_batches
 from minisbert.core.loop import adamw, fit, linear_schedule
@@ -465,44 +464,6 @@ quick = milliseconds(lambda: quantized.hamming(quantized.to_bits(one), many_bits
 print(
     f"{many.nbytes / 1e6:.0f} MB of float32: {slow:.1f} ms; {many_bits.nbytes / 1e6:.1f} MB of bits: {quick:.1f} ms"
 )
-
-# %% [markdown]
-# ## Fewer bits in the layers
-#
-# The vectors are small, but the layers that compute them still multiply numbers of 32 bits. They can multiply integers:
-#
-#     x      =  step * c + middle       c from -128 to 127; step and middle for each token, from its own range
-#     w      =  scale * codes           codes from -127 to 127; a scale for each column of the output
-#     x . w  =  step * scale * (c . codes)  +  middle * scale * sum(codes)
-#
-# All the rounding is in c and codes: their product is exact. A CPU with VNNI multiplies and adds four pairs of such
-# integers where it would multiply one pair of float32.
-
-# %%
-x, integers = (
-    torch.tensor([[-1.0, 0.0, 1.55]]),
-    torch.tensor([[1, 2, 3]], dtype=torch.int8),
-)
-y = int8.quantized_linear(x, integers, scale=torch.tensor([0.5]))
-print(
-    y
-)  # step 0.01, c = [-128, -28, 127], middle 0.28: 0.01 * 0.5 * 197 + 0.28 * 0.5 * 6
-assert abs(y - (-1 * 0.5 + 0 * 1.0 + 1.55 * 1.5)) < 1e-6, (
-    "nothing was rounded here, so this is x . w"
-)
-
-few = corpus[:100]
-in_int8 = copy.deepcopy(encoder)
-int8.quantize(in_int8.bert)
-cosines = (in_int8.encode(few) * encoder.encode(few)).sum(1)
-print(
-    f"cosine to the float32 vector: mean {cosines.mean():.4f}, lowest {cosines.min():.4f}"
-)
-assert cosines.mean() > 0.995, "36 layers of integers, and the vectors hardly turn"
-
-# %% [markdown]
-# That saves time only where the compiler joins the rounding to what stands before it:
-# `minisbert compile all-MiniLM-L6-v2 --dtype int8`. docs/speed.md has its rates.
 
 # %% [markdown]
 # ## The figure

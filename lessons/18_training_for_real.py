@@ -29,7 +29,7 @@ from minisbert.evaluation.classification_metrics import (
 from minisbert.folder.find import find_model
 
 # %%
-bert.FUSED = True  # the same formulas, faster: lesson 13
+bert.FUSED = True  # the same formulas, faster: lesson 25
 threads = torch.get_num_threads()
 torch.set_num_threads(min(threads, 2))
 

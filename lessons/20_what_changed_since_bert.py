@@ -1,41 +1,48 @@
 # %% [markdown]
-# # Lesson 20: what changed since BERT
+# # Lesson 20: what changed since BERT: positions and norms
 #
 # Steps through `minisbert/architectures/mpnet.py`, `minisbert/architectures/rotary.py`,
-# `minisbert/architectures/modernbert.py`, `minisbert/architectures/qwen3.py`. About 115 minutes. You will put each of
-# the changes alone into the book's layer, find out what it buys, and see how ports of newer models go wrong.
+# `minisbert/architectures/qwen3.py`. About 70 minutes. You will put each of the changes alone into the book's layer and
+# find out what it buys. Lesson 26 has what is left: who may look at whom, decoders, and their bugs.
 
 # %%
 import math
-import random
 
 import torch
 from course import figure, largest_difference, predict
 from torch import nn
 from torch.nn import functional
 
+from lessons.chases import (
+    FAR,
+    Embedder,
+    as_change,
+    documents_of,
+    found,
+    learn,
+    queries_of,
+    trained,
+    unknown,
+    wrong,
+)
 from lessons.mistakes import MISTAKES, planted
 from minisbert.architectures import modernbert, rotary
 from minisbert.architectures import qwen3 as decoder
 from minisbert.architectures.mpnet import MPNet, MPNetConfig, relative_buckets
-from minisbert.architectures.qwen3 import Decoder, DecoderConfig
 from minisbert.core import bert
-from minisbert.core.encoder import SentenceEncoder, normalize
-from minisbert.core.loop import adamw, fit, linear_schedule
-from minisbert.core.losses import multiple_negatives_ranking_loss
+from minisbert.core.encoder import SentenceEncoder
 from minisbert.core.pooling import mean_pool
 from minisbert.diagnosis.mistakes.planting import Mistake
 from minisbert.system.assets import ensure
 
-bert.FUSED = True  # lesson 13: the same numbers in less time
+bert.FUSED = True  # lesson 25: the same numbers in less time
 
 # %% [markdown]
 # ## The question
 #
 # BERT is from 2018. The encoders and decoders that lead the tables today have another layer: positions are no longer
-# added, LayerNorm has moved and lost its mean, the feed-forward block has a third matrix, biases are gone, most layers
-# see only their neighbourhood, or only what is to their left. Which of these makes vectors better, which makes them
-# cheaper, and which is only a habit?
+# added, LayerNorm has moved and lost its mean, the feed-forward block has a third matrix, biases are gone. Which of
+# these makes vectors better, which makes them cheaper, and which is only a habit?
 #
 # One change at a time, then. A tiny model, a task that it learns in three seconds, and where a tiny model can tell
 # nothing, arithmetic.
@@ -50,9 +57,6 @@ bert.FUSED = True  # lesson 13: the same numbers in less time
 #     x = LayerNorm(x + f(x))                 x = x + f(norm(x))                      pre-norm
 #     (x - mean) / std * gamma + beta         x / sqrt(mean of x^2) * gamma           RMSNorm
 #     W2 gelu(W1 x + b1) + b2                 W3 (silu(W1 x) * W2 x)                  SwiGLU; GeGLU with gelu
-#     every s                                 |s - t| <= 64                           local attention
-#     every s                                 s <= t                                  causal mask
-#     H heads of keys                         H / 2 or fewer                          grouped queries
 #
 # `R_t` turns each pair of columns (i, i + K/2) by the angle t * base^(-2i/K): the first pair by one radian per token,
 # the last ones hardly at all.
@@ -238,22 +242,6 @@ class Block(nn.Module):
         )
 
 
-def trained(model, loss, batches, rate):
-    """Train with ``fit``; the mean loss of the last 20 steps."""
-    optimizer = adamw(
-        [parameter for parameter in model.parameters() if parameter.requires_grad],
-        lr=rate,
-    )
-    steps = fit(
-        model,
-        loss,
-        batches,
-        optimizer,
-        lambda step: linear_schedule(step, 20, len(batches)),
-    )
-    return sum([step.loss for step in steps][-20:]) / 20
-
-
 products = {}
 for with_gate in (False, True):
     torch.manual_seed(0)
@@ -292,90 +280,15 @@ assert largest_difference(encoder.encode(texts), right_vectors) < 1e-6, (
 # The task: facts of three words, "cat chases dog", among other words. A query has the fact after the word *find*, a
 # document has it among other fillers. For each query there is one right document, and one in which dog chases cat: the
 # same words. Who guesses between the two finds every second one. Facts of the test are not in the training.
+# (`lessons/chases.py` makes the texts; its `learn` is a loop of lesson 12 with the loss of lesson 11, and the other
+# document as a hard negative.) In ids: 1 begins a text, 2 ends it, 3 is *find*, 4 to 15 are animals, 16 to 21 verbs,
+# the rest are fillers.
 
 # %%
-PAD, BOS, EOS, FIND = range(4)
-NOUNS, VERBS, FILLERS = range(4, 16), range(16, 22), range(22, 30)
-chance = random.Random(0)
-facts = [(s, v, o) for s in NOUNS for v in VERBS for o in NOUNS if s < o]
-chance.shuffle(facts)
-known, unknown = (
-    [one for s, v, o in some for one in ((s, v, o), (o, v, s))]
-    for some in (facts[100:], facts[:100])
-)
-NEAR, FAR = (0, 3), (12, 18)  # how many fillers stand before a fact
-
-
-def words(fact, front, first):
-    before, after = (
-        [chance.choice(FILLERS) for _ in range(chance.randint(*some))]
-        for some in (front, NEAR)
-    )
-    return [BOS, *first, *before, *fact, *after, EOS]
-
-
-def batch_of(rows, left=False):
-    """Lists of ids -> ids and mask (B, T), pads on the right, or on the left as decoders have them."""
-    longest = max(map(len, rows))
-
-    def row(ids, pad):
-        pads = [pad] * (longest - len(ids))
-        return pads + ids if left else ids + pads
-
-    mask = torch.tensor([row([True] * len(ids), False) for ids in rows])
-    return torch.tensor([row(ids, PAD) for ids in rows]), mask
-
-
-def queries_of(some, front=NEAR):
-    return [words(fact, front, [FIND]) for fact in some]
-
-
-def documents_of(some, front=NEAR):
-    return [words(fact, front, []) for fact in some]
-
-
-class Embedder(nn.Module):
-    """An encoder and a pooling: ids and mask (B, T) -> vectors (B, D)."""
-
-    def __init__(self, encoder, pool=mean_pool, left=False, after=None):
-        super().__init__()
-        self.encoder, self.pool, self.left, self.after = (
-            encoder,
-            pool,
-            left,
-            after or nn.Identity(),
-        )
-
-    def forward(self, ids, mask):
-        return self.after(self.pool(self.encoder(ids, mask), mask))
-
-    def encode(self, rows):
-        with torch.no_grad():
-            return normalize(self(*batch_of(rows, self.left)))
-
-
-def learn(model, steps=200):
-    """Train on the known facts; the other document of each fact is a hard negative. The last loss."""
-
-    def loss(model, some):
-        turned_round = [fact[::-1] for fact in some]
-        rows = [queries_of(some), documents_of(some), documents_of(turned_round)]
-        return multiple_negatives_ranking_loss(
-            *(model(*batch_of(each, model.left)) for each in rows)
-        )
-
-    chance.seed(1)
-    batches = [chance.sample(known, 32) for _ in range(steps)]
-    return trained(model, loss, batches, rate=5e-3)
-
-
-def found(model, front=NEAR):
-    """The share of unknown facts whose document is nearest to their query, among 200."""
-    chance.seed(2)
-    queries, documents = queries_of(unknown, front), documents_of(unknown, front)
-    nearest = (model.encode(queries) @ model.encode(documents).T).argmax(dim=1)
-    return (nearest == torch.arange(len(unknown))).float().mean().item()
-
+print("query   ", queries_of(unknown[:1])[0])
+print("document", documents_of(unknown[:1])[0])
+print("rival   ", documents_of(unknown[1:2])[0])
+assert unknown[0] == unknown[1][::-1], "the same three words, the other way round"
 
 # %% [markdown]
 # Four ways to say where a word is, each in the book's layer: not at all; the book's table; MPNet's bias without the
@@ -523,123 +436,17 @@ assert depth[True] < depth[False] - 0.5, (
 )
 
 # %% [markdown]
-# ## Who looks at whom
-#
-# **Local attention.** In ModernBERT-base 14 of 22 layers look at 64 tokens on each side, and every third at all. A
-# token in the middle has 129 places to look at, one at an end 65:
-
-
-# %%
-def seen(tokens, half=64):
-    """How many tokens each token of a text sees in a local layer: (T,)."""
-    places = torch.arange(tokens)
-    return (places + half + 1).clamp_max(tokens) - (places - half).clamp_min(0)
-
-
-mask = modernbert.local_mask(torch.arange(200)[None], None, 64)  # (1, 1, T, T)
-assert torch.equal(mask[0, 0].sum(dim=-1), seen(200)), "counted in the package's mask"
-assert (seen(200).min(), seen(200).max()) == (65, 129), "at the ends, and in the middle"
-
-
-def scores_of(tokens):
-    """Of ModernBERT-base's 22 layers, per token: with local layers, and if all were global."""
-    local = seen(tokens).sum().item() / tokens
-    return 14 * local + 8 * tokens, 22 * tokens
-
-
-share = {}
-for tokens in (64, 128, 512, 2048, 8192):
-    mixed, full = scores_of(tokens)
-    share[tokens] = mixed / full
-    print(
-        f"{tokens:6,} tokens: {mixed:9,.0f} scores a token instead of {full:9,}: {mixed / full:.0%}"
-    )
-assert share[64] == 1, (
-    "a sentence has no distance of more than 64: for it local is global"
-)
-assert 0.36 < share[8192] < 0.38, (
-    "and a long text pays for little more than its 8 global layers of 22"
-)
-
-# %% [markdown]
-# **Grouped queries.** Sixteen heads of queries, and only eight of keys and values, of which each serves two. A decoder
-# that writes must keep the keys and values of all it has read; for Qwen3's 0.6 B parameters (28 layers, K = 128, two
-# bytes a number) that is:
-
-# %%
-cache = {heads: 2 * 28 * heads * 128 * 2 for heads in (16, 8)}
-print(
-    f"{cache[16] / 1024:.0f} KiB a token with 16 heads of keys, {cache[8] / 1024:.0f} KiB with 8"
-)
-assert cache[8] == 112 * 1024, "keys and values, layers, heads, columns, bytes"
-heads = torch.arange(3.0)[None, :, None, None]  # three heads of one number each
-assert decoder.repeat_heads(heads, 2).flatten().tolist() == [0, 0, 1, 1, 2, 2], (
-    "neighbours share, not 0 1 2 0 1 2"
-)
-
-# %% [markdown]
-# For embeddings nobody keeps anything: each text is read once, and the gain is 28 times two smaller matrices. It comes
-# with the decoder that one starts from.
-#
-# **The causal mask** too. A decoder was trained to guess the next word, and must not see it. So a token knows what is
-# to its left, and only the *last* one has read everything: its state is the vector. Pads come on the left, where they
-# shift all places alike, which rotation does not notice.
-
-
-# %%
-def last_token(hidden, mask):
-    """The state of the last real token, whichever side the pads are on."""
-    places = torch.arange(mask.shape[1]) * mask  # (B, T)
-    return hidden[torch.arange(len(hidden)), places.argmax(dim=1)]  # (B, D)
-
-
-def new_decoder():
-    torch.manual_seed(0)
-    sizes = DecoderConfig(
-        30,
-        32,
-        2,
-        4,
-        64,
-        num_key_value_heads=2,
-        head_dim=8,
-        rope_theta=100.0,
-        initializer_range=0.15,
-    )
-    return Embedder(Decoder(sizes), last_token, left=True, after=nn.Linear(32, 32))
-
-
-model = new_decoder()
-print(
-    f"a decoder of two layers, last token, Dense: loss {learn(model):.3f}, found {found(model):.1%}"
-)
-assert found(model) > 0.9, "last-token pooling learns who chased whom"
-
-ids, mask = batch_of(queries_of(unknown[:1]))
-with torch.no_grad():
-    whole, cut = model.encoder(ids), model.encoder(ids[:, :4])
-    shifted = model.encoder(functional.pad(ids, (5, 0)), functional.pad(mask, (5, 0)))
-assert largest_difference(whole[:, :4], cut) < 1e-5, (
-    "what comes after a token does not reach it"
-)
-assert largest_difference(whole, shifted[:, 5:]) < 1e-5, (
-    "five pads on the left change nothing"
-)
-
-# %% [markdown]
 # ## The figure
 #
-# Left: how often the right document is found, at places of the training and beyond. Middle: what is left of a gradient
-# on the direct way, by depth. Right: scores a token in ModernBERT-base, with local layers and without.
+# Left: how often the right document is found, at places of the training and beyond. Right: what is left of a gradient
+# on the direct way, by depth.
 #
-# ![Found by kind of position; gradient by depth; scores by length](figures/20_what_changed_since_bert.png)
+# ![Found by kind of position; gradient by depth](figures/20_what_changed_since_bert.png)
 
 
 # %%
 def draw(plt):
-    drawn, (left, middle, right) = plt.subplots(
-        1, 3, figsize=(10, 3.2), layout="constrained"
-    )
+    drawn, (left, right) = plt.subplots(1, 2, figsize=(8, 3.2), layout="constrained")
     rows = range(len(moved))
     for offset, (which, shade) in enumerate(
         (("trained places", "#1f4e79"), ("places beyond", "#8bb8de"))
@@ -657,36 +464,20 @@ def draw(plt):
     left.legend(frameon=False, fontsize=7, loc="lower right")
     depths = (1, 2, 4, 8, 12, 24)
     for pre, shade in ((True, "#1f4e79"), (False, "#c0392b")):
-        middle.plot(
+        right.plot(
             depths,
             [direct(pre, layers) for layers in depths],
             "o-",
             markersize=3,
             color=shade,
         )
-        middle.annotate(
+        right.annotate(
             "pre-norm" if pre else "post-norm",
             (14, 0.15 if pre else 1e-3),
             color=shade,
             fontsize=8,
         )
-    middle.set(yscale="log", xlabel="layers", title="Gradient on the direct way")
-    lengths = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
-    for which, shade in ((1, "#bbbbbb"), (0, "#1f4e79")):
-        name = "all global" if which else "14 of 22 local"
-        right.plot(
-            lengths,
-            [scores_of(tokens)[which] for tokens in lengths],
-            color=shade,
-            label=name,
-        )
-    right.set(
-        xscale="log",
-        yscale="log",
-        xlabel="tokens of the text",
-        title="Scores a token, 22 layers",
-    )
-    right.legend(frameon=False, fontsize=8)
+    right.set(yscale="log", xlabel="layers", title="Gradient on the direct way")
     return drawn
 
 
@@ -695,60 +486,12 @@ figure("20_what_changed_since_bert", draw)
 # %% [markdown]
 # ## Predict, then run
 #
-# **1.** A decoder without any position: neither table nor bias nor rotation. Can it tell who chased whom?
-
-# %%
-guess = predict(
-    "20.1",
-    "A causal decoder without positions ...",
-    ["guesses, as the bag of words does", "can tell"],
-)
-
-# %%
-blind = new_decoder()
-still = Mistake(
-    "no rotation",
-    "queries and keys are not rotated",
-    rotary,
-    "rotate",
-    lambda x, cos, sin: x,
-)
-with planted(still):
-    learn(blind)
-    blind_found = found(blind)
-print(f"found {blind_found:.1%}")
-assert blind_found > 0.75, (
-    "the mask is a position: the first token sees one token, the second two"
-)
-guess.answer("can tell")
-
-# %% [markdown]
-# **2.** The first token of a causal decoder is BOS. Somebody takes its state, as one does with [CLS]. Which cosine do
-# two unrelated texts get?
-
-# %%
-guess = predict(
-    "20.2",
-    "Two unrelated texts by their first token: the cosine is ...",
-    ["about 0", "about 0.5", "1"],
-)
-
-# %%
-with torch.no_grad():
-    firsts = model.encoder(*batch_of(documents_of(unknown[:9])))[:, 0]
-print((normalize(firsts) @ normalize(firsts).T)[:3, :3])
-assert largest_difference(firsts, firsts[:1].expand_as(firsts)) < 1e-6, (
-    "it has read nothing but itself"
-)
-guess.answer("1")
-
-# %% [markdown]
-# **3.** Half of the world pairs the columns (i, i + K/2), the other half (2i, 2i + 1). A checkpoint of one half comes
+# **1.** Half of the world pairs the columns (i, i + K/2), the other half (2i, 2i + 1). A checkpoint of one half comes
 # into the code of the other. What has to be done?
 
 # %%
 guess = predict(
-    "20.3",
+    "20.1",
     "From pairs of neighbours to pairs of halves: one must ...",
     [
         "train again",
@@ -783,67 +526,35 @@ assert largest_difference(*both) < 1e-12, (
 guess.answer("permute rows of the query and key weights")
 
 # %% [markdown]
-# ## Break it
-#
-# Each row of the next table has been reported in public, of some port of some model. Each is planted into our trained
-# decoder, or into the rotary encoder where it needs one that looks both ways. The mean cosine is that of right and
-# wrong vector of the same query. Then two searches: everything computed wrongly, queries and documents alike, and wrong
-# queries in an index that somebody else has built rightly.
+# **2.** A model with rotary positions was trained with the base 100, and runs with the base 10,000: one number in a
+# configuration file. Of its 200 documents it still finds ...
+
+# %%
+guess = predict(
+    "20.2", "With another base it finds ...", ["none", "half", "nearly all"]
+)
 
 
 # %%
-def as_change(owner, attribute, stand_in):
-    return Mistake(attribute, "", owner, attribute, stand_in)
+def other_base(positions, width, base, dtype, right=rotary.rotary):
+    return right(positions, width, 10_000.0, dtype)
 
 
-def wrong(
-    name,
-    model,
-    change=None,
-    pool=None,
-    left=None,
-    low=None,
-    first=(FIND,),
-    end=True,
-    after=True,
-):
-    """Vectors of queries and documents with one thing wrong, and a row of the table."""
-    chance.seed(2)
-    queries, documents = queries_of(unknown), documents_of(unknown)
-    right, index = model.encode(queries), model.encode(documents)
-    other = Embedder(
-        model.encoder, pool or model.pool, model.left if left is None else left
-    )
-    other.after = model.after if after else nn.Identity()
-    queries, documents = (
-        [row[: None if end else -1] for row in rows] for rows in (queries, documents)
-    )
-    queries = [[BOS, *first, *row[2:]] for row in queries]
-    change = change or as_change(bert, "gelu", bert.gelu)  # nothing
-    with planted(change), torch.autocast("cpu", low, enabled=low is not None):
-        u, v = other.encode(queries).float(), other.encode(documents).float()
-    both, one = (
-        ((u @ side.T).argmax(dim=1) == torch.arange(len(u))).float().mean().item()
-        for side in (v, index)
-    )
-    table[name] = (right * u).sum(dim=1).mean().item(), both, one
-    print(
-        f"{name:50}cosine {table[name][0]:6.3f}   found {both:6.1%}, in the right index {one:6.1%}"
-    )
+with planted(as_change(rotary, "rotary", other_base)):
+    slower = found(models["rotary"])
+print(f"found {slower:.1%} instead of {moved['rotary'][0]:.1%}")
+assert slower > 0.9, "no demo shows it: the wrong vectors agree among themselves"
+guess.answer("nearly all")
+
+# %% [markdown]
+# ## Break it
+#
+# Each row of the next table has been reported in public, of some port of some model. Each is planted into our trained
+# rotary encoder. The mean cosine is that of right and wrong vector of the same query. Then two searches: everything
+# computed wrongly, queries and documents alike, and wrong queries in an index that somebody else has built rightly.
 
 
-def place_as_on_the_right(hidden, mask):
-    return hidden[torch.arange(len(hidden)), mask.sum(dim=1) - 1]
-
-
-def no_causal_mask(mask, tokens, device):
-    return mask.expand(-1, 1, tokens, -1)
-
-
-def pads_seen(mask, tokens, device, right=decoder.causal_mask):
-    return right(None, tokens, device)
-
-
+# %%
 def causal_attention(query, key, value, mask=None, dropout=0.0, right=bert.attention):
     return right(
         query,
@@ -853,99 +564,43 @@ def causal_attention(query, key, value, mask=None, dropout=0.0, right=bert.atten
     )
 
 
-def other_base(positions, width, base, dtype, right=rotary.rotary):
-    return right(positions, width, 10_000.0, dtype)
-
-
-table = {}
-looks_both_ways = models["rotary"]
-wrong("nothing", model)
-wrong("bfloat16", model, low=torch.bfloat16)
-wrong("prefix left out", model, first=())
-wrong(
-    "rotary base 10,000 for 100", model, change=as_change(rotary, "rotary", other_base)
-)
-wrong(
-    "causal mask forgotten",
-    model,
-    change=as_change(decoder, "causal_mask", no_causal_mask),
-)
-wrong("gate and up swapped", model, change=MISTAKES["gate and up swapped"])
-wrong("RMSNorm with a mean", model, change=MISTAKES["RMSNorm with a mean"])
-wrong("rotation interleaved", model, change=MISTAKES["rotation interleaved"])
-wrong(
-    "pads on the left, attention sees them",
-    model,
-    change=as_change(decoder, "causal_mask", pads_seen),
-)
-wrong(
-    "pads on the left, place counted as on the right", model, pool=place_as_on_the_right
-)
-wrong(
-    "pads on the right, the last column taken",
-    model,
-    pool=lambda hidden, mask: hidden[:, -1],
-    left=False,
-)
-wrong("end token forgotten: the last word is taken", model, end=False)
-wrong("mean instead of the last token", model, pool=mean_pool)
-wrong("Dense layer left out", model, after=False)
-wrong(
-    "encoder: causal mask left in",
-    looks_both_ways,
-    change=as_change(bert, "attention", causal_attention),
-)
-wrong(
-    "encoder: [CLS] instead of the mean",
-    looks_both_ways,
-    pool=lambda hidden, mask: hidden[:, 0],
-)
+changes = {
+    "nothing": {},
+    "bfloat16": {"low": torch.bfloat16},
+    "rotary base 10,000 for 100": {"change": as_change(rotary, "rotary", other_base)},
+    "rotation interleaved": {"change": MISTAKES["rotation interleaved"]},
+    "places not rotated": {
+        "change": as_change(rotary, "rotate", lambda x, cos, sin: x)
+    },
+    "a decoder's mask left in": {
+        "change": as_change(bert, "attention", causal_attention)
+    },
+    "[CLS] instead of the mean": {"pool": lambda hidden, mask: hidden[:, 0]},
+}
+table = {
+    name: wrong(name, models["rotary"], **change) for name, change in changes.items()
+}
 
 # %% [markdown]
-# The sizes are those of a toy of thirty words. What carries over is this:
-#
-# - *No line crashes.* Each gives vectors of the right shape and length.
-# - Rounding is 0.999 and more. Another base or a forgotten causal mask is 0.9, and most documents are still found: no
-#   demo shows it, and you pay for it in every query.
-# - The Dense layer left out gives a cosine of about 0, and the search is as good as before, as long as *both* sides
-#   lack it. The day the index comes from one engine and the query from another, nothing is found.
-# - Pads do their harm in batches. Alone, a text has none, and every test with one sentence passes.
-#
-# So compare numbers with the reference, of texts of different lengths in one batch, before you index ten million of
-# them. `minisbert certify` does that, and names many of these causes.
+# No line crashes, and each gives vectors of the right shape and length. Rounding is 0.999 and more; a wrong base is
+# less than that, and most documents are still found. So compare numbers with the reference before you index ten million
+# texts. `minisbert certify` does that, and names many of these causes; lesson 26 has those of decoders.
 
 # %%
 assert table["nothing"][0] > 0.99999, "the table's own zero"
 assert table["bfloat16"][0] > 0.999, "rounding"
-assert all(
-    table[name][0] < 0.998 for name in table if name not in ("nothing", "bfloat16")
-), "each is far from rounding"
-for name in ("rotary base 10,000 for 100", "causal mask forgotten"):
-    assert table[name][1] > 0.65, (
-        f"{name}: most documents are found, and nobody notices"
-    )
-for name in (
-    "pads on the right, the last column taken",
-    "pads on the left, place counted as on the right",
-):
-    assert table[name][0] < 0.7, f"{name}: another token's state"
-assert abs(table["Dense layer left out"][0]) < 0.5, (
-    "a vector of the right width, and of another space"
-)
-assert (
-    table["Dense layer left out"][1] > 0.8 > 0.3 > table["Dense layer left out"][2]
-), "fine alone, useless together"
+for name in list(table)[2:]:
+    assert table[name][0] < 0.998, f"{name}: far from rounding"
+assert table["places not rotated"][1] < 0.65, "a bag of words again"
 
 # %% [markdown]
 # ## Exercises
 #
-# 1. Take the causal mask from the decoder and train it anew, with the mean. Which of the two learns better here?
-# 2. Train the rotary encoder with the bases 2, 100, 10,000 and 1,000,000. Does the tiny model care?
-# 3. ALiBi: minus a slope times |t - s| in place of a learned bias, slopes 1/2, 1/4, 1/8, 1/16. Who chased whom?
-# 4. Count the parameters of one layer of BERT-base, ModernBERT-base (F = 1,152, gated, no biases) and Qwen3's 0.6 B
+# 1. Train the rotary encoder with the bases 2, 100, 10,000 and 1,000,000. Does the tiny model care?
+# 2. ALiBi: minus a slope times |t - s| in place of a learned bias, slopes 1/2, 1/4, 1/8, 1/16. Who chased whom?
+# 3. Count the parameters of one layer of BERT-base, ModernBERT-base (F = 1,152, gated, no biases) and Qwen3's 0.6 B
 #    (D = 1,024, F = 3,072).
-# 5. At which length does attention take half of the time in ModernBERT-base? Use lesson 13's formula with `scores_of`.
-# 6. Graded: rotate, rms_norm, swiglu: `python -m lessons.check start 20`, `run 20`, `hint 20`.
+# 4. Graded: rotate, rms_norm, swiglu: `python -m lessons.check start 20`, `run 20`, `hint 20`.
 #
 # ## Sources
 #
@@ -954,8 +609,5 @@ assert (
 # - Su et al. 2021, *RoFormer: enhanced transformer with rotary position embedding*.
 # - Xiong et al. 2020, *On layer normalization in the transformer architecture*: why post-norm needs a warm-up.
 # - Zhang and Sennrich 2019, *Root mean square layer normalization*. Shazeer 2020, *GLU variants improve transformer*.
-# - Ainslie et al. 2023, *GQA: training generalized multi-query transformer models from multi-head checkpoints*.
-# - Warner et al. 2024, *Smarter, better, faster, longer* (ModernBERT). Qwen team 2025, *Qwen3 Embedding*.
-# - The mistakes, as reported: Echo pull request 24 (place counted as on the right: cosine 0.37), mlx-swift-lm 418 (pads
-#   seen), crow 355 (mean for last token), transformers issue 25199 (interleaved or halved), text-embeddings-inference
-#   660 (Dense), omlx 1817 (prefix), all on GitHub.
+# - Warner et al. 2024, *Smarter, better, faster, longer* (ModernBERT).
+# - The mistakes, as reported on GitHub: transformers issue 25199 (interleaved or halved).

@@ -27,7 +27,7 @@ from minisbert.search.late_interaction import Matrices, max_sim
 from minisbert.system.assets import ensure
 from minisbert.training.losses import flops_loss
 
-bert.FUSED = True  # lesson 13: the same numbers in less time
+bert.FUSED = True  # lesson 25: the same numbers in less time
 
 # %% [markdown]
 # ## The question

@@ -36,7 +36,7 @@ from minisbert.training.masking import draw_masks, mask_tokens
 from minisbert.training.students import distillation_loss
 
 # %%
-bert.FUSED = True  # the same formulas, faster: lesson 13
+bert.FUSED = True  # the same formulas, faster: lesson 25
 torch.manual_seed(0)
 torch.set_num_threads(min(torch.get_num_threads(), 2))
 DTYPE, _ = choose_dtype("auto", torch.device("cpu"))  # bfloat16 where it is fast

@@ -24,7 +24,7 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search.dense import top_k
 from minisbert.system.assets import ensure
 
-bert.FUSED = True  # lesson 13: the same numbers in less time
+bert.FUSED = True  # lesson 25: the same numbers in less time
 
 # %% [markdown]
 # ## The question

@@ -1,0 +1,529 @@
+# %% [markdown]
+# # Lesson 25: the same formulas, faster: fused operations, the compiler, fewer bits
+#
+# Steps through `minisbert/core/bert.py`, `minisbert/compiled/package.py`, `minisbert/compiled/int8.py`,
+# `minisbert/system/devices.py`. About 80 minutes. For whoever will run an encoder for a living: you will count how
+# often a formula goes through memory, read the loop that PyTorch's compiler makes of your LayerNorm, multiply in 16 and
+# in 8 bits, and climb a ladder of steps to the same vectors.
+
+# %%
+import copy
+import math
+import re
+import statistics
+import tempfile
+import textwrap
+import time
+import zipfile
+from pathlib import Path
+
+import torch
+from course import TINY, figure, largest_difference, predict
+
+import minisbert
+from lessons.mistakes import MISTAKES, planted
+from minisbert.compiled import int8
+from minisbert.compiled.graphs import compile_encoder
+from minisbert.compiled.package import compile_package, load_package
+from minisbert.core import InputError, bert, metrics
+from minisbert.core.encoder import SentenceEncoder, normalize
+from minisbert.core.tokenizer import pad_batch
+from minisbert.data.sources import load_scored_pairs
+from minisbert.folder.find import find_model
+from minisbert.models.batching import packed_batches, same_text, tokenize
+from minisbert.models.guards import evaluating
+from minisbert.system.devices import choose_dtype
+
+encoder = SentenceEncoder.load(find_model("all-MiniLM-L6-v2"))  # the book's
+fast_encoder = minisbert.SentenceEncoder.load("all-MiniLM-L6-v2")
+config = encoder.bert.config
+D, F = config.hidden_size, config.intermediate_size
+pairs = load_scored_pairs("stsb", "test")[::20]
+texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
+scores = [pair.score for pair in pairs]
+keys, _ = tokenize(encoder.tokenizer, texts)
+N = len(texts)
+
+# %% [markdown]
+# ## The question
+#
+# Lesson 13 has thrown out what was computed for nothing: the pads. What is left must be computed. Must it take so long?
+#
+# ## The formula
+#
+# A core waits for one of two things, its arithmetic or its memory. An operation on n numbers of b bytes that passes
+# them p times through memory, reading or writing, and computes a operations with each, takes no less than
+#
+#     seconds = max(n a / operations per second,  n p b / bytes per second)
+#
+# There are three ways down from here: fewer passes p, by doing more in one loop (**fused** operations, a compiler);
+# fewer bytes b (**bfloat16**, int8); and more operations per second, which the same CPU has for the smaller numbers.
+#
+# LayerNorm on 2,048 tokens of MiniLM, p = 2 if all is done in one loop: 2,048 x 384 numbers of 4 bytes, read once and
+# written once, are 6.3 MB. At 20 GB a second that is 0.3 ms, whatever is computed in between.
+
+# %%
+once = 2048 * D * 4 * 2
+print(f"{once / 1e6:.1f} MB, {1000 * once / 20e9:.2f} ms at 20 GB a second")
+assert once == 6_291_456, "read once, written once"
+
+# %% [markdown]
+# ## The real function
+#
+# **Fused operations.** The formulas of `bert.py` go over the numbers many times: `layer_norm` takes a mean, subtracts
+# it, squares, takes a mean again, multiplies twice and adds, and each step reads from memory what the last one has
+# written there. For each of the three formulas PyTorch has one operation that does all of it. `bert.FUSED` chooses;
+# outside of lessons it is True. Is it the same formula? In float64:
+
+
+# %%
+def fused(choice, function, *inputs, **named):
+    """A call with ``bert.FUSED`` True or False."""
+    bert.FUSED = choice
+    try:
+        return function(*inputs, **named)
+    finally:
+        bert.FUSED = False
+
+
+tiny = SentenceEncoder.load(TINY).double()
+batch, mask = pad_batch(
+    [row[:20] for row in tiny.tokenizer.encode(texts[:8]).ids], tiny.tokenizer.pad_id
+)
+with evaluating(tiny):
+    both = [fused(choice, tiny.bert, batch, mask)[mask] for choice in (False, True)]
+print(
+    f"hidden states written out and fused: largest difference {largest_difference(*both):.1e}"
+)
+assert largest_difference(*both) < 1e-10, "the same numbers"
+
+
+# %%
+def milliseconds(function, *inputs, **named):
+    """The median of eleven calls, after one to warm up."""
+    times = []
+    for _ in range(12):
+        started = time.perf_counter()
+        function(*inputs, **named)
+        times.append(1000 * (time.perf_counter() - started))
+    return statistics.median(times[1:])
+
+
+generator = torch.Generator().manual_seed(0)
+x, wide = (
+    torch.randn(2048, width, generator=generator) for width in (D, F)
+)  # of a batch of 2,048 tokens
+query, key, value = torch.randn(
+    3, 32, config.num_attention_heads, 64, 32, generator=generator
+)
+norm = encoder.bert.layers[0].attention_norm
+with torch.inference_mode():
+    for name, call in {
+        "gelu": (bert.gelu, wide),
+        "layer_norm": (norm, x),
+        "attention": (
+            bert.attention,
+            query,
+            key,
+            value,
+            same_text(torch.arange(64).expand(32, 64) // 16),
+        ),
+    }.items():
+        slow, quick = (milliseconds(fused, choice, *call) for choice in (False, True))
+        print(
+            f"{name:12} written out {slow:5.2f} ms, fused {quick:5.2f} ms, {slow / quick:4.1f} times as fast"
+        )
+
+# %% [markdown]
+# **The compiler** does the same with formulas that nobody has fused by hand, yours for example. It first runs the
+# Python code once with stand-ins for tensors and writes down what happens to them. We give it a backend that keeps
+# the list, and compiles nothing:
+
+# %%
+operations, sizes = [], []
+
+
+def note(graph, inputs):
+    """Keep the name of each operation, and how many numbers it reads and writes."""
+    for node in graph.graph.nodes:
+        if node.op.startswith("call_"):
+            operations.append(node.name)
+            sizes.extend(
+                each.meta["example_value"].numel()
+                for each in (*node.all_input_nodes, node)
+            )
+    return graph
+
+
+with torch.no_grad():
+    torch.compile(norm, backend=note)(x)
+print(len(operations), "operations:", ", ".join(operations))
+assert len(operations) == 9, (
+    "seven of them go over all T D numbers; adding eps and the root only over T"
+)
+
+# %% [markdown]
+# Then it writes C++ for it. `compile_package` of `compiled/package.py` does that ahead of time, into a file that
+# needs no compiler any more; the source is inside. (About 20 seconds, most of it g++.)
+
+
+# %%
+def shortened(source):
+    """The loops of a generated C++ file, without casts, guards and lone brackets."""
+    lines = [
+        line
+        for line in source.splitlines()
+        if line.strip(" {}") and "C10_LIKELY" not in line
+    ]
+    ends = [
+        number
+        for number, line in enumerate(lines)
+        if "for(int64_t x0" in line or ".store(" in line
+    ]
+    text = (
+        textwrap.dedent("\n".join(lines[ends[0] : ends[-1] + 1]))
+        .replace("at::vec::", "")
+        .replace("384L", "384")
+    )
+    text = re.sub(r"static_cast<\w+>\(([^()]+?)L?\)", r"\1", text)
+    text = re.sub(r"vec_reduce_all<.*, (\w+)\);", r"sum(\1);", text)
+    return (
+        text.replace("Vectorized<float>::loadu", "load")
+        .replace("Vectorized<float>", "Vector")
+        .replace("    ", "  ")
+    )
+
+
+# %%
+folder, ways = (
+    tempfile.TemporaryDirectory(),
+    {"written out": norm, "fused": lambda x: fused(True, norm, x)},
+)
+package = Path(folder.name) / "layer_norm.pt2"
+try:
+    compile_package(norm, [x], package, {"model": "one LayerNorm"})
+    ways["compiled"], about = load_package(package, {})
+except InputError as error:
+    print(f"the compiled steps are left out: {error}")
+else:
+    with zipfile.ZipFile(package) as archive:
+        source = next(
+            archive.read(name).decode()
+            for name in archive.namelist()
+            if name.endswith(".kernel.cpp")
+        )
+    print(shortened(source))
+    assert source.count('extern "C"') == 1, "nine operations have become one function"
+    assert largest_difference(ways["compiled"](x)[0], norm(x)) < 1e-5, (
+        "which computes the same"
+    )
+
+# %% [markdown]
+# One loop over the tokens, `x0`, which OpenMP shares out among the cores. In it three short ones over the D numbers of
+# a token, 16 at a time if the CPU has AVX-512: the sum, the sum of squares, the result. A token's 1,536 bytes stay in
+# the nearest cache between them, so memory is read once and written once. (`384` is in the code, and eps: the compiler
+# knows your model.) For a LayerNorm alone that is about what the fused operation does, as it should be:
+
+# %%
+with torch.inference_mode():
+    print(
+        ", ".join(
+            f"{name} {milliseconds(call, x):.2f} ms" for name, call in ways.items()
+        )
+    )
+
+# %% [markdown]
+# The gain comes from a whole encoder: the compiler also fuses across the formulas, calls no Python in between, and lays
+# out each weight once as the CPU's matrix product likes it. `minisbert compile all-MiniLM-L6-v2` takes half a
+# minute or more; here is the tiny one.
+
+# %%
+compiled_tiny, eager_tiny = None, minisbert.SentenceEncoder.load(TINY)
+if "compiled" in ways:
+    package = Path(folder.name) / "tiny.pt2"
+    compile_encoder(eager_tiny, TINY, "float32", package)
+    compiled_tiny = minisbert.load(TINY, compiled=package)
+    apart = largest_difference(
+        compiled_tiny.encode(texts[:20]), eager_tiny.encode(texts[:20])
+    )
+    print(
+        f"{package.name}: {package.stat().st_size / 1e6:.1f} MB, vectors differ by {apart:.1e}"
+    )
+    for name, each in {"eager": eager_tiny, "compiled": compiled_tiny}.items():
+        print(f"one sentence, {name}: {milliseconds(each.encode, texts[:1]):.2f} ms")
+    assert apart < 2e-6, "the same vectors"
+    assert not hasattr(compiled_tiny, "parameters"), (
+        "and nothing that one could train: it cannot go stale"
+    )
+folder.cleanup()  # what was loaded stays loaded
+
+# %% [markdown]
+# ## Fewer bits
+#
+# **bfloat16** is float32 without its last 16 bits: the same range, and 8 binary digits of precision where float32 has
+# 24. So each number is rounded in its third decimal. Is the vector still good for anything?
+
+
+# %%
+def encoded(model, **options):
+    """Unit vectors (N, D), a tensor."""
+    return torch.from_numpy(model.encode(texts, **options))
+
+
+def spearman(vectors):
+    u, v = vectors.chunk(2)
+    return 100 * metrics.spearman((u * v).sum(1).numpy(), scores)
+
+
+third = torch.tensor(1 / 3)
+print(f"1/3 is {third.bfloat16().item()} in bfloat16")
+assert third.bfloat16().item() == 171 / 512, "eight binary digits: 0.0101010101 rounded"
+
+right = encoded(encoder)
+bert.FUSED = True
+with torch.autocast("cpu", torch.bfloat16), evaluating(fast_encoder):
+    batches = packed_batches(keys, 2048)
+    rounded = torch.empty(N, D)
+    for batch in batches:
+        rounded[batch.texts] = normalize(fast_encoder.vectors(batch).float())
+bert.FUSED = False
+cosine = (rounded * right).sum(1).min()
+points = [spearman(right), spearman(rounded)]
+angle = math.degrees(math.acos(min(1.0, float(cosine))))
+print(
+    f"Spearman {points[0]:.2f} and {points[1]:.2f}; an angle of {angle:.2f} degrees at most"
+)
+assert angle < 2, "a degree or so is lost"
+assert abs(points[1] - points[0]) < 0.5, "the order of the pairs hardly changes"
+assert largest_difference(rounded, right) > 2e-5, "but as parity it is a failure"
+
+# %% [markdown]
+# Only products are rounded like that. The sums inside a product, softmax, LayerNorm and the pooling stay in float32: a
+# sum of 384 numbers in 8 digits would lose the small ones. And it pays only where the CPU multiplies bfloat16 in
+# hardware; elsewhere it is emulated, many times slower, and `choose_dtype` refuses it:
+
+# %%
+dtype, reason = choose_dtype("auto", torch.device("cpu"))
+print(f"bfloat16 here: {'yes' if dtype == torch.bfloat16 else 'no'}, {reason}")
+
+# %% [markdown]
+# **int8.** Eight bits have no room for a range and for digits. So the layers multiply integers, and the ranges are kept
+# apart:
+#
+#     x      =  step * c + middle       c from -128 to 127; step and middle for each token, from its own range
+#     w      =  scale * codes           codes from -127 to 127; a scale for each column of the output
+#     x . w  =  step * scale * (c . codes)  +  middle * scale * sum(codes)
+#
+# All the rounding is in c and codes: their product is exact. A CPU with VNNI multiplies and adds four pairs of such
+# integers where it would multiply one pair of float32.
+
+# %%
+x, integers = (
+    torch.tensor([[-1.0, 0.0, 1.55]]),
+    torch.tensor([[1, 2, 3]], dtype=torch.int8),
+)
+y = int8.quantized_linear(x, integers, scale=torch.tensor([0.5]))
+print(
+    y
+)  # step 0.01, c = [-128, -28, 127], middle 0.28: 0.01 * 0.5 * 197 + 0.28 * 0.5 * 6
+assert abs(y - (-1 * 0.5 + 0 * 1.0 + 1.55 * 1.5)) < 1e-6, (
+    "nothing was rounded here, so this is x . w"
+)
+
+few = texts[:100]
+in_int8 = copy.deepcopy(encoder)
+int8.quantize(in_int8.bert)
+cosines = (in_int8.encode(few) * encoder.encode(few)).sum(1)
+print(
+    f"cosine to the float32 vector: mean {cosines.mean():.4f}, lowest {cosines.min():.4f}"
+)
+assert cosines.mean() > 0.995, "36 layers of integers, and the vectors hardly turn"
+
+# %% [markdown]
+# That saves time only where the compiler joins the rounding to what stands before it:
+# `minisbert compile all-MiniLM-L6-v2 --dtype int8`. docs/speed.md has its rates.
+
+# %% [markdown]
+# ## The ladder
+#
+# Each step changes one thing. The last ones run if this machine has them: bfloat16, and a package in the cache folder
+# (`minisbert compile all-MiniLM-L6-v2`, with `--dtype bfloat16` or `--dtype int8`).
+
+
+# %%
+def packed(model, dtype="float32"):
+    """The vectors (N, D), several texts in one row, without the tokenizer."""
+    vectors = torch.empty(N, D)
+    with model.computing(dtype):
+        for batch in packed_batches(keys, 2048):
+            vectors[batch.texts] = normalize(model.vectors(batch))
+    return vectors
+
+
+ladder = {
+    "written out": lambda: packed(fast_encoder),
+    "fused": lambda: fused(True, packed, fast_encoder),
+}
+if dtype == torch.bfloat16:
+    ladder["bfloat16"] = lambda: fused(True, packed, fast_encoder, dtype="bfloat16")
+for form in ("float32", "bfloat16", "int8"):
+    try:
+        model = minisbert.load("all-MiniLM-L6-v2", compiled="auto", dtype=form)
+        ladder[f"compiled, {form}"] = lambda model=model, form=form: packed(model, form)
+    except InputError as error:
+        print(f"compiled, {form}: {error}")
+
+vectors, seconds = {}, {name: [] for name in ladder}
+for turn in range(4):  # in alternation: a slow moment of the machine hits all alike
+    for name, step in ladder.items():
+        started = time.perf_counter()
+        vectors[name] = step()
+        if turn:  # the first is to warm up
+            seconds[name].append(time.perf_counter() - started)
+
+# %%
+rate = {name: N / statistics.median(found) for name, found in seconds.items()}
+print(f"{'':20}{'sentences/s':>13}{'factor':>8}{'difference':>12}{'Spearman':>10}")
+for name, found in vectors.items():
+    factor, apart = rate[name] / rate["written out"], largest_difference(found, right)
+    print(
+        f"{name:20}{rate[name]:13.0f}{factor:8.1f}{apart:12.1e}{spearman(found):10.2f}"
+    )
+for name in ("written out", "fused"):
+    assert largest_difference(vectors[name], right) < 2e-6, f"{name}: the same vectors"
+assert all(spearman(found) > spearman(right) - 1 for found in vectors.values()), (
+    "no step costs a point"
+)
+
+# %% [markdown]
+# The times are those of your machine, a second long, and will be others tomorrow. `python -m benchmarks.ladder`
+# measures with more care, and `python -m benchmarks.tune` says which way to use.
+#
+# ## The figure
+#
+# ![Sentences a second, step by step](figures/25_fewer_passes.png)
+
+
+# %%
+def draw(plt):
+    drawn, axes = plt.subplots(figsize=(6, 2.6), layout="constrained")
+    bars = axes.barh(list(ladder), [rate[name] for name in ladder], color="#3b7ab8")
+    axes.bar_label(bars, fmt="%.0f", padding=3)
+    axes.margins(x=0.15)
+    axes.set(title="Sentences a second, on this machine")
+    axes.invert_yaxis()
+    return drawn
+
+
+figure("25_fewer_passes", draw)
+
+# %% [markdown]
+# ## Predict, then run
+#
+# **1.** The nine operations of LayerNorm, each by itself. How often do the T D numbers pass through memory, read or
+# written?
+
+# %%
+guess = predict("25.1", "Passes of all T D numbers:", ["2", "7", "12"])
+
+# %%
+passes = sum(size == 2048 * D for size in sizes)
+print(f"{passes} passes; one loop that does it all needs 2")
+assert passes == 12, "each operation reads what the last one wrote"
+guess.answer("12")
+
+# %% [markdown]
+# **2.** Rounding to bfloat16 costs Spearman next to nothing. Would it be a good dtype for the weights of a training
+# run, which move by a ten-thousandth of themselves at each step?
+
+# %%
+guess = predict(
+    "25.2",
+    "A weight of 1.0 gets 1,000 times an update of 0.0001, in bfloat16. It is then ...",
+    ["1.1", "about 1.05", "1.0"],
+)
+
+# %%
+weight = torch.tensor(1.0, dtype=torch.bfloat16)
+for _ in range(1000):
+    weight += 0.0001
+print(weight.item())
+assert weight.item() == 1.0, "the next number after 1.0 is 1.0078: each sum rounds back"
+guess.answer("1.0")
+
+# %% [markdown]
+# So training in bfloat16 keeps the weights and the optimizer in float32, and rounds only what enters a product.
+#
+# ## Break it
+#
+# **One forward, one mistake.** A second encoder, written for speed, drifts away from the first; this project had two of
+# them once, and 740 lines of tests to watch over them. Now `minisbert.SentenceEncoder` runs the book, so a mistake
+# planted in the book shows in it as well.
+
+# %%
+with planted(MISTAKES["no 1/sqrt(K)"]):
+    book, quick = encoder.encode(texts[:20]), fast_encoder.encode(texts[:20])
+    switched = fused(True, fast_encoder.encode, texts[:20])
+    frozen = compiled_tiny and compiled_tiny.encode(texts[:20])
+for name, found in {
+    "the book": book,
+    "encode": quick,
+    "encode, FUSED": switched,
+}.items():
+    print(f"{name:14} changes by {largest_difference(found, right[:20]):.1e}")
+assert largest_difference(book, right[:20]) > 0.01, "the book shows the mistake"
+assert largest_difference(quick, book) < 2e-6, (
+    "and encode shows the same one: nothing goes around the book"
+)
+assert largest_difference(switched, book) < 2e-6, (
+    "FUSED or not: what was replaced is the function, switch and all"
+)
+if compiled_tiny:
+    apart = largest_difference(frozen, eager_tiny.encode(texts[:20]))
+    print(f"{'compiled tiny':14} changes by {apart:.1e}")
+    assert apart < 2e-6, (
+        "a package is a photograph: it shows the code as it was when it was taken"
+    )
+
+# %% [markdown]
+# Three rules follow. What you write yourself runs everywhere (lesson 15 counts the calls), except in a package: that
+# one carries the hash of the code it was made from, and is refused after a change. Two results that agree prove
+# nothing if they come from the same code, so tests compare with transformers. And the switch has two sides: a mistake
+# *inside* a formula shows on one of them only, so tests compare the two.
+#
+# **The first call is another one.** It chooses kernels, lays out weights, wakes threads. Who times it measures that:
+
+# %%
+fresh = minisbert.SentenceEncoder.load("all-MiniLM-L6-v2")
+times = []
+for _ in range(12):
+    started = time.perf_counter()
+    fresh.encode(texts[:1])
+    times.append(1000 * (time.perf_counter() - started))
+print(
+    f"one sentence: first {times[0]:.1f} ms, then {statistics.median(times[1:]):.1f} ms"
+)
+
+# %% [markdown]
+# **Beside each other.** Nor are two libraries in one process two libraries: the threads of the first wait for work and
+# take the cores from the second. This project once compared encoders like that. On one machine its own came out a fifth
+# too slow, and each comparison the other way round; `benchmarks/sides.py` gives each library a process now.
+#
+# ## Exercises
+#
+# 1. `torch.set_num_threads(1)`, then 2, then as many as there are: which steps of the ladder gain, which do not?
+# 2. Read the compiled GELU as you have read LayerNorm: write one with `torch.erf`, compile it, count the loops.
+# 3. `int8.quantize` in a loop over the six layers, one layer at a time: which one costs the most cosine?
+# 4. By the formula: how many operations must a core do with each number of 4 bytes before memory no longer matters, at
+#    100 billion operations and 10 GB a second?
+#
+# No piece is graded here, so there is no `python -m lessons.check start 25`: what is new are ways to compute, and the
+# formulas are those that you have written. `quiz 25` asks five questions.
+#
+# ## Sources
+#
+# - Williams, Waterman and Patterson 2009, *Roofline: an insightful visual performance model for multicore
+#   architectures*: arithmetic or memory, whichever takes longer.
+# - Micikevicius et al. 2018, *Mixed precision training*, section 3. Kalamkar et al. 2019, *A study of BFLOAT16 for
+#   deep learning training*.
+# - Dao et al. 2022, *FlashAttention*: attention in tiles, for long texts.
