@@ -160,7 +160,7 @@ UNMEASURED = {  # figures of the front pages that no table has, and why
     "1.4 MB": "the file of the data, as assets.md lists it",
     "90 seconds": "of the first command with its downloads; its output below has the 45 of training",
     "2,896 tokens/s": "in the output of that command, which somebody else's will not equal",
-    "60 minutes": "how long a lesson takes a reader",
+    "100 minutes": "how long the longest lesson takes a reader",
 }
 
 
