@@ -13,8 +13,8 @@ rates    texts per second, the median of rounds in which all sides take turns; t
 latency  milliseconds per call with 1 to 32 sentences of STS-B test, other ones in every call
 start    seconds from the start of a new process to the vector of one sentence, and the peak memory
 
-Each side runs in a process of its own and waits for its turn there: in one process the threads and the memory of one
-library slow down the others, minisbert's compiled bfloat16 encoder by a fifth on a Xeon.
+Each side runs in a process of its own and waits there for its turn: in one process the threads and the memory of one
+library slow down the others.
 
 Every table begins with the CPU and the rates of its matrix products, measured just before (``benchmarks.machine``).
 minisbert is measured eager and compiled, in float32 and bfloat16; its packages are compiled first if the cache folder
@@ -37,7 +37,7 @@ import numpy as np
 
 from benchmarks import first_vector, machine, peers
 from benchmarks.conversion import convert
-from benchmarks.peers import Encode, turns
+from benchmarks.peers import Encode, Peer, turns
 from benchmarks.sides import Side
 from minisbert.compiled.runtime import CompiledEncoder
 from minisbert.core.metrics import spearman
@@ -52,6 +52,8 @@ MODEL = "all-MiniLM-L6-v2"
 TEXTS_A_CALL = (1, 2, 4, 8, 16, 32)
 PROBE_TOKENS = 8192  # about as many for choosing a peer's settings
 CALLS = 20  # of one side in a row, in each round
+
+Makers = dict[str, Callable[[], Encode]]  # what loads a side, called in its process
 
 
 def composed(count: int, shortest: int, longest: int, tokens: dict[str, int]) -> list[str]:
@@ -92,7 +94,7 @@ def load_minisbert(folder: Path, dtype: str, compiled: bool) -> Encode:
     return partial(SentenceEncoder.load(folder).encode, dtype=dtype)
 
 
-def minisbert_makers(folder: Path) -> dict[str, Callable[[], Encode]]:
+def minisbert_makers(folder: Path) -> Makers:
     """minisbert, eager and compiled, at every dtype that the CPU has."""
     makers = {}
     for dtype in machine.precisions():
@@ -108,7 +110,7 @@ def minisbert_sides(folder: Path) -> dict[str, Encode]:
 
 
 @contextmanager
-def running(makers: dict[str, Callable[[], Encode]], keep_memory: bool) -> Iterator[dict[str, Side]]:
+def running(makers: Makers, keep_memory: bool) -> Iterator[dict[str, Side]]:
     """All sides, each in a process of its own."""
     with ExitStack() as stack:
         sides = {}
@@ -119,25 +121,34 @@ def running(makers: dict[str, Callable[[], Encode]], keep_memory: bool) -> Itera
         yield sides
 
 
-def probe_of(texts: Sequence[str], lengths: Sequence[int]) -> list[str]:
-    """Some of the texts, of about ``PROBE_TOKENS`` tokens in all."""
-    return random.Random(0).sample(texts, min(len(texts), PROBE_TOKENS * len(texts) // sum(lengths)))
+def rates(
+    kind: str,
+    encoder: SentenceEncoder,
+    ours: Makers,
+    others: Sequence[Peer],
+    files: Path,
+    keep_memory: bool,
+    rounds: int,
+) -> dict:
+    """Texts per second of every side, their share of the GEMM rate, and the quality of the vectors.
 
-
-def rates(texts: list[str], lengths: list[int], operations: float, sides: dict[str, Side], rounds: int) -> dict:
-    """Texts per second of every side, their share of the GEMM rate, and how much their vectors differ.
-
-    Leaves the vectors of each side under ``vectors``. The first round is not counted: libraries compile kernels.
+    The first round is not counted: libraries compile kernels.
     """
+    texts = texts_of(kind, encoder)
+    lengths = [len(ids) for ids in encoder.tokenizer.encode(texts).ids]
+    probe = random.Random(0).sample(texts, min(len(texts), PROBE_TOKENS * len(texts) // sum(lengths)))
+    tuned = {peer.name: partial(peers.fastest, peer, files, probe) for peer in others}
     measured = machine.measure()
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    seconds: dict[str, list[float]] = {name: [] for name in ours | tuned}
     vectors = {}
-    for round_, name, side in turns("rates", rounds + 1, sides):
-        times, vectors[name] = side.timed([texts])
-        if round_:
-            seconds[name] += times
+    with running(ours | tuned, keep_memory) as sides:
+        for round_, name, side in turns(kind, rounds + 1, sides):
+            times, vectors[name] = side.timed([texts])
+            if round_:
+                seconds[name] += times
 
     reference = vectors.get("sentence-transformers float32", vectors["minisbert float32"])
+    operations = machine.encoder_flop(encoder.bert.config, lengths)
     result = {}
     for name, times in seconds.items():
         median = statistics.median(times)
@@ -148,8 +159,10 @@ def rates(texts: list[str], lengths: list[int], operations: float, sides: dict[s
             "difference": float(abs(vectors[name] - reference).max()),
             "seconds": times,
         }
+        if kind == "stsb":
+            result[name]["spearman"] = stsb_spearman(texts, vectors[name])
     sizes = {"texts": len(texts), "tokens": sum(lengths), "longest": max(lengths)}
-    return {"machine": measured, **sizes, "sides": result, "vectors": vectors}
+    return {"machine": measured, **sizes, "sides": result}
 
 
 def latency(sentences: Sequence[str], sides: dict[str, Side], texts_a_call: Sequence[int], rounds: int) -> dict:
@@ -240,19 +253,8 @@ def main(arguments: list[str] | None = None) -> None:
         files = Path(converted)
         convert(folder, files, chosen)
         if "rates" in options.what:
-            results["rates"] = {}
-        for kind in options.texts if "rates" in options.what else ():
-            texts = texts_of(kind, encoder)
-            lengths = [len(ids) for ids in encoder.tokenizer.encode(texts).ids]
-            probe = probe_of(texts, lengths)
-            tuned = {peer.name: partial(peers.fastest, peer, files, probe) for peer in others}
-            operations = machine.encoder_flop(encoder.bert.config, lengths)
-            with running(ours | tuned, keep_memory) as sides:
-                found = rates(texts, lengths, operations, sides, options.rounds)
-            vectors = found.pop("vectors")
-            for name, row in found["sides"].items() if kind == "stsb" else ():
-                row["spearman"] = stsb_spearman(texts, vectors[name])
-            results["rates"][kind] = found
+            settings = (encoder, ours, others, files, keep_memory, options.rounds)
+            results["rates"] = {kind: rates(kind, *settings) for kind in options.texts}
         if "latency" in options.what:
             calls = options.texts_a_call
             single = {peer.name: partial(peers.one_stream, peer, files, max(calls)) for peer in others}

@@ -36,7 +36,7 @@ bert.FUSED = True  # the same numbers in less time: lesson 25
 
 encoder = SentenceEncoder.load(
     find_model("all-MiniLM-L6-v2")
-)  # the book's: easy to follow, and what is to be beaten
+)  # the book's: easy to follow
 fast_encoder = minisbert.SentenceEncoder.load("all-MiniLM-L6-v2")
 pairs = load_scored_pairs("stsb", "test")[::20]
 texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
@@ -190,12 +190,12 @@ def padded(name, batches):
     return vectors
 
 
-def packed(name, model=fast_encoder, dtype="float32", batch_tokens=2048):
-    """The same with several texts in one row: ``model.vectors`` is the forward and the pooling from above."""
+def packed(name, batch_tokens=2048):
+    """The same with several texts in one row: ``vectors`` is the forward and the pooling from above."""
     vectors, tokens[name] = torch.empty(N, D), 0
-    with model.computing(dtype):
+    with fast_encoder.computing("float32"):
         for batch in packed_batches(keys, batch_tokens):
-            vectors[batch.texts] = normalize(model.vectors(batch))
+            vectors[batch.texts] = normalize(fast_encoder.vectors(batch))
             tokens[name] += batch.ids.numel()
     return vectors
 

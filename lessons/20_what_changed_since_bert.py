@@ -549,9 +549,9 @@ guess.answer("nearly all")
 # %% [markdown]
 # ## Break it
 #
-# Each row of the next table has been reported in public, of some port of some model. Each is planted into our trained
-# rotary encoder. The mean cosine is that of right and wrong vector of the same query. Then two searches: everything
-# computed wrongly, queries and documents alike, and wrong queries in an index that somebody else has built rightly.
+# Mistakes that a port can make, each planted into our trained rotary encoder. The mean cosine is that of right and
+# wrong vector of the same query. Then two searches: everything computed wrongly, queries and documents alike, and wrong
+# queries in an index that somebody else has built rightly.
 
 
 # %%

@@ -265,9 +265,13 @@ folder.cleanup()  # what was loaded stays loaded
 
 
 # %%
-def encoded(model, **options):
-    """Unit vectors (N, D), a tensor."""
-    return torch.from_numpy(model.encode(texts, **options))
+def packed(model, context):
+    """The vectors (N, D) in a context, several texts in one row, without the tokenizer."""
+    vectors = torch.empty(N, D)
+    with context:
+        for batch in packed_batches(keys, 2048):
+            vectors[batch.texts] = normalize(model.vectors(batch))
+    return vectors
 
 
 def spearman(vectors):
@@ -277,16 +281,11 @@ def spearman(vectors):
 
 third = torch.tensor(1 / 3)
 print(f"1/3 is {third.bfloat16().item()} in bfloat16")
-assert third.bfloat16().item() == 171 / 512, "eight binary digits: 0.0101010101 rounded"
+assert third.bfloat16().item() == 171 / 512, "0.010101011: eight digits from the 1 on"
 
-right = encoded(encoder)
-bert.FUSED = True
-with torch.autocast("cpu", torch.bfloat16), evaluating(fast_encoder):
-    batches = packed_batches(keys, 2048)
-    rounded = torch.empty(N, D)
-    for batch in batches:
-        rounded[batch.texts] = normalize(fast_encoder.vectors(batch).float())
-bert.FUSED = False
+right = torch.from_numpy(encoder.encode(texts))
+with evaluating(fast_encoder):
+    rounded = fused(True, packed, fast_encoder, torch.autocast("cpu", torch.bfloat16))
 cosine = (rounded * right).sum(1).min()
 points = [spearman(right), spearman(rounded)]
 angle = math.degrees(math.acos(min(1.0, float(cosine))))
@@ -349,35 +348,25 @@ assert cosines.mean() > 0.995, "36 layers of integers, and the vectors hardly tu
 # Each step changes one thing. The last ones run if this machine has them: bfloat16, and a package in the cache folder
 # (`minisbert compile all-MiniLM-L6-v2`, with `--dtype bfloat16` or `--dtype int8`).
 
-
 # %%
-def packed(model, dtype="float32"):
-    """The vectors (N, D), several texts in one row, without the tokenizer."""
-    vectors = torch.empty(N, D)
-    with model.computing(dtype):
-        for batch in packed_batches(keys, 2048):
-            vectors[batch.texts] = normalize(model.vectors(batch))
-    return vectors
-
-
 ladder = {
-    "written out": lambda: packed(fast_encoder),
-    "fused": lambda: fused(True, packed, fast_encoder),
+    "written out": (False, fast_encoder, "float32"),
+    "fused": (True, fast_encoder, "float32"),
 }
 if dtype == torch.bfloat16:
-    ladder["bfloat16"] = lambda: fused(True, packed, fast_encoder, dtype="bfloat16")
+    ladder["bfloat16"] = (True, fast_encoder, "bfloat16")
 for form in ("float32", "bfloat16", "int8"):
     try:
         model = minisbert.load("all-MiniLM-L6-v2", compiled="auto", dtype=form)
-        ladder[f"compiled, {form}"] = lambda model=model, form=form: packed(model, form)
+        ladder[f"compiled, {form}"] = (True, model, form)
     except InputError as error:
         print(f"compiled, {form}: {error}")
 
 vectors, seconds = {}, {name: [] for name in ladder}
 for turn in range(4):  # in alternation: a slow moment of the machine hits all alike
-    for name, step in ladder.items():
+    for name, (choice, model, form) in ladder.items():
         started = time.perf_counter()
-        vectors[name] = step()
+        vectors[name] = fused(choice, packed, model, model.computing(form))
         if turn:  # the first is to warm up
             seconds[name].append(time.perf_counter() - started)
 
@@ -506,14 +495,14 @@ print(
 
 # %% [markdown]
 # **Beside each other.** Nor are two libraries in one process two libraries: the threads of the first wait for work and
-# take the cores from the second. This project once compared encoders like that. On one machine its own came out a fifth
-# too slow, and each comparison the other way round; `benchmarks/sides.py` gives each library a process now.
+# take the cores from the second. This project once compared encoders like that, and its own came out too slow;
+# `benchmarks/sides.py` gives each library a process now.
 #
 # ## Exercises
 #
 # 1. `torch.set_num_threads(1)`, then 2, then as many as there are: which steps of the ladder gain, which do not?
 # 2. Read the compiled GELU as you have read LayerNorm: write one with `torch.erf`, compile it, count the loops.
-# 3. `int8.quantize` in a loop over the six layers, one layer at a time: which one costs the most cosine?
+# 3. `int8.quantize` one layer at a time, in a copy of the encoder for each: which one costs the most cosine?
 # 4. By the formula: how many operations must a core do with each number of 4 bytes before memory no longer matters, at
 #    100 billion operations and 10 GB a second?
 #

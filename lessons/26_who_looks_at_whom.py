@@ -52,7 +52,7 @@ bert.FUSED = True  # lesson 25: the same numbers in less time
 #
 # ## The real function
 #
-# **Local attention.** In ModernBERT-base 14 of 22 layers look at 64 tokens on each side, and every third at all. A
+# **Local attention.** In ModernBERT-base 14 of 22 layers look at 64 tokens on each side, every third layer at all. A
 # token in the middle has 129 places to look at, one at an end 65:
 
 
@@ -232,10 +232,9 @@ guess.answer("1")
 # %% [markdown]
 # ## Break it
 #
-# Each row of the next table has been reported in public, of some port of some model. Each is planted into our trained
-# decoder. The mean cosine is that of right and
-# wrong vector of the same query. Then two searches: everything computed wrongly, queries and documents alike, and wrong
-# queries in an index that somebody else has built rightly.
+# Each mistake in the next table has been reported in public, of some port of some model. Each is planted into our
+# trained decoder. The mean cosine is that of right and wrong vector of the same query. Then two searches: everything
+# computed wrongly, queries and documents alike, and wrong queries in an index that somebody else has built rightly.
 
 
 # %%

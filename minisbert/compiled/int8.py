@@ -23,7 +23,7 @@ def package_dtype(name: str) -> str:
 
 
 def stored(x: Tensor) -> Tensor:
-    """``x``, computed once in a compiled graph, not by each loop that reads it: strides of its own hide its origin."""
+    """``x`` behind a view with strides of its own, so that the compiler stores it instead of recomputing it."""
     strides = [1]
     for size in x.shape[:0:-1]:  # not numel(): it makes the example's sizes constants
         strides.insert(0, strides[0] * size)
