@@ -2,7 +2,7 @@
 # # Lesson 25: the same formulas, faster: fused operations, the compiler, fewer bits
 #
 # Steps through `minisbert/core/bert.py`, `minisbert/compiled/package.py`, `minisbert/compiled/int8.py`,
-# `minisbert/system/devices.py`. About 80 minutes. For whoever will run an encoder for a living: you will count how
+# `minisbert/system/devices.py`. About 75 minutes. For whoever will run an encoder for a living: you will count how
 # often a formula goes through memory, read the loop that PyTorch's compiler makes of your LayerNorm, multiply in 16 and
 # in 8 bits, and climb a ladder of steps to the same vectors.
 
