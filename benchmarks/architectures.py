@@ -72,12 +72,12 @@ def texts_of(encoder: SentenceEncoder, tokens: int, count: int) -> list[str]:
     return found
 
 
-def compare(name: str, layers: int, lengths: list[int], rounds: int) -> None:
+def compare(name: str, layers: int, lengths: list[int], rounds: int, device: str) -> None:
     """Print a row for each dtype and length."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = model(name, layers, max(lengths), Path(temporary) / "model")
-        encoder = SentenceEncoder.load(folder)
-        peers = {kind: sentence_transformers(getattr(torch, kind), folder.parent, 1) for kind in AGREE}
+        encoder = SentenceEncoder.load(folder, device=device)
+        peers = {kind: sentence_transformers(getattr(torch, kind), folder, 1, device) for kind in AGREE}
         for tokens in lengths:
             texts = texts_of(encoder, tokens, TOKENS.get(tokens, 4))
             for kind, most in AGREE.items():
@@ -111,6 +111,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--layers", type=int, default=4, help="of each model (default: %(default)s)")
     parser.add_argument("--lengths", type=int, nargs="+", default=[*TOKENS], help="in tokens (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="that count (default: %(default)s)")
+    parser.add_argument("--device", default="cpu", help="of both sides: cpu or cuda (default: %(default)s)")
     options = parser.parse_args(arguments)
     stay_offline()
     keep_freed_memory()
@@ -118,7 +119,7 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(f"no architecture {unknown[0]}: {', '.join(SIZES)}")
     print("| architecture | tokens | dtype | minisbert | sentence-transformers | ratio |\n|---|---|---|---|---|---|")
     for name in options.names:
-        compare(name, options.layers, options.lengths, options.rounds)
+        compare(name, options.layers, options.lengths, options.rounds, options.device)
 
 
 if __name__ == "__main__":

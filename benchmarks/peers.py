@@ -106,15 +106,16 @@ def peers(libraries: Sequence[str], bfloat16: bool) -> list[Peer]:
 # ------------------------------------------------------------------------------------- the libraries
 
 
-def sentence_transformers(dtype: torch.dtype, files: Path, streams: int) -> Encode:
-    """It has one stream: torch's threads share each batch."""
+def sentence_transformers(dtype: torch.dtype, folder: Path, streams: int, device: str = "cpu") -> Encode:
+    """It has one stream: torch's threads share each batch. ``folder`` is the model's, or one that holds it."""
     from sentence_transformers import SentenceTransformer
 
-    peer = SentenceTransformer(str(files / "model"), device="cpu", model_kwargs={"dtype": dtype})
+    model = folder / "model"
+    peer = SentenceTransformer(str(model if model.exists() else folder), device=device, model_kwargs={"dtype": dtype})
 
     def encode(texts: Sequence[str], batch_size: int = 32) -> np.ndarray:
         vectors = peer.encode(list(texts), batch_size=batch_size, convert_to_tensor=True)
-        return vectors.float().numpy()  # numpy has no bfloat16
+        return vectors.float().cpu().numpy()  # numpy has no bfloat16
 
     return encode
 

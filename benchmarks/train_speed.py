@@ -3,6 +3,7 @@
     python -m benchmarks.train_speed                    all sides, in alternation, three times each: 25 minutes
     python -m benchmarks.train_speed --steps 20
     python -m benchmarks.train_speed --only "minisbert float32" --only "minisbert, two processes"
+    python -m benchmarks.train_speed --device cuda      without the two processes
 
 Sides: minisbert in float32; with bfloat16 if the hardware supports it (auto); in float32 in two processes of one thread
 each; sentence-transformers' trainer in float32 with the same settings, which needs the ``reference`` extra. Each run is
@@ -27,7 +28,7 @@ REFERENCE, TWO = "sentence-transformers", "minisbert, two processes"
 SIDES = ("minisbert float32", "minisbert auto", TWO, REFERENCE)
 
 
-def reference(folder: str, steps: int) -> None:
+def reference(folder: str, steps: int, device: str) -> None:
     """One run of sentence-transformers, which prints its seconds."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     import datasets
@@ -40,7 +41,7 @@ def reference(folder: str, steps: int) -> None:
         "sentence2": [pair.sentence2 for pair in pairs],
         "label": [pair.score / 5 for pair in pairs],
     }
-    model = st.SentenceTransformer(str(ensure("all-MiniLM-L6-v2")), device="cpu")
+    model = st.SentenceTransformer(str(ensure("all-MiniLM-L6-v2")), device=device)
     trainer = st.SentenceTransformerTrainer(
         model=model,
         args=st.SentenceTransformerTrainingArguments(
@@ -51,7 +52,7 @@ def reference(folder: str, steps: int) -> None:
             learning_rate=2e-5,
             warmup_steps=0.1,  # below 1, it is a share of the steps
             seed=42,
-            use_cpu=True,
+            use_cpu=device == "cpu",
             save_strategy="no",
             logging_strategy="no",
             report_to="none",
@@ -78,12 +79,13 @@ def measured(command: list[str]) -> tuple[str, float]:
     return printed, usage.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 
 
-def run(side: str, folder: Path, steps: int) -> tuple[float, float]:
+def run(side: str, folder: Path, steps: int, device: str) -> tuple[float, float]:
     """Training seconds of one side, and its peak memory in MiB (of two processes, the larger one)."""
     limit = ["--max-steps", str(steps)] if steps > 0 else []
-    train = ["-m", "minisbert.train", "--device", "cpu", "--out", str(folder), *limit]
+    train = ["-m", "minisbert.train", "--device", device, "--out", str(folder), *limit]
     if side == REFERENCE:
-        printed, memory = measured(["-m", "benchmarks.train_speed", "--reference", str(folder), "--steps", str(steps)])
+        settings = ["--reference", str(folder), "--steps", str(steps), "--device", device]
+        printed, memory = measured(["-m", "benchmarks.train_speed", *settings])
         return json.loads(printed.splitlines()[-1])["seconds"], memory
     if side == TWO:
         torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
@@ -111,15 +113,17 @@ def main() -> None:
     )
     parser.add_argument("--only", metavar="SIDE", action="append", choices=SIDES, help="one of " + ", ".join(SIDES))
     parser.add_argument("--steps", type=int, default=-1, help="number of steps (default: one epoch, 180)")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each side, in alternation (default: 3)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--reference", metavar="FOLDER", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.reference:
-        reference(options.reference, options.steps)
+        reference(options.reference, options.steps, options.device)
         return
 
-    sides = [side for side in SIDES if options.only is None or side in options.only]
+    several = SIDES if options.device == "cpu" else [side for side in SIDES if side != TWO]
+    sides = [side for side in several if options.only is None or side in options.only]
     seconds: dict[str, list[float]] = {side: [] for side in sides}
     memory: dict[str, list[float]] = {side: [] for side in sides}
     scores = {}
@@ -127,7 +131,7 @@ def main() -> None:
         for round_ in range(options.rounds):
             for side in sides:
                 out = Path(folder) / f"{side.replace(' ', '-')}-{round_}"
-                time_, peak = run(side, out, options.steps)
+                time_, peak = run(side, out, options.steps, options.device)
                 seconds[side].append(time_)
                 memory[side].append(peak)
                 scores[side] = scores.get(side) or quality(out / "model")

@@ -223,8 +223,8 @@ class MultiVectorEncoder(SentenceEncoder):
 
 def known_ids(tokenizer: Tokenizer, words: Sequence[str]) -> list[int]:
     """The ids of the words that are single tokens; the others cannot be skipped."""
-    ids = [tokenizer.backend.token_to_id(word) for word in words]
-    return [token for token in ids if token is not None]
+    vocabulary = tokenizer.backend.get_vocab()
+    return [vocabulary[word] for word in words if word in vocabulary]
 
 
 def filler_id(tokenizer: Tokenizer, name: str | None) -> int:

@@ -40,7 +40,8 @@ class PairModel(PairScorer, nn.Module):
 
     ``task`` says what the outputs are: ``regression``, a similarity from 0 to 1; ``binary``, the logit of "yes";
     ``classes``, a logit for each of ``labels``, of which one is true; ``labels``, the same if several may be;
-    ``logit``, a number on any scale, as of some CrossEncoders. Raises ``ValueError`` if the parts do not fit.
+    ``logit``, a number on any scale, as of some CrossEncoders. The head moves to the encoder's device. Raises
+    ``ValueError`` if the parts do not fit.
 
     In a batch, ids (R, T) hold R = B joined pairs for the joint head. For the others R = 2B: the first B rows are the
     first sentences, the last B rows the second ones.
@@ -50,7 +51,8 @@ class PairModel(PairScorer, nn.Module):
         super().__init__()
         if not isinstance(head, tuple(PAIR_HEADS.values())):
             raise InputError(f"head must be a JointHead, ConcatHead or CrossHead, not {one_line(head)}")
-        self.encoder, self.head, self.task, self.labels = encoder, head, task, tuple(check_texts(labels))
+        self.encoder, self.head = encoder, head.to(encoder.device)
+        self.task, self.labels = task, tuple(check_texts(labels))
         self.tokenizer, self.joint = encoder.tokenizer, isinstance(head, JointHead)
         self.types = encoder.bert.config.type_vocab_size > 1  # DistilBERT has no token types, RoBERTa only one
         width = encoder.width if isinstance(head, ConcatHead) else encoder.bert.config.hidden_size

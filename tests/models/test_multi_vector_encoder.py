@@ -214,7 +214,7 @@ def test_search_evaluate_and_encode_take_it(folder, tmp_path, capsys):
 
 def test_an_index_belongs_to_lengths_and_skipped_words(folder):
     hashes = {model_hash(MultiVectorEncoder.load(folder))}
-    for name, changes in ((TEXT, {"document_length": 13}), (MASK, {"skiplist_words": ["."]})):
+    for name, changes in ((TEXT, {"document_length": 13}), (MASK, {"skiplist_words": [".", "\ud800"]})):
         hashes.add(model_hash(MultiVectorEncoder.load(alter(folder, name, **changes))))
     assert len(hashes) == 3
 

@@ -38,7 +38,7 @@ class PairObjective(Objective):
     ):
         try:
             head = continued(options, self.make_head(options, encoder), self.task, self.labels)
-            model = PairModel(encoder, head.to(encoder.device), self.task, self.labels)
+            model = PairModel(encoder, head, self.task, self.labels)
         except ValueError as error:  # settings that the head refuses
             raise InputError(f"objective {options.objective}: {error}") from error
         encoded = model.tokenize([row.sentence1 for row in rows["train"]], [row.sentence2 for row in rows["train"]])
@@ -200,7 +200,7 @@ class RankingReranker(Objective):
         if self.candidates < 2:
             raise InputError(f"{notes['train']}: rows with a negative are needed; minisbert mine finds them")
         head = continued(options, joint_head(options, encoder), "logit")
-        model = PairModel(encoder, head.to(encoder.device), "logit")
+        model = PairModel(encoder, head, "logit")
         encoded = model.tokenize(*candidate_pairs(self.rows["train"]))  # N C pairs, those of a row side by side
         tokens = np.array(model.lengths(encoded)).reshape(-1, self.candidates)  # (N, C)
         lengths = (self.candidates * tokens.max(axis=1)).tolist()

@@ -1,0 +1,98 @@
+"""What a GPU computes is what the CPU computes, and runs repeat to the bit there.
+
+    CUDA_VISIBLE_DEVICES=0 python -m pytest tests/test_gpu.py
+
+Otherwise pytest hides the GPU, and all of it is skipped.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import minisbert
+from minisbert.data.sources import load_scored_pairs
+from minisbert.training.run import Run
+from minisbert.training.settings import OBJECTIVES
+from minisbert.training.train import main
+from tests import toys
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA_VISIBLE_DEVICES shows no GPU")
+REFERENCE = Path(__file__).parent / "reference"
+TINY = REFERENCE.parents[1] / "weights" / "tiny"
+FOLDERS = [TINY, REFERENCE / "tiny-roberta", REFERENCE / "tiny-distiluse"]
+FOLDERS += sorted(path for path in (REFERENCE / "architectures").glob("tiny-*") if path.is_dir())
+TEXTS = ["the cat", "a dog is in the park", "the small horse and the piano " * 5, "", "music"] * 7
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return toys.write_all(tmp_path_factory.mktemp("toys"))
+
+
+def tensors(result: Iterable) -> list[torch.Tensor]:
+    return [torch.as_tensor(x).cpu().to_dense() for x in result]
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
+@pytest.mark.parametrize("tolerance", [1e-12, 1e-5])
+def test_vectors_and_search(folder, tolerance):
+    """Every family and class, in float64 and float32."""
+    expected, found = (minisbert.load(folder, device=device) for device in ("cpu", "cuda"))
+    for encoder in (expected, found if tolerance < 1e-6 else expected):
+        encoder.double()
+    ours, theirs = found.encode(TEXTS), expected.encode(TEXTS)
+    for one, other in zip(tensors(ours), tensors(theirs), strict=True):
+        assert (one - other).abs().max() < tolerance * other.abs().max().clamp_min(1)
+    assert np.allclose(found.similarity(ours, ours), expected.similarity(theirs, theirs), atol=1e-4)
+
+
+def test_bfloat16_and_tokens():
+    expected, encoder = (minisbert.load(TINY, device=device) for device in ("cpu", "cuda"))
+    found = encoder.encode(TEXTS, dtype="bfloat16")
+    assert 0 < abs(found - expected.encode(TEXTS)).max() < 0.03
+    states, theirs = (x.encode(TEXTS, output_value="token_embeddings") for x in (encoder, expected))
+    assert all((a.cpu() - b).abs().max() < 1e-5 for a, b in zip(states, theirs, strict=True))
+
+
+def test_the_course_computes_on_the_cpu():
+    code = "import torch, lessons; print(torch.cuda.is_available())"
+    environment = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_losses_and_scores_of_training(objective, files, tmp_path, monkeypatch):
+    """Each objective trains on the GPU and is evaluated there, with the losses of the CPU where nothing is random."""
+    stsb = load_scored_pairs(files["dev"])
+    monkeypatch.setattr("minisbert.training.objectives.pairs.load_scored_pairs", lambda name, split: stsb)
+    more = {"distillation": ["--teacher", str(TINY)], "mlm": ["--from-nothing", "1x64x200"]}.get(objective, [])
+    if objective != "mlm":
+        more += ["--model", str(REFERENCE / "architectures" / "tiny-splade" if objective == "splade" else TINY)]
+    given = toys.flags(files, objective, *more, "--log-every", "1", "--max-steps", "4")
+    given += ["--dropout", "0", "--dtype", "float32", "--batch-size", "8"]
+    losses = []
+    for device in ("cuda", "cpu"):
+        main([*given, "--device", device, "--out", str(tmp_path / device), "--overwrite"])
+        losses.append(toys.losses(tmp_path / device))
+    assert losses[0]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_runs_repeat_and_resume_to_the_same_bits(files, tmp_path, dtype):
+    given = ["--model", str(TINY), *toys.flags(files, "cosine", "--log-every", "1", "--max-steps", "6")]
+    given += ["--device", "cuda", "--dtype", dtype, "--batch-size", "8"]
+    for name in ("one", "other"):
+        main([*given, "--out", str(tmp_path / name)])
+    toys.stop_at(2, (Run, "show"), main, [*given, "--out", str(tmp_path / "stopped")])
+    main(["--resume", str(tmp_path / "stopped")])
+    assert toys.losses(tmp_path / "one") == toys.losses(tmp_path / "other") == toys.losses(tmp_path / "stopped")
+    weights = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("one", "other", "stopped")]
+    assert weights[0] == weights[1] == weights[2]
