@@ -335,18 +335,21 @@ def whole_matrix(queries, corpus, k, prepare, best):
     return tuple(found.numpy() for found in best(scores.float(), k))
 
 
+def stable(scores, k):
+    values, columns = scores.sort(dim=1, descending=True, stable=True)
+    return values[:, :k], columns[:, :k]
+
+
 def topk_alone(queries, corpus, k, progress=False):
     return whole_matrix(queries, corpus, k, lambda x: normalize(x.double()), torch.topk)
 
 
 def float32_cosines(queries, corpus, k, progress=False):
-    return whole_matrix(
-        queries, corpus, k, lambda x: normalize(x.float()), search.k_best
-    )
+    return whole_matrix(queries, corpus, k, lambda x: normalize(x.float()), stable)
 
 
 def dot_products(queries, corpus, k, progress=False):
-    return whole_matrix(queries, corpus, k, lambda x: x.double(), search.k_best)
+    return whole_matrix(queries, corpus, k, lambda x: x.double(), stable)
 
 
 TIES = Mistake(

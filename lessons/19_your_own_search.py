@@ -30,7 +30,7 @@ from minisbert.evaluation import retrieval_metrics
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search import quantized
-from minisbert.search.dense import k_best, top_k
+from minisbert.search.dense import top_k
 
 # %% [markdown]
 # ## The question
@@ -175,7 +175,8 @@ def timed(function):
 
 def best(scores, k=10):
     """The columns of the k highest scores of each row, ties by column: scores (Q, N)."""
-    return k_best(torch.as_tensor(scores), k)[1].numpy()
+    order = torch.as_tensor(scores).sort(dim=1, descending=True, stable=True).indices
+    return order[:, :k].numpy()
 
 
 # %%

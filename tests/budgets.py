@@ -13,10 +13,10 @@ PACKAGE = TESTS.parent / "minisbert"
 BUDGETS = {
     "core": 1505,
     "system": 1329,
-    "search": 780,
+    "search": 771,
     "architectures": 982,
     "folder": 1368,
-    "models": 3036,
+    "models": 3040,
     "compiled": 680,
     "data": 1559,
     "evaluation": 1108,
@@ -27,8 +27,8 @@ BUDGETS = {
     "integrations": 308,
     "commands": 2358,
 }
-PACKAGE_LINES = 21_699  # goal: 15,000
-TEST_LINES = 31_749  # goal: 26,000
+PACKAGE_LINES = 21_694  # goal: 15,000
+TEST_LINES = 31_844  # goal: 26,000
 RAISES = 377  # of InputError and ValueError, in the whole package
 FILE_LINES, FUNCTION_LINES = 250, 60
 DENSITY = {  # per 1,000 lines outside core/ that are not blank; goals: 15, 12, 75

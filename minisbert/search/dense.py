@@ -186,12 +186,3 @@ def by_score(scores: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
     indices, order = indices.sort()
     scores, best = scores[order].sort(descending=True, stable=True)
     return scores, indices[best]
-
-
-def k_best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Values and columns of the k highest scores of each row, sorted: (R, C) -> (R, k), (R, k).
-
-    Ties are sorted by column. ``[[1, 3, 2, 3]], k = 3`` gives ``[[3, 3, 2]]`` and ``[[1, 3, 2]]``.
-    """
-    values, columns = scores.sort(dim=1, descending=True, stable=True)
-    return values[:, :k], columns[:, :k]
