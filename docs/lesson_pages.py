@@ -30,6 +30,7 @@ SOURCES = [path for pattern in SOURCE_FOLDERS for path in sorted(ROOT.glob(patte
 CARDS = ROOT / "lessons" / "grader" / "cards.toml"
 ANSWERS = CARDS.with_name("answers.toml")
 DRAWING = re.compile(r"\]\((drawings/\w+\.svg)\)")
+FORMULAS = ROOT / "docs" / "formulas.toml"
 PICTURE = re.compile(r"\n*!\[([^\]]*)\]\(figures/[^)]*\)")  # of a lesson, with its description
 
 INSTALL = """\
@@ -64,6 +65,20 @@ def minutes(lesson: Path) -> int:
 # ------------------------------------------------------------------------------------------ notebooks
 
 
+def formula_table() -> list[dict[str, Any]]:
+    return tomllib.loads(FORMULAS.read_text(encoding="utf-8"))["formulas"]
+
+
+def typeset(text: str, lesson: int) -> str:
+    """Markdown of a lesson with its formulas in TeX, as ``docs/formulas.toml`` has them."""
+    for formula in formula_table():
+        if formula["lesson"] == lesson:
+            block = rf"^ {{4}} *{re.escape(formula['starts'])}.*(?:\n {{4}}.*)*"
+            tex = f"$$\n{formula['tex'].strip()}\n$$"
+            text = re.sub(block, lambda _, tex=tex: tex, text, flags=re.MULTILINE)
+    return text
+
+
 def notebook(text: str, repository: str) -> NotebookNode:
     """A lesson as a notebook that runs anywhere.
 
@@ -72,8 +87,10 @@ def notebook(text: str, repository: str) -> NotebookNode:
     """
     book = jupytext.reads(text, fmt="py:percent")
     book.metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-    description = ""
+    description, lesson = "", int(re.search(r"^# # Lesson (\d+)", text, re.MULTILINE)[1])
     for cell in book.cells:
+        if cell.cell_type == "markdown":
+            cell.source = typeset(cell.source, lesson)
         if cell.cell_type == "markdown" and (found := PICTURE.search(cell.source)):
             description = found[1]
             cell.source = PICTURE.sub("", cell.source)
@@ -274,6 +291,6 @@ def setup(app: Sphinx) -> dict[str, int | bool]:
     app.connect("html-collect-pages", source_pages)
     app.connect("build-finished", write_notebooks)
     version = zlib.crc32(
-        b"".join(map(Path.read_bytes, (Path(__file__), OBJECTIVES, *sorted(CARDS.parent.glob("*.toml")))))
+        b"".join(map(Path.read_bytes, (Path(__file__), OBJECTIVES, FORMULAS, *sorted(CARDS.parent.glob("*.toml")))))
     )
     return {"env_version": version, "parallel_read_safe": True, "parallel_write_safe": True}

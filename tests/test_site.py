@@ -77,6 +77,9 @@ def test_a_notebook_holds_the_lesson_after_a_cell_that_installs_it_and_a_page_th
     cells = lesson_pages.read(text, "https://example.org/course").cells
     goals = cells[1].source.split("\n\n")[3]
     assert goals.splitlines() == [f"- {line}" for line in lesson_pages.objectives(lesson)]
+    lines = "".join(cell.source for cell in cells)
+    tex = [entry["tex"].strip() for entry in lesson_pages.formula_table() if entry["lesson"] == lesson]
+    assert [lines.count(f"$$\n{formula}\n$$") for formula in tex] == [1] * len(tex)
     (place,) = [number for number, cell in enumerate(cells) if cell.source.startswith("## Quiz")]
     assert (place == 2) == (lesson == 0)  # the placement quiz comes first, every other one after the lesson
     shown, folded = cells[place].source.split(":::{dropdown} Answer", 1)
@@ -264,8 +267,9 @@ DESKTOP = {"viewport": {"width": 1280, "height": 900}, "color_scheme": "dark"}
 PICTURES = """() => [...document.images].filter(x => !x.naturalWidth || !x.alt || /\\.(png|svg)$/.test(x.alt))
                                        .map(x => `${x.currentSrc} "${x.alt}"`)"""
 AXE = {"resultTypes": ["violations"], "preload": False}  # it would look for imported style sheets in the wrong place
-CUT = """() => [...document.querySelectorAll('.bd-article pre')].filter(x => x.scrollWidth > x.clientWidth + 1)
-                                 .map(x => x.innerText.trim().slice(0, 80))"""
+CUT = """() => [...document.querySelectorAll('.bd-article :is(pre, div.math)')]
+               .filter(x => x.scrollWidth > x.clientWidth + 1).map(x => x.innerText.trim().slice(0, 80))"""
+TYPESET = "document.querySelectorAll('div.math:not(:has(mjx-math))').length == 0"
 WIDER = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 
@@ -296,6 +300,7 @@ def findings(server, chromium, pages) -> Findings:
         listen(tab, server, found)
         for page in sorted(shown):
             tab.goto(f"{server}/{page}", wait_until="load")
+            tab.wait_for_function(TYPESET)
             where = f"{page}, {device['viewport']['width']} pixels"
             if "Traceback (most recent call last)" in tab.inner_text("body"):
                 found["tracebacks"].append(where)
