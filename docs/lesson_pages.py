@@ -106,7 +106,9 @@ def notebook(text: str, repository: str) -> NotebookNode:
 
 
 def read(text: str, repository: str) -> NotebookNode:
-    """The notebook of a lesson as its page shows it: objectives and links to its files first, quiz and hints last."""
+    """The notebook of a lesson as its page shows it: objectives and links to its files first, answers
+    folded below the exercises, quiz and hints last.
+    """
     book = notebook(text, repository)
     lesson = int(re.search(r"^# # Lesson (\d+)", text, re.MULTILINE)[1])
     stem = next(path.stem for path in LESSONS if int(path.stem[:2]) == lesson)
@@ -118,10 +120,13 @@ def read(text: str, repository: str) -> NotebookNode:
         f'\n\nDownload it as a <a href="{stem}.ipynb" download>notebook</a> '
         f'or as the <a href="{stem}.py" download>Python file</a> that this page is made from.'
     )
+    for cell in book.cells:
+        if cell.cell_type == "markdown":
+            cell.source = answered(cell.source, lesson)
     asked = quiz(lesson)
     if lesson == 0:  # it says who should read this lesson
-        return NotebookNode(book | {"cells": [*book.cells[:2], *asked, *book.cells[2:], *answers(lesson)]})
-    return NotebookNode(book | {"cells": [*book.cells, *asked, *answers(lesson), *hints(lesson)]})
+        return NotebookNode(book | {"cells": [*book.cells[:2], *asked, *book.cells[2:]]})
+    return NotebookNode(book | {"cells": [*book.cells, *asked, *hints(lesson)]})
 
 
 def quiz(lesson: int) -> list[NotebookNode]:
@@ -138,14 +143,17 @@ def quiz(lesson: int) -> list[NotebookNode]:
     return [new_markdown_cell("\n".join(["## Quiz", "", *lines]))] if lines else []
 
 
-def answers(lesson: int) -> list[NotebookNode]:
-    """The exercises' hints and answers, each in a dropdown; no cell if the lesson has none."""
-    lines = []
+def answered(text: str, lesson: int) -> str:
+    """Markdown with the hint and the answer of each exercise below it, in dropdowns."""
     for exercise in tomllib.loads(ANSWERS.read_text(encoding="utf-8"))["exercises"]:
         chapter, _, number = exercise["at"].partition(".")
-        for key in ("hint", "answer") if int(chapter) == lesson else ():
-            lines += [f":::{{dropdown}} Exercise {number}: {key}", with_code(exercise[key]), ":::", ""]
-    return [new_markdown_cell("\n".join(["## Hints and answers", "", *lines]))] if lines else []
+        if int(chapter) == lesson:
+            folded = ""
+            for key in ("hint", "answer"):
+                folded += f"\n\n:::{{dropdown}} Exercise {number}: {key}\n{with_code(exercise[key])}\n:::"
+            asked = rf"^\*\*Exercise {number}\.\*\*.*(?:\n.+)*"
+            text = re.sub(asked, lambda found, folded=folded: found[0] + folded, text, flags=re.MULTILINE)
+    return text
 
 
 def hints(lesson: int) -> list[NotebookNode]:

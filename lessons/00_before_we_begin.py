@@ -125,6 +125,9 @@ guess.answer("(4, 4)")
 # %% [markdown]
 # Every x minus every y: handy where one wants it, and a trap where one does not. *Break it* falls into it.
 #
+# **Exercise 1.** Eight tables of 12 rows and 384 columns have the shape (8, 12, 384). Which shape must a tensor have
+# to scale each of the 384 columns by its own factor? Each table? Each row of each table?
+#
 # ## Softmax
 #
 # How do scores become shares? They should be positive and sum to 1, and the larger score should get the larger share.
@@ -173,6 +176,10 @@ assert largest_difference(stable, [0.25, 0.75]) < 1e-12, (
     "the same formula, minus the largest score"
 )
 assert largest_difference(large.softmax(0), [0.25, 0.75]) < 1e-12, "as in PyTorch"
+
+# %% [markdown]
+# **Exercise 2.** Take the loss -log softmax(s)[r], where r is the right answer. Show on paper that its gradient by s
+# is softmax(s), minus 1 at r. Check it with autograd for s = (0, log 3), r = 0.
 
 # %% [markdown]
 # ## Gradients
@@ -301,6 +308,9 @@ guess.answer("above 9")
 # So a small batch asks for a small rate. That trade is the daily business of training; lesson 18 has it with a real
 # model.
 #
+# **Exercise 3.** At which learning rate does the training of the line begin to fail? Try rates between 0.2 and 0.3,
+# then explain it by the matrix of second derivatives, ((7, 3), (3, 2)).
+#
 # ## Correlation
 #
 # The line is trained. Is it good? A loss of 0.3 depends on the scale of the scores. A **correlation** does not: it says
@@ -324,6 +334,8 @@ assert abs(metrics.pearson(line(1.4, 0.4), y) - metrics.pearson(x, y)) < 1e-12, 
 # %% [markdown]
 # The last assert deserves a thought. Slope and offset are exactly what a correlation ignores. So it cannot tell a
 # trained line from x itself, and it would not notice scores that are all too high by 2.
+#
+# **Exercise 4.** Find four y for which Spearman's correlation with x is 1 and Pearson's below 0.8.
 #
 # ## The figure
 #
@@ -458,16 +470,10 @@ assert uncentred[1] > 0.5, (
 # %% [markdown]
 # ## Exercises
 #
-# 1. Eight tables of 12 rows and 384 columns have the shape (8, 12, 384). Which shape must a tensor have to scale each
-#    of the 384 columns by its own factor? Each table? Each row of each table?
-# 2. Take the loss -log softmax(s)[r], where r is the right answer. Show on paper that its gradient by s is softmax(s),
-#    minus 1 at r. Check it with autograd for s = (0, log 3), r = 0.
-# 3. At which learning rate does the training of the line begin to fail? Try rates between 0.2 and 0.3, then explain it
-#    by the matrix of second derivatives, ((7, 3), (3, 2)).
-# 4. Find four y for which Spearman's correlation with x is 1 and Pearson's below 0.8.
+# Exercises 1 to 4 stand beside what they practise. `python -m lessons.check answer 00 1` gives a hint for the first,
+# and asked again, the answer.
 #
 # This lesson has no functions to write, and so no `python -m lessons.check start 00`; lesson 01 has the first.
-# `python -m lessons.check answer 00 1` gives a hint for exercise 1, and asked again, the answer.
 #
 # ## Sources
 #

@@ -89,6 +89,9 @@ assert largest_difference(vectors @ vectors.T, matrix) < 1e-6, (
 )
 
 # %% [markdown]
+# **Exercise 1.** Write ten sentences, five pairs with the same meaning. Is each one's nearest neighbour its partner?
+
+# %% [markdown]
 # ## The figure
 #
 # ![The similarity matrix as a heat map](figures/01_first_embedding.png)
@@ -105,6 +108,11 @@ def draw(plt):
 
 
 figure("01_first_embedding", draw)
+
+# %% [markdown]
+# **Exercise 2.** Write two sentences with a cosine below -0.1. It takes a few tries. Among the millions of pairs of a
+# large corpus there are tens of thousands (the figure of lesson 14). Why are most cosines above 0? (Lesson 11
+# measures it.)
 
 # %% [markdown]
 # ## Predict, then run
@@ -183,6 +191,10 @@ assert np.abs(found - [0.465, 0.811, 0.728, 0.750]).max() < 1e-3, (
 guess.answer("Saturn")
 
 # %% [markdown]
+# **Exercise 3.** `encoder.encode([""])` gives a vector. Of what? Print `encoder.tokenizer.encode([""]).ids`. (Lesson
+# 02.)
+
+# %% [markdown]
 # ## Break it
 #
 # The encoder is a few hundred lines of tensor code. Suppose you wrote it yourself and made one mistake. Would you see
@@ -230,12 +242,11 @@ assert largest_difference(encoder.encode(sentences), vectors) < 1e-6, (
 # %% [markdown]
 # ## Exercises
 #
-# 1. Write ten sentences, five pairs with the same meaning. Is each one's nearest neighbour its partner?
-# 2. Write two sentences with a cosine below -0.1. It takes a few tries. Among the millions of pairs of a large corpus
-#    there are tens of thousands (the figure of lesson 14). Why are most cosines above 0? (Lesson 11 measures it.)
-# 3. `encoder.encode([""])` gives a vector. Of what? Print `encoder.tokenizer.encode([""]).ids`. (Lesson 02.)
-# 4. Graded: write the matrix of cosines yourself. `python -m lessons.check start 01` writes the empty function to
-#    `lessons/mine/`, `python -m lessons.check run 01` checks it and says what is wrong.
+# Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 01 1` gives a hint for the first,
+# and asked again, the answer.
+#
+# **Exercise 4.** Graded: write the matrix of cosines yourself. `python -m lessons.check start 01` writes the empty
+# function to `lessons/mine/`, `python -m lessons.check run 01` checks it and says what is wrong.
 #
 # ## Sources
 #

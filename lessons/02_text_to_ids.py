@@ -171,6 +171,10 @@ assert token_ids("東京", vocab) == tokenizer.encode(["東京"]).ids[0], (
 )
 
 # %% [markdown]
+# **Exercise 1.** Give `split_words` the rule for Chinese characters (code points 4E00 to 9FFF will do) until the
+# assert on 東京 fails.
+
+# %% [markdown]
 # ## The figure
 #
 # How long are sentences in tokens, and how often does a word need more than one piece?
@@ -212,6 +216,9 @@ print(f"mean {sum(lengths) / len(lengths):.1f} tokens, longest {max(lengths)}")
 print(f"{cuts[1] / cuts.total():.1%} of the words are one piece")
 assert max(lengths) == 70, "far below the model's limit of 256"
 assert 0.95 < cuts[1] / cuts.total() < 0.97, "most words in a text are frequent words"
+
+# %% [markdown]
+# **Exercise 2.** Which ten `##` pieces are the most frequent in the STS Benchmark? Are they endings?
 
 # %% [markdown]
 # ## Predict, then run
@@ -282,6 +289,10 @@ print(longest_first(10, 3, 8), longest_first(10, 9, 8))
 assert longest_first(10, 3, 8) == (5, 3), "the short one loses nothing"
 assert longest_first(10, 9, 8) == (4, 4), "both are cut once they are equal"
 guess.answer("4 and 4")
+
+# %% [markdown]
+# **Exercise 3.** `tokenizer.encode(["the the the ..."])` with 300 words: read `.truncated` and the number of ids. Why
+# must a program say that it has cut a text?
 
 # %% [markdown]
 # ## Break it
@@ -361,12 +372,11 @@ assert largest_difference(short, unmasked) > 0.05, "125 pads outvote three token
 # %% [markdown]
 # ## Exercises
 #
-# 1. Give `split_words` the rule for Chinese characters (code points 4E00 to 9FFF will do) until the assert on 東京
-#    fails.
-# 2. `tokenizer.encode(["the the the ..."])` with 300 words: read `.truncated` and the number of ids. Why must a
-#    program say that it has cut a text?
-# 3. Which ten `##` pieces are the most frequent in the STS Benchmark? Are they endings?
-# 4. Graded: words, and their pieces: `python -m lessons.check start 02`, then `run 02`; `hint 02` when you are stuck.
+# Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 02 1` gives a hint for the first,
+# and asked again, the answer.
+#
+# **Exercise 4.** Graded: words, and their pieces: `python -m lessons.check start 02`, then `run 02`; `hint 02` when
+# you are stuck.
 #
 # ## Sources
 #

@@ -131,6 +131,9 @@ assert sum(counts.values()) == sum(
 ), "and as torch counts"
 
 # %% [markdown]
+# **Exercise 1.** Read the last row of the position table by hand, byte by byte, as above.
+
+# %% [markdown]
 # ## The figure
 #
 # ![Where the parameters of MiniLM are](figures/03_weights_file.png)
@@ -193,6 +196,9 @@ size = (
 print(f"{size:,} bytes; of these {4 * sum(counts.values()):,} are parameters")
 assert size == path.stat().st_size == 90_868_376, "every byte is accounted for"
 guess.answer("91 MB")
+
+# %% [markdown]
+# **Exercise 2.** How many bytes would the file have in float16? Which numbers could be lost?
 
 # %% [markdown]
 # ## Break it
@@ -279,13 +285,16 @@ with torch.no_grad():
 # The numbers of the swapped file are those of the mistake "q and k swapped", up to rounding in float32. So a wrong
 # result can be recognised, like a fingerprint. The grader and `minisbert trace` do that for you.
 #
+# **Exercise 3.** `minisbert/architectures/relatives.py` has a table for DistilBERT. Which of BERT's tensors does it
+# lack?
+#
 # ## Exercises
 #
-# 1. Read the last row of the position table by hand, byte by byte, as above.
-# 2. How many bytes would the file have in float16? Which numbers could be lost?
-# 3. `minisbert/architectures/relatives.py` has a table for DistilBERT. Which of BERT's tensors does it lack?
-# 4. Graded: the name table of a model: `python -m lessons.check start 03`, then `run 03`; `hint 03` when you are
-#    stuck.
+# Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 03 1` gives a hint for the first,
+# and asked again, the answer.
+#
+# **Exercise 4.** Graded: the name table of a model: `python -m lessons.check start 03`, then `run 03`; `hint 03` when
+# you are stuck.
 #
 # ## Sources
 #

@@ -136,6 +136,8 @@ assert loose[-1] > 100 * loose[0], "each layer adds to what it gets, and the sum
 # A layer that gets numbers a hundred times as large as those it was trained on is another layer. In training it is
 # worse: the gradients grow with the numbers.
 #
+# **Exercise 1.** Print the largest and the smallest gamma. Which column does the model silence most?
+#
 # ## The figure
 #
 # Position vectors were learned; no one told them that 7 is next to 8. Left: the cosine of each position vector with
@@ -202,6 +204,10 @@ print(bare.mean(1).abs().max(), bare.std(1, correction=0))
 assert largest_difference(bare.std(1, correction=0), torch.ones(len(tokens))) < 1e-5, (
     "mean 0, spread 1"
 )
+
+# %% [markdown]
+# **Exercise 2.** Which ten words are nearest to "dog" in the word table, by cosine? Are they alike in meaning, or in
+# spelling?
 
 # %% [markdown]
 # ## Predict, then run
@@ -320,13 +326,16 @@ print(
 assert largest_difference(right, wrong) > 0.1, "now it shows"
 
 # %% [markdown]
+# **Exercise 3.** RMSNorm leaves the mean in ("mean not subtracted" above). Why does it move these numbers so little?
+
+# %% [markdown]
 # ## Exercises
 #
-# 1. Which ten words are nearest to "dog" in the word table, by cosine? Are they alike in meaning, or in spelling?
-# 2. Print the largest and the smallest gamma. Which column does the model silence most?
-# 3. RMSNorm leaves the mean in ("mean not subtracted" above). Why does it move these numbers so little?
-# 4. Graded: LayerNorm is the first piece that everyone should write: `python -m lessons.check start 04`, `run 04`,
-#    `hint 04`.
+# Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 04 1` gives a hint for the first,
+# and asked again, the answer.
+#
+# **Exercise 4.** Graded: LayerNorm is the first piece that everyone should write: `python -m lessons.check start 04`,
+# `run 04`, `hint 04`.
 #
 # ## Sources
 #

@@ -162,6 +162,13 @@ assert shares[it][tokens.index("animal")] > 0.6, (
 )
 
 # %% [markdown]
+# **Exercise 1.** `one_head` computes exp(score) directly. Multiply the queries by 1000 and see it fail. What does a
+# softmax do to be safe, and why may it?
+#
+# **Exercise 2.** How many multiplications does `attention` make, in B, H, T, K? Which part grows with the square of
+# T?
+
+# %% [markdown]
 # ## The figure
 #
 # Three heads of MiniLM on this sentence. A row is the token that looks, a column the one that is looked at. The first
@@ -207,6 +214,9 @@ figure("05_attention", draw)
 # %% [markdown]
 # A warning. That a head looks somewhere does not prove that the answer depends on it. Pictures like these suggest; to
 # know, remove the head and measure.
+#
+# **Exercise 3.** Remove a single head (set its columns of the context to 0) and measure the change of "it". Which of
+# the 72 heads matters most for it?
 #
 # ## Predict, then run
 #
@@ -350,13 +360,11 @@ for k_width in (4, 64, 1024):
 # %% [markdown]
 # ## Exercises
 #
-# 1. Remove a single head (set its columns of the context to 0) and measure the change of "it". Which of the 72 heads
-#    matters most for it?
-# 2. `one_head` computes exp(score) directly. Multiply the queries by 1000 and see it fail. What does a softmax do to
-#    be safe, and why may it?
-# 3. How many multiplications does `attention` make, in B, H, T, K? Which part grows with the square of T?
-# 4. Graded: one head, then many: `python -m lessons.check start 05`, `run 05`, `hint 05`. Loops, einsum or matmul are
-#    all welcome; only the numbers count.
+# Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 05 1` gives a hint for the first,
+# and asked again, the answer.
+#
+# **Exercise 4.** Graded: one head, then many: `python -m lessons.check start 05`, `run 05`, `hint 05`. Loops, einsum
+# or matmul are all welcome; only the numbers count.
 #
 # ## Sources
 #

@@ -84,6 +84,13 @@ assert up.shape[-1] == 1536 == 4 * 384, "F is 4 D here"
 assert largest_difference(out, whole) < 1e-6, "six lines are a layer"
 
 # %% [markdown]
+# **Exercise 1.** `Layer` uses dropout in three places, all idle here. Where, and what does it do in training? (Lesson
+# 11 needs it.)
+#
+# **Exercise 2.** Write gelu with torch.special.ndtr and compare. Write it with torch.sigmoid(1.702 z) and compare
+# again.
+
+# %% [markdown]
 # ## The figure
 #
 # Left: GELU and **ReLU**, which cuts at 0: max(0, z). Middle: the tanh approximation minus GELU, in ten-thousandths.
@@ -136,6 +143,10 @@ assert 0.7 < negative < 0.9, "most of the middle is nearly silent for a given to
 assert 4e-4 < gap.abs().max() < 5e-4, (
     "small for a plot, large for a comparison of numbers"
 )
+
+# %% [markdown]
+# **Exercise 3.** For one token, which of the 1,536 middle columns is largest in layer 5? Which other tokens activate
+# it?
 
 # %% [markdown]
 # ## Predict, then run
@@ -279,10 +290,10 @@ assert without == 0, "no way at all"
 # %% [markdown]
 # ## Exercises
 #
-# 1. For one token, which of the 1,536 middle columns is largest in layer 5? Which other tokens activate it?
-# 2. `Layer` uses dropout in three places, all idle here. Where, and what does it do in training? (Lesson 11 needs it.)
-# 3. Write gelu with torch.special.ndtr and compare. Write it with torch.sigmoid(1.702 z) and compare again.
-# 4. Graded: GELU, feed-forward, the layer: `python -m lessons.check start 06`, `run 06`, `hint 06`.
+# Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 06 1` gives a hint for the first,
+# and asked again, the answer.
+#
+# **Exercise 4.** Graded: GELU, feed-forward, the layer: `python -m lessons.check start 06`, `run 06`, `hint 06`.
 #
 # ## Sources
 #

@@ -111,6 +111,8 @@ assert {f"layers.{i}" for i in range(6)} <= {row.name for row in rows}, (
 # %% [markdown]
 # `minisbert trace` prints the same table from the command line.
 #
+# **Exercise 1.** The tolerance is absolute. Why would a relative one be a poor choice for hidden states around 0?
+#
 # ## How large it is
 #
 # Every parameter of the file in lesson 03 now has a place. With the legend of `core/bert.py`, `V` vocabulary, `D`
@@ -211,6 +213,9 @@ assert all(
 # The curves start at the mistake. *no attention mask* and *tanh GELU* leave the embeddings as they are (drawn at the
 # bottom), *LayerNorm eps* does not. So the *first* row that differs tells you where to look. Later rows only show that
 # an error, once made, is passed on.
+#
+# **Exercise 2.** Compare in float64: `encoder.double()` on our side, `double=True` for the reference. How large is
+# the largest difference now, and what does that prove that float32 could not?
 #
 # ## Predict, then run
 #
@@ -330,16 +335,17 @@ assert whole == [secret], "one mistake, and only one, gives exactly these number
 #     minisbert trace --write ours.safetensors         every intermediate result, by name
 #     minisbert trace --against yours.safetensors      your tensors of the same names against ours
 #
+# **Exercise 3.** Change the seed of the hunt (lesson 12 is about seeds) and guess from the table before you run the
+# last cell. How often are you right?
+#
 # ## Exercises
 #
-# 1. Change the seed of the hunt (lesson 12 is about seeds) and guess from the table before you run the last cell. How
-#    often are you right?
-# 2. Compare in float64: `encoder.double()` on our side, `double=True` for the reference. How large is the largest
-#    difference now, and what does that prove that float32 could not?
-# 3. The tolerance is absolute. Why would a relative one be a poor choice for hidden states around 0?
-# 4. Graded: the encoder itself, from ids to hidden states: `python -m lessons.check start 07`, `run 07`, `hint 07`.
-#    And `python -m lessons.check graft` puts every piece that you have solved into the running model and compares its
-#    layers with the reference (lesson 15).
+# Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 07 1` gives a hint for the first,
+# and asked again, the answer.
+#
+# **Exercise 4.** Graded: the encoder itself, from ids to hidden states: `python -m lessons.check start 07`, `run 07`,
+# `hint 07`. And `python -m lessons.check graft` puts every piece that you have solved into the running model and
+# compares its layers with the reference (lesson 15).
 #
 # ## Sources
 #

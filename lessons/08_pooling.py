@@ -92,6 +92,9 @@ assert largest_difference(vector[0], encoder.encode([text])[0]) < 1e-6, (
 )
 
 # %% [markdown]
+# **Exercise 1.** Pool with weights 1, 1/2, 1/3, ... from the front. What would you expect of it, and why?
+
+# %% [markdown]
 # ## The figure
 #
 # The same short sentence with more and more pads after it, as in a batch with ever longer neighbours. How near is its
@@ -217,6 +220,9 @@ guess.answer("by rounding")
 # %% [markdown]
 # A text must get the same vector whatever else is in its batch. That is worth a test of its own: it needs no reference.
 #
+# **Exercise 2.** The sum of the tokens instead of their mean: which of the four similarities of lesson 09 would
+# notice?
+#
 # ## Break it
 #
 # Two texts of different length in one batch. For each mistake: the largest change of the pooled vectors, and the least
@@ -282,13 +288,16 @@ assert not pooling.mean_pool(spoiled, mask).isnan().any(), "filled"
 assert (spoiled * mask[..., None]).sum(1).isnan().all(), "multiplied"
 
 # %% [markdown]
+# **Exercise 3.** Pool without [CLS] and [SEP] ("[CLS] and [SEP] left out" is in the list above). Is it worse? Lesson
+# 09 has the means to measure it.
+
+# %% [markdown]
 # ## Exercises
 #
-# 1. Pool without [CLS] and [SEP] ("[CLS] and [SEP] left out" is in the list above). Is it worse? Lesson 09 has the
-#    means to measure it.
-# 2. The sum of the tokens instead of their mean: which of the four similarities of lesson 09 would notice?
-# 3. Pool with weights 1, 1/2, 1/3, ... from the front. What would you expect of it, and why?
-# 4. Graded: mean, max and attention pooling: `python -m lessons.check start 08`, `run 08`, `hint 08`.
+# Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 08 1` gives a hint for the first,
+# and asked again, the answer.
+#
+# **Exercise 4.** Graded: mean, max and attention pooling: `python -m lessons.check start 08`, `run 08`, `hint 08`.
 #
 # ## Sources
 #

@@ -108,6 +108,9 @@ for name, measured in (("cls", 73.50), ("max", 78.80), ("first-last", 81.55)):
 # `minisbert evaluate --split test` prints the same. The model was trained with the mean, and with another
 # pooling it loses up to eight points: once training is over, the pooling is not a matter of taste.
 #
+# **Exercise 1.** What Spearman would a model reach that is perfect, but rounds its answers to whole numbers from 0 to
+# 5?
+#
 # ## The figure
 #
 # ![Cosine against people's scores, and Spearman by pooling](figures/09_similarity.png)
@@ -133,6 +136,10 @@ def draw(plt):
 
 
 figure("09_similarity", draw)
+
+# %% [markdown]
+# **Exercise 2.** Which ten pairs does the model misjudge most (rank of cosine against rank of score)? Whose side are
+# you on?
 
 # %% [markdown]
 # ## Predict, then run
@@ -228,6 +235,10 @@ for other in ("cls", "first-last"):
     assert (low > 0) == (other == "cls"), "yes; and these 1,379 pairs cannot say"
 
 # %% [markdown]
+# **Exercise 3.** Papers on STS12 to STS16 report "all" or "mean" over several sets. Split this test set by genre (it
+# is in the file's first column) and compute both. How far apart are they?
+
+# %% [markdown]
 # ## Break it
 #
 # **Pearson without centring.** That is a plain cosine of the two lists. All cosines and all scores are mostly
@@ -284,11 +295,10 @@ assert largest_difference(wrong_u, u) > 0.1, "for these vectors are different"
 # %% [markdown]
 # ## Exercises
 #
-# 1. Which ten pairs does the model misjudge most (rank of cosine against rank of score)? Whose side are you on?
-# 2. Papers on STS12 to STS16 report "all" or "mean" over several sets. Split this test set by genre (it is in the
-#    file's first column) and compute both. How far apart are they?
-# 3. What Spearman would a model reach that is perfect, but rounds its answers to whole numbers from 0 to 5?
-# 4. Graded: Pearson, ranks with ties, Spearman: `python -m lessons.check start 09`, `run 09`, `hint 09`.
+# Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 09 1` gives a hint for the first,
+# and asked again, the answer.
+#
+# **Exercise 4.** Graded: Pearson, ranks with ties, Spearman: `python -m lessons.check start 09`, `run 09`, `hint 09`.
 #
 # ## Sources
 #

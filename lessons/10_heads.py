@@ -162,6 +162,9 @@ for name, model in models.items():
 encoder.requires_grad_(True)
 
 # %% [markdown]
+# **Exercise 1.** Give the siamese head a symmetric form without losing anything. How?
+
+# %% [markdown]
 # ## A race, with the encoder frozen
 #
 # Training the whole encoder takes minutes (`python -m minisbert.train --recipe sts-siamese`; the README has the
@@ -256,6 +259,10 @@ assert result["cosine, untrained"] > result["siamese"] > result["joint"] + 10, (
 # parameters the same. Heads pay when the encoder is trained with them. One seed (lesson 12) per head is enough for this
 # table, and only because its gaps are wide: with two other seeds the siamese head had 83.6 and 82.3, the joint head
 # 48.7 and 46.8.
+
+# %% [markdown]
+# **Exercise 2.** Train heads with SBERT's other concatenations (`heads.CONCATS`) on the same columns. Which part
+# matters most?
 
 # %% [markdown]
 # ## The figure
@@ -513,12 +520,16 @@ assert twice["as it is, of 0 to 1"] > 0.9, "what nearly all pairs have is no wei
 # The parameter counts that it prints are those of our table above, with `layers=2`. Print what is trained, and read it.
 
 # %% [markdown]
+# **Exercise 3.** "unit vectors to the head" is in the list of mistakes. Train with it. Is it worse here? What would
+# you conclude?
+
+# %% [markdown]
 # ## Exercises
 #
-# 1. Train heads with SBERT's other concatenations (`heads.CONCATS`) on the same columns. Which part matters most?
-# 2. "unit vectors to the head" is in the list of mistakes. Train with it. Is it worse here? What would you conclude?
-# 3. Give the siamese head a symmetric form without losing anything. How?
-# 4. Graded: each head: `python -m lessons.check start 10`, `run 10`, `hint 10`.
+# Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 10 1` gives a hint for the first,
+# and asked again, the answer.
+#
+# **Exercise 4.** Graded: each head: `python -m lessons.check start 10`, `run 10`, `hint 10`.
 #
 # ## Sources
 #

@@ -114,6 +114,9 @@ assert largest_difference(by_autograd[0], [[-0.6, 0.2]]) < 1e-12, (
 #
 # ![The triplet loss and its gradient](drawings/triplet.svg)
 #
+# **Exercise 1.** Two rows of a batch hold the same sentence. What does SimCSE do to them, and how does
+# `unique_batches` of `minisbert/data/batches.py` help?
+#
 # ## Four relatives
 #
 # SimCSE's loss is a cross-entropy (lesson 10). The cosines of row i, divided by tau, are the logits of B classes, and
@@ -341,6 +344,10 @@ def draw(plt):
 figure("11_losses", draw)
 
 # %% [markdown]
+# **Exercise 2.** Use `losses.multiple_negatives_ranking_loss` in `spread`. With which `scale` does it give SimCSE's
+# points?
+
+# %% [markdown]
 # ## Predict, then run
 #
 # **1.** A triplet whose negative is already further than the positive by more than the margin: how large is its
@@ -490,13 +497,15 @@ for name, value in uniform.items():
     )
 
 # %% [markdown]
+# **Exercise 3.** Encode the pairs with "positions forgotten" planted. Do alignment and uniformity notice?
+
+# %% [markdown]
 # ## Exercises
 #
-# 1. Use `losses.multiple_negatives_ranking_loss` in `spread`. With which `scale` does it give SimCSE's points?
-# 2. Encode the pairs with "positions forgotten" planted. Do alignment and uniformity notice?
-# 3. Two rows of a batch hold the same sentence. What does SimCSE do to them, and how does
-#    `unique_batches` of `minisbert/data/batches.py` help?
-# 4. Graded: the losses, value and gradient: `python -m lessons.check start 11`, `run 11`, `hint 11`.
+# Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 11 1` gives a hint for the first,
+# and asked again, the answer.
+#
+# **Exercise 4.** Graded: the losses, value and gradient: `python -m lessons.check start 11`, `run 11`, `hint 11`.
 #
 # ## Sources
 #

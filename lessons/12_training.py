@@ -309,6 +309,9 @@ assert largest_difference(ten_steps(AdamW), golden["losses"]) < 1e-9, (
 # Why ten? The first loss proves the forward pass. The second needs gradients and an optimizer to be right, and any
 # error in them grows from step to step. Ten losses that agree to nine digits leave very little room.
 #
+# **Exercise 1.** Ten losses agree. Which mistakes could still hide? (What do these five pairs, in eval mode, never
+# do?)
+#
 # ## Stop, and go on to the same bits
 #
 # A run of two days stops after one: a power cut. What must be on disk so that the second day gives the same numbers as
@@ -397,6 +400,9 @@ assert continued["weights only"][0] != straight[4], "what most scripts save"
 # %% [markdown]
 # None of the wrong ways looks wrong. The losses are in the right range, the run ends well, and the numbers in the paper
 # cannot be made again. `python -m minisbert.train --resume RUN` keeps all of it, with the order of the rows as well.
+#
+# **Exercise 2.** `python -m minisbert.train --max-steps 20 --out runs/a`: press Ctrl-C half-way, `--resume runs/a`,
+# and compare `metrics.jsonl` with that of a run that was never stopped. How would you show that they are equal?
 #
 # ## What a seed is
 #
@@ -494,6 +500,12 @@ assert paired < 0.7 * unpaired, "and they tell more when both sides use the same
 # %% [markdown]
 # So: several seeds, the same on both sides, and the spread along with the mean. A mean of one run is no result. (And
 # the seed is not a setting: the best of twenty is what chance gave, not what the method gives.)
+#
+# **Exercise 3.** Plot the mean of the first n of the twenty scores over n. From which n on would you have believed
+# it?
+#
+# **Exercise 4.** All of MiniLM on all of STS-B: `python -m minisbert.train --seed 1 --out runs/1`, and two seeds
+# more. How wide is the spread of the test Spearman now? What would a paper have to show to claim three tenths?
 #
 # ## The figure
 #
@@ -629,6 +641,8 @@ guess.answer("smaller")
 # %% [markdown]
 # One broken row, and the steps after it shrink; twenty steps later they are an eighth of what they should be. m forgets
 # a tenth of that gradient in each step, v only a thousandth of its square. Clipping keeps it out of both.
+#
+# **Exercise 5.** Remove the warm-up from `run`. Better or worse, and by how many standard errors, paired?
 #
 # ## Break it
 #
@@ -772,14 +786,11 @@ except RuntimeError as error:
 # %% [markdown]
 # ## Exercises
 #
-# 1. Plot the mean of the first n of the twenty scores over n. From which n on would you have believed it?
-# 2. Remove the warm-up from `run`. Better or worse, and by how many standard errors, paired?
-# 3. All of MiniLM on all of STS-B: `python -m minisbert.train --seed 1 --out runs/1`, and two seeds more. How wide is
-#    the spread of the test Spearman now? What would a paper have to show to claim three tenths?
-# 4. `python -m minisbert.train --max-steps 20 --out runs/a`: press Ctrl-C half-way, `--resume runs/a`, and compare
-#    `metrics.jsonl` with that of a run that was never stopped. How would you show that they are equal?
-# 5. Ten losses agree. Which mistakes could still hide? (What do these five pairs, in eval mode, never do?)
-# 6. Graded: the loss, the schedule, AdamW's step: `python -m lessons.check start 12`, `run 12`, `hint 12`.
+# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 12 1` gives a hint for the first,
+# and asked again, the answer.
+#
+# **Exercise 6.** Graded: the loss, the schedule, AdamW's step: `python -m lessons.check start 12`, `run 12`,
+# `hint 12`.
 #
 # ## Sources
 #

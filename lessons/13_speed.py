@@ -267,6 +267,10 @@ def spearman(vectors):
 print(f"Spearman {spearman(vectors['packed']):.2f} on these {len(pairs)} pairs")
 
 # %% [markdown]
+# **Exercise 1.** Encode texts of 200 tokens (join ten sentences). Which steps still gain, and what has become of
+# attention's share?
+
+# %% [markdown]
 # ## The figure
 #
 # ![Sentences a second and tokens computed, step by step](figures/13_speed.png)
@@ -292,6 +296,10 @@ def draw(plt):
 
 
 figure("13_speed", draw)
+
+# %% [markdown]
+# **Exercise 2.** At which T does attention cost as much as the dense layers? Work it out from the formula, then look
+# at the time.
 
 # %% [markdown]
 # ## Predict, then run
@@ -348,6 +356,10 @@ for window in (1, 5, 50):
 assert shares[1] > 0.4, "a window of one batch sorts nothing"
 assert shares[50] < 0.1, "that is what train.py does"
 guess.answer("over 40 %")
+
+# %% [markdown]
+# **Exercise 3.** A cache of vectors by text, kept on disk: what must its key hold? (`minisbert/corpus/index.py` has
+# an answer.)
 
 # %% [markdown]
 # ## Break it
@@ -477,10 +489,11 @@ assert epochs["last batch dropped"][1] == 2000 // 32 * 32, (
 # %% [markdown]
 # ## Exercises
 #
-# 1. Encode texts of 200 tokens (join ten sentences). Which steps still gain, and what has become of attention's share?
-# 2. At which T does attention cost as much as the dense layers? Work it out from the formula, then look at the time.
-# 3. A cache of vectors by text, kept on disk: what must its key hold? (`minisbert/corpus/index.py` has an answer.)
-# 4. Graded: rows to a rectangle, batches of like length: `python -m lessons.check start 13`, `run 13`, `hint 13`.
+# Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 13 1` gives a hint for the first,
+# and asked again, the answer.
+#
+# **Exercise 4.** Graded: rows to a rectangle, batches of like length: `python -m lessons.check start 13`, `run 13`,
+# `hint 13`.
 #
 # ## Sources
 #

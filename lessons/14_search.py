@@ -185,6 +185,12 @@ assert round(10_000 / 2042) == 5, "so the 5 seconds are those of the base model"
 # a far faster machine than this CPU. That the hours come out at the same size is an accident. The ratio is not.
 # `python -m benchmarks.closest_pair` measures all of it on 10,000 sentences.
 #
+# **Exercise 1.** Find by vectors, judge by the joint model: for a query take the 100 best by cosine and read only
+# those with a trained head (`--recipe sts-cross-encoder`). How many forwards for a corpus of a million? What can
+# still go wrong?
+#
+# **Exercise 2.** `minisbert pairs` on a file of your own. At which score do paraphrases end and mere topics begin?
+#
 # ## The figure
 #
 # Left: both ways by the number of sentences, at the rates just measured, and the paper's two points. Right: the cosines
@@ -320,6 +326,10 @@ assert 0.3 < mutual < 0.95, (
 guess.answer("often")
 
 # %% [markdown]
+# **Exercise 3.** Cut the vectors to the first 64 columns (`truncate_dim`). How many of the 20 closest pairs are still
+# found?
+
+# %% [markdown]
 # ## Break it
 #
 # **Ties left to chance.** `torch.topk` promises nothing about equal scores. A corpus that holds the same sentence
@@ -428,14 +438,17 @@ assert itself < np.mean(right == np.arange(N)), (
 )
 
 # %% [markdown]
+# **Exercise 4.** An approximate index looks at a part of the corpus only. How would you measure what it misses, with
+# `top_k`?
+
+# %% [markdown]
 # ## Exercises
 #
-# 1. Find by vectors, judge by the joint model: for a query take the 100 best by cosine and read only those with a
-#    trained head (`--recipe sts-cross-encoder`). How many forwards for a corpus of a million? What can still go wrong?
-# 2. `minisbert pairs` on a file of your own. At which score do paraphrases end and mere topics begin?
-# 3. Cut the vectors to the first 64 columns (`truncate_dim`). How many of the 20 closest pairs are still found?
-# 4. An approximate index looks at a part of the corpus only. How would you measure what it misses, with `top_k`?
-# 5. Graded: the k nearest of a corpus, ties in order: `python -m lessons.check start 14`, `run 14`, `hint 14`.
+# Exercises 1 to 4 stand beside what they practise. `python -m lessons.check answer 14 1` gives a hint for the first,
+# and asked again, the answer.
+#
+# **Exercise 5.** Graded: the k nearest of a corpus, ties in order: `python -m lessons.check start 14`, `run 14`,
+# `hint 14`.
 #
 # ## Sources
 #

@@ -215,6 +215,10 @@ assert set(written) <= set(PIECES), (
 )
 
 # %% [markdown]
+# **Exercise 1.** Find a mistake that none of the three instruments notices. (What do they never do? Long texts,
+# batches of one, token types, dropout.) Then write the check that would.
+
+# %% [markdown]
 # ## The figure
 #
 # Eight mistakes, and what each instrument says of them. A dark field: the instrument has noticed.
@@ -434,6 +438,13 @@ print(explain(rows, whole, part, list(truth)))
 assert whole == ["tanh GELU"], "one at a time, from the front"
 
 # %% [markdown]
+# **Exercise 2.** Write the typo into your own file in `lessons/mine/`, and run `python -m lessons.check run 05`, then
+# `graft`. What does the grader call it, and what does graft do with it?
+#
+# **Exercise 3.** Draw a mistake with `random.choice` that you do not look at, plant it in a friend's checkout, and
+# give them only `minisbert trace`. How long do they need?
+
+# %% [markdown]
 # ## From text to Spearman, file by file
 #
 # Which files of the package does a number go through? Not from memory: Python itself can tell, for it reports every
@@ -497,18 +508,16 @@ assert {name.split("/")[0] for name in loading | computing} == {"core"}, (
 # Text to Spearman is the book, from the first chapter to the sixth, and you have read it line by line. Most of it you
 # can write. That was the plan.
 #
+# **Exercise 4.** Port the encoder to another framework, dump every intermediate result under the same names, and let
+# `minisbert trace --against yours.safetensors` speak.
+#
 # ## Exercises
 #
-# 1. Write the typo into your own file in `lessons/mine/`, and run `python -m lessons.check run 05`, then `graft`. What
-#    does the grader call it, and what does graft do with it?
-# 2. Draw a mistake with `random.choice` that you do not look at, plant it in a friend's checkout, and give them only
-#    `minisbert trace`. How long do they need?
-# 3. Find a mistake that none of the three instruments notices. (What do they never do? Long texts, batches of one,
-#    token types, dropout.) Then write the check that would.
-# 4. Port the encoder to another framework, dump every intermediate result under the same names, and let
-#    `minisbert trace --against yours.safetensors` speak.
-# 5. Graded: everything at once, `python -m lessons.check graft`. The capstone has no pieces itself, so there is no
-#    `python -m lessons.check start 15`.
+# Exercises 1 to 4 stand beside what they practise. `python -m lessons.check answer 15 1` gives a hint for the first,
+# and asked again, the answer.
+#
+# **Exercise 5.** Graded: everything at once, `python -m lessons.check graft`. The capstone has no pieces itself, so
+# there is no `python -m lessons.check start 15`.
 #
 # ## Sources
 #

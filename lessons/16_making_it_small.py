@@ -297,6 +297,9 @@ assert seeds_of((0, 3, 5))[:, 1].min() > seeds_of((0, 5))[:, 1].max(), (
 # student millions of sentences, and these have seen 800.) On the command line a teacher is
 # `python -m minisbert.train --teacher all-MiniLM-L6-v2 --student-layers 3`; docs/training.md says what else it can be.
 #
+# **Exercise 1.** Save a student (`student.save("small")`) and open it in sentence-transformers. Give it all 10,536
+# sentences of the training split instead of 800: how much of the rest does it make up?
+#
 # ## Fewer columns
 #
 # The model stays; the first m columns of its vectors are kept. MiniLM was not trained for that. There are two ways to
@@ -374,6 +377,9 @@ assert np.ptp(by_width["as they are"][:, 0, 0]) < 8, (
 # On STS it is behind up to 128 columns, and at 32 and 64 nothing beats the plain prefix. The paper trains the whole
 # model, on all of its data, and that is where the loss belongs; here it shows what it asks for.
 # `python -m minisbert.train --matryoshka 256,128,64` trains the whole model with it.
+#
+# **Exercise 2.** Train the last layer of MiniLM with `matryoshka_loss` and `cosine_mse_loss` on STS-B pairs,
+# `dims=(32, 384)`. Does the prefix of 32 gain more than the whole vector?
 #
 # ## Fewer bits
 #
@@ -464,6 +470,10 @@ quick = milliseconds(lambda: quantized.hamming(quantized.to_bits(one), many_bits
 print(
     f"{many.nbytes / 1e6:.0f} MB of float32: {slow:.1f} ms; {many_bits.nbytes / 1e6:.1f} MB of bits: {quick:.1f} ms"
 )
+
+# %% [markdown]
+# **Exercise 3.** Bits of the principal axes are worse than bits of the vectors as they are. Measure it, and explain
+# it by looking at how much each axis tells. What would a random rotation of the first 128 axes do?
 
 # %% [markdown]
 # ## The figure
@@ -570,6 +580,9 @@ figure("16_making_it_small", draw)
 print(f"{'':40}{'bytes':>7}{'Spearman':>10}{'recall':>8}")
 for name, (size, s, r) in sorted(curve.items(), key=lambda entry: -entry[1][2]):
     print(f"{name:40}{size:7,}{s:10.2f}{r:8.3f}")
+
+# %% [markdown]
+# **Exercise 4.** All savings at once: three layers, 128 principal axes, int8. How many bytes, and what is left?
 
 # %% [markdown]
 # ## Predict, then run
@@ -760,14 +773,11 @@ assert recall(right) > recall(wrong) + 0.03, (
 # %% [markdown]
 # ## Exercises
 #
-# 1. Save a student (`student.save("small")`) and open it in sentence-transformers. Give it all 10,536 sentences of the
-#    training split instead of 800: how much of the rest does it make up?
-# 2. All savings at once: three layers, 128 principal axes, int8. How many bytes, and what is left?
-# 3. Bits of the principal axes are worse than bits of the vectors as they are. Measure it, and explain it by looking at
-#    how much each axis tells. What would a random rotation of the first 128 axes do?
-# 4. Train the last layer of MiniLM with `matryoshka_loss` and `cosine_mse_loss` on STS-B pairs, `dims=(32, 384)`. Does
-#    the prefix of 32 gain more than the whole vector?
-# 5. Graded: layers, losses, codes, bits, rescoring: `python -m lessons.check start 16`, `run 16`, `hint 16`.
+# Exercises 1 to 4 stand beside what they practise. `python -m lessons.check answer 16 1` gives a hint for the first,
+# and asked again, the answer.
+#
+# **Exercise 5.** Graded: layers, losses, codes, bits, rescoring: `python -m lessons.check start 16`, `run 16`,
+# `hint 16`.
 #
 # ## Sources
 #

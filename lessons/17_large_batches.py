@@ -142,6 +142,13 @@ assert encoder.calls == [([0], False), ([1], False), ([0], True), ([1], True)], 
 )
 
 # %% [markdown]
+# **Exercise 1.** In `Weight`, let the loss be the mean of v^2, which compares nothing. Is the cache wrong there? Is
+# it needed?
+#
+# **Exercise 2.** With batch normalisation a row's vector depends on the other rows of its part. Which line of the
+# formula breaks?
+
+# %% [markdown]
 # ## Dropout
 #
 # A row goes through the encoder twice, and dropout throws dice each time. But the gradient is that of the vectors of
@@ -328,6 +335,13 @@ def draw(plt):
 figure("17_large_batches", draw)
 
 # %% [markdown]
+# **Exercise 3.** `python -m minisbert.train --objective mnr --batch-size 512 --micro-tokens 768 --limit 5000
+# --max-steps 3 --out runs/large`. Watch the memory (`/usr/bin/time -v`), then with `--micro-tokens 3000`.
+#
+# **Exercise 4.** Replay costs a forward because the graph was thrown away. Keep the graph of the last part of step 1
+# instead: how much time does it save with four parts, and what does it cost?
+
+# %% [markdown]
 # ## Predict, then run
 #
 # Something must grow with the batch, or it could be as large as the data set. How many bytes are the vectors of 1,024
@@ -385,6 +399,10 @@ print(
 )
 assert round((2 + 2) / (1 + 2), 2) == 1.33, "a third more; memory is what it buys"
 guess.answer("no")
+
+# %% [markdown]
+# **Exercise 5.** The rows of a batch are sorted by length before they are cut. What changes in the number of parts,
+# and what in the gradient?
 
 # %% [markdown]
 # ## Break it
@@ -466,15 +484,11 @@ torch.set_num_threads(threads)
 # %% [markdown]
 # ## Exercises
 #
-# 1. `python -m minisbert.train --objective mnr --batch-size 512 --micro-tokens 768 --limit 5000 --max-steps 3 --out
-#    runs/large`. Watch the memory (`/usr/bin/time -v`), then with `--micro-tokens 3000`.
-# 2. In `Weight`, let the loss be the mean of v^2, which compares nothing. Is the cache wrong there? Is it needed?
-# 3. With batch normalisation a row's vector depends on the other rows of its part. Which line of the formula breaks?
-# 4. The rows of a batch are sorted by length before they are cut. What changes in the number of parts, and what in the
-#    gradient?
-# 5. Replay costs a forward because the graph was thrown away. Keep the graph of the last part of step 1 instead: how
-#    much time does it save with four parts, and what does it cost?
-# 6. Graded: the cut, the first forward, the replay: `python -m lessons.check start 17`, `run 17`, `hint 17`.
+# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 17 1` gives a hint for the first,
+# and asked again, the answer.
+#
+# **Exercise 6.** Graded: the cut, the first forward, the replay: `python -m lessons.check start 17`, `run 17`,
+# `hint 17`.
 #
 # ## Sources
 #

@@ -285,6 +285,9 @@ guess.answer("after epoch 1 or 2")
 # epoch or two, and far higher at the end. Its Spearman minds less, because it reads only the order. That is what dev is
 # for: `python -m minisbert.train` looks at it after each epoch and keeps the best one.
 #
+# **Exercise 1.** Repeat *Overfitting* with half the learning rate, with twice the pairs, and with a weight decay of
+# 0.1. Which of the three helps?
+#
 # ## One report on test
 #
 # Everything is chosen: all of `train`, 3e-4, two epochs. Three seeds, then the single look at test. Two things are
@@ -329,6 +332,9 @@ assert np.ptp(on_test[1:]) < gain, "and whichever of these seeds"
 # That is the sentence a paper may write: so many points, on test, over three seeds, with an interval. It is a claim
 # about pairs like these. STS-B's train and test sets come from the same sources, and nobody has shown that your
 # customers' questions do.
+#
+# **Exercise 2.** A colleague reports a dev score of 96. You have the model and the data. How do you find out whether
+# dev leaked?
 #
 # ## The figure
 #
@@ -386,6 +392,10 @@ def draw(plt):
 
 
 figure("18_training_for_real", draw)
+
+# %% [markdown]
+# **Exercise 3.** `python -m minisbert.train --out runs/whole` trains the whole model on all pairs, and
+# `minisbert plot runs/whole --out whole.png` draws it. How much of its gain did the last layer alone reach?
 
 # %% [markdown]
 # ## Predict, then run
@@ -602,6 +612,9 @@ guess.answer("9 and 9")
 # both sides. A bi-encoder must write a sentence's truth into its vector before it knows what the vector will be
 # compared with. Where truth matters, let a cross-encoder read the best few results again.
 #
+# **Exercise 4.** Put `regression` on a batch of `train` into `tell_apart`. How much of the loss of dev comes back,
+# and how many of the 24 stay? Write sentences of your own before you answer.
+#
 # ## Break it
 #
 # Mistakes that no error message mentions, in one epoch at 3e-4. For each, guess dev and the shape of the loss:
@@ -659,17 +672,16 @@ torch.set_num_threads(threads)
 guess.answer("96 and 84")
 
 # %% [markdown]
+# **Exercise 5.** Delete `model.train()` in `run`, and train with `look=16`. What does the training loss say, and what
+# does dev?
+
+# %% [markdown]
 # ## Exercises
 #
-# 1. `python -m minisbert.train --out runs/whole` trains the whole model on all pairs, and `minisbert plot
-#    runs/whole --out whole.png` draws it. How much of its gain did the last layer alone reach?
-# 2. Repeat *Overfitting* with half the learning rate, with twice the pairs, and with a weight decay of 0.1. Which of
-#    the three helps?
-# 3. Put `regression` on a batch of `train` into `tell_apart`. How much of the loss of dev comes back, and how many of
-#    the 24 stay? Write sentences of your own before you answer.
-# 4. Delete `model.train()` in `run`, and train with `look=16`. What does the training loss say, and what does dev?
-# 5. A colleague reports a dev score of 96. You have the model and the data. How do you find out whether dev leaked?
-# 6. Graded: write `fit`. `python -m lessons.check start 18`, `run 18`, `hint 18`.
+# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 18 1` gives a hint for the first,
+# and asked again, the answer.
+#
+# **Exercise 6.** Graded: write `fit`. `python -m lessons.check start 18`, `run 18`, `hint 18`.
 #
 # ## Sources
 #

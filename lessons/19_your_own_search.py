@@ -198,6 +198,14 @@ assert 0.25 < of("BM25") < 0.42, (
 )
 
 # %% [markdown]
+# **Exercise 1.** (medium) BM25 does not know that *extracts* and *extract* are one word. Cut `ing`, `ed`, `es` and
+# `s` from the end of every word of four letters or more. What is the rival worth now? Does reranking with it still
+# gain?
+#
+# **Exercise 2.** (hard) An inverted index: for each word its documents and what they gain. The same scores, in how
+# much of the time?
+
+# %% [markdown]
 # ## Vectors, before any training
 #
 # MiniLM was trained on a billion pairs of texts. One in a thousand was a comment and its code, from GitHub; hardly any
@@ -254,6 +262,10 @@ for sign, title in (
         print(f"    {queries['test'][i]:36}{shorten(documents[rows['test'][i]], 72)}")
 assert (gain > 0.5).any(), "MiniLM knows something that BM25 does not,"
 assert (gain < -0.5).any(), "and the other way round"
+
+# %% [markdown]
+# **Exercise 3.** (easy) Ask your engine something in your own words: *read a file line by line*, *how long until the
+# timer fires*. Five good answers and five bad ones: what do the bad ones have in common?
 
 # %% [markdown]
 # ## Hard negatives
@@ -351,7 +363,7 @@ guess.answer("4 to 15 points")
 
 # %% [markdown]
 # That is one seed. The interval says what other *queries* would have given, not what another order of the rows would
-# (lessons 12 and 18; exercise 2).
+# (lessons 12 and 18; exercise 4).
 #
 # Now ask it something that is no method's name.
 
@@ -373,6 +385,13 @@ assert "threading.Thread.join" in known, (
 assert scores[2, 0] < 0.5 < scores[0, 0], (
     "there is always a best document; only its cosine says that it knows nothing"
 )
+
+# %% [markdown]
+# **Exercise 4.** (easy) Train with three seeds. Is the difference between seeds larger or smaller than the interval
+# over queries?
+#
+# **Exercise 5.** (medium) Mine again with the trained model and train a second round. Then take the 5 % rule away
+# (`Rules(num_negatives=1)`). Which of the two matters more?
 
 # %% [markdown]
 # ## Reranking
@@ -411,7 +430,7 @@ assert 0 < weight < 0.05, "a little, and not too much"
 # head that knows nothing, and a minute is not enough: when we tried, sixty steps on its last three layers (four
 # candidates for each query) took the loss from 1.40 to 1.24, where guessing has ln 4 = 1.39, and alone it sorted twenty
 # candidates far worse than the cosine had (nDCG@10 0.18 instead of 0.51). Those that work have seen half a million
-# pairs; exercise 3 loads one. What it costs can be measured all the same, for the time does not depend on what it says.
+# pairs; exercise 6 loads one. What it costs can be measured all the same, for the time does not depend on what it says.
 
 # %%
 joint = PairModel(copy.deepcopy(tuned), JointHead(D), task="logit").eval()
@@ -426,6 +445,11 @@ print(
 assert joint_ms > 5 * ms, (
     "fifty forwards instead of one, and no document can be encoded in advance"
 )
+
+# %% [markdown]
+# **Exercise 6.** (medium) Rerank the fifty with a cross-encoder that others have trained,
+# `PairModel.load("cross-encoder/ms-marco-MiniLM-L6-v2")` (the Hub has it). What does it gain here, where nobody asks
+# questions, and at how many milliseconds?
 
 # %% [markdown]
 # ## Fewer bytes
@@ -482,6 +506,10 @@ for name, (each, hits, took, size) in table.items():
         end="",
     )
     print(f"{took:7.1f}{size:7.0f}{size * N / 1e6:7.2f}")
+
+# %% [markdown]
+# **Exercise 7.** (hard) Beat the leaderboard: everything of this course is allowed, except training on the test
+# modules. Points for nDCG, for bytes and for milliseconds.
 
 # %% [markdown]
 # ## The figure
@@ -751,20 +779,10 @@ assert np.array_equal(again.encode(documents[:3]), tuned.encode(documents[:3])),
 #
 # ## Exercises
 #
-# 1. (easy) Ask your engine something in your own words: *read a file line by line*, *how long until the timer fires*.
-#    Five good answers and five bad ones: what do the bad ones have in common?
-# 2. (easy) Train with three seeds. Is the difference between seeds larger or smaller than the interval over queries?
-# 3. (medium) Rerank the fifty with a cross-encoder that others have trained,
-#    `PairModel.load("cross-encoder/ms-marco-MiniLM-L6-v2")` (the Hub has it). What does it gain here, where nobody
-#    asks questions, and at how many milliseconds?
-# 4. (medium) BM25 does not know that *extracts* and *extract* are one word. Cut `ing`, `ed`, `es` and `s` from the end
-#    of every word of four letters or more. What is the rival worth now? Does reranking with it still gain?
-# 5. (medium) Mine again with the trained model and train a second round. Then take the 5 % rule away
-#    (`Rules(num_negatives=1)`). Which of the two matters more?
-# 6. (hard) An inverted index: for each word its documents and what they gain. The same scores, in how much of the time?
-# 7. (hard) Beat the leaderboard: everything of this course is allowed, except training on the test modules. Points for
-#    nDCG, for bytes and for milliseconds.
-# 8. Graded: BM25: `python -m lessons.check start 19`, `run 19`, `hint 19`.
+# Exercises 1 to 7 stand beside what they practise. `python -m lessons.check answer 19 1` gives a hint for the first,
+# and asked again, the answer.
+#
+# **Exercise 8.** Graded: BM25: `python -m lessons.check start 19`, `run 19`, `hint 19`.
 #
 # ## Sources
 #

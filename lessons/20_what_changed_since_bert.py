@@ -275,6 +275,10 @@ assert largest_difference(encoder.encode(texts), right_vectors) < 1e-6, (
 )
 
 # %% [markdown]
+# **Exercise 1.** Count the parameters of one layer of BERT-base, ModernBERT-base (F = 1,152, gated, no biases) and
+# Qwen3's 0.6 B (D = 1,024, F = 3,072).
+
+# %% [markdown]
 # ## Who chased whom
 #
 # The task: facts of three words, "cat chases dog", among other words. A query has the fact after the word *find*, a
@@ -372,6 +376,9 @@ assert min(moved["relative bias"][1], moved["rotary"][1]) > 0.75, (
 # That is what the change buys: not a better vector, but one that does not depend on where in the text something
 # stands, and no table that ends at 512. (That a *rotated* model reads ten times as far as it was trained is another
 # matter. New lengths are new distances, and these it has not seen either.)
+#
+# **Exercise 2.** ALiBi: minus a slope times |t - s| in place of a learned bias, slopes 1/2, 1/4, 1/8, 1/16. Who
+# chased whom?
 #
 # ## How deep one can go
 #
@@ -482,6 +489,9 @@ def draw(plt):
 
 
 figure("20_what_changed_since_bert", draw)
+
+# %% [markdown]
+# **Exercise 3.** Train the rotary encoder with the bases 2, 100, 10,000 and 1,000,000. Does the tiny model care?
 
 # %% [markdown]
 # ## Predict, then run
@@ -596,11 +606,10 @@ assert table["places not rotated"][1] < 0.65, "a bag of words again"
 # %% [markdown]
 # ## Exercises
 #
-# 1. Train the rotary encoder with the bases 2, 100, 10,000 and 1,000,000. Does the tiny model care?
-# 2. ALiBi: minus a slope times |t - s| in place of a learned bias, slopes 1/2, 1/4, 1/8, 1/16. Who chased whom?
-# 3. Count the parameters of one layer of BERT-base, ModernBERT-base (F = 1,152, gated, no biases) and Qwen3's 0.6 B
-#    (D = 1,024, F = 3,072).
-# 4. Graded: rotate, rms_norm, swiglu: `python -m lessons.check start 20`, `run 20`, `hint 20`.
+# Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 20 1` gives a hint for the first,
+# and asked again, the answer.
+#
+# **Exercise 4.** Graded: rotate, rms_norm, swiglu: `python -m lessons.check start 20`, `run 20`, `hint 20`.
 #
 # ## Sources
 #

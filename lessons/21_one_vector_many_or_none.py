@@ -121,6 +121,8 @@ assert flops_loss(spread) < flops_loss(crowded), (
 # We have no trained SPLADE here, so lesson 19's BM25 represents the sparse engines. It too gives weights to words and
 # can use an inverted index, but only for words that occur in the text; SPLADE also gives weights to related words.
 #
+# **Exercise 1.** Distil with `coefficient=1e9`, which weights all tokens alike. What did the weights buy?
+#
 # ## Four engines, one corpus
 #
 # The encoder runs once, and we keep the hidden states of all tokens. Their mean is the dense vector; late interaction
@@ -269,6 +271,12 @@ assert results["dense, then late on 50"][2] < results["late interaction"][2], (
 )
 
 # %% [markdown]
+# **Exercise 2.** Leave [CLS] and [SEP] out of the documents, then of the queries too. What do they contribute?
+#
+# **Exercise 3.** Add the ranks of BM25 and dense, 1 / (60 + rank) each, and sort by the sum. Is the pair better than
+# either?
+
+# %% [markdown]
 # ## The figure
 #
 # Up is better, left is smaller, and a large dot is slow: its area grows with the root of the time, or the slow ones
@@ -312,6 +320,12 @@ def draw(plt):
 
 
 figure("21_one_vector_many_or_none", draw)
+
+# %% [markdown]
+# **Exercise 4.** How many columns per token does late interaction need here to be better than dense with fewer bytes
+# than 10 kB?
+#
+# **Exercise 5.** Keep the token vectors as int8 with lesson 16's `to_int8`. Bytes, nDCG?
 
 # %% [markdown]
 # ## Predict, then run
@@ -419,12 +433,10 @@ assert moved.mean() > 0.3, "one loud token is everybody's best partner"
 # %% [markdown]
 # ## Exercises
 #
-# 1. Leave [CLS] and [SEP] out of the documents, then of the queries too. What do they contribute?
-# 2. How many columns per token does late interaction need here to be better than dense with fewer bytes than 10 kB?
-# 3. Distil with `coefficient=1e9`, which weights all tokens alike. What did the weights buy?
-# 4. Add the ranks of BM25 and dense, 1 / (60 + rank) each, and sort by the sum. Is the pair better than either?
-# 5. Keep the token vectors as int8 with lesson 16's `to_int8`. Bytes, nDCG?
-# 6. Graded: max_sim: `python -m lessons.check start 21`, `run 21`, `hint 21`.
+# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 21 1` gives a hint for the first,
+# and asked again, the answer.
+#
+# **Exercise 6.** Graded: max_sim: `python -m lessons.check start 21`, `run 21`, `hint 21`.
 #
 # ## Sources
 #

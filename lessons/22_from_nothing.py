@@ -333,6 +333,12 @@ print({name: round(float(share), 2) for name, share in along.items()})
 assert along["read"] > 1.3 * along["random"], "one axis drowns the others"
 
 # %% [markdown]
+# **Exercise 1.** Hide 40 % of the words instead of 15 %. What becomes of the loss, and of the score?
+#
+# **Exercise 2.** `python -m minisbert.train --recipe from-nothing` does the reading as a command, with `--resume`.
+# Stop it with Ctrl-C, resume it, and compare the losses.
+
+# %% [markdown]
 # ## Something on top
 #
 # So a masked language model is no sentence encoder. It is what one **starts** from. Three
@@ -403,6 +409,10 @@ for start, origin in (("random", untrained), ("read", model)):
     judge(f"{start}, teacher", widened(student, widen), cost + spent)
 
 # %% [markdown]
+# **Exercise 3.** Average the two: whitened dice and MiniLM's vectors side by side. Does the bag of words know
+# anything that MiniLM does not?
+
+# %% [markdown]
 # ## What was it good for?
 #
 # Read the table without hope. In these minutes
@@ -437,6 +447,12 @@ assert table["read"][2] < table["random"][2], "reading alone does not pay here"
 for start in ("random", "read"):
     gain = table[f"{start}, scores"][0] - table[start][0]
     assert gain > 4, f"{start}: people's scores help, wherever one starts"
+
+# %% [markdown]
+# **Exercise 4.** Run the long form: `LESSON_22_SCALE=15 python lessons/22_from_nothing.py`, a quarter of an hour of
+# reading. Which of the five guesses are right now? Which numbers changed?
+#
+# **Exercise 5.** Read captions only (`text = captions`). Is the STS-B score better, and the search?
 
 # %% [markdown]
 # ## The figure
@@ -545,15 +561,10 @@ assert ends["special tokens are hidden too"] < ends["right"] - 0.15, (
 #
 # ## Exercises
 #
-# 1. Run the long form: `LESSON_22_SCALE=15 python lessons/22_from_nothing.py`, a quarter of
-#    an hour of reading. Which of the five guesses are right now? Which numbers changed?
-# 2. Read captions only (`text = captions`). Is the STS-B score better, and the search?
-# 3. Hide 40 % of the words instead of 15 %. What becomes of the loss, and of the score?
-# 4. Average the two: whitened dice and MiniLM's vectors side by side. Does the bag of
-#    words know anything that MiniLM does not?
-# 5. `python -m minisbert.train --recipe from-nothing` does the reading as a command, with
-#    `--resume`. Stop it with Ctrl-C, resume it, and compare the losses.
-# 6. Graded: mask_tokens, mlm_loss: `python -m lessons.check start 22`, `run 22`, `hint 22`.
+# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 22 1` gives a hint for the first,
+# and asked again, the answer.
+#
+# **Exercise 6.** Graded: mask_tokens, mlm_loss: `python -m lessons.check start 22`, `run 22`, `hint 22`.
 #
 # ## Sources
 #

@@ -191,6 +191,12 @@ guess.answer("about the same")
 # is about. A question about a detail on page three would need its chunk. That is what a corpus of
 # your own has to tell you, and no rule of thumb.
 #
+# **Exercise 1.** (medium) **Late chunking**: cut the *states* into windows of eighty tokens instead of the text, and
+# take the mean of each. Every chunk then knows its document. Better than chunks of text?
+#
+# **Exercise 2.** (hard) Write questions about details: for thirty long documents a question whose answer is in the
+# last third. Who wins now, 256 tokens or chunks?
+#
 # ## Join them
 #
 # BM25 and MiniLM are about equally good. Are they wrong about the same questions?
@@ -217,6 +223,12 @@ print(
 )
 assert neither < 0.75 * missed["MiniLM, 256 tokens"].mean(), "they miss different ones"
 guess.answer("three to eight points better")
+
+# %% [markdown]
+# **Exercise 3.** (easy) Fuse three: BM25, 256 tokens and the best chunk. Is there a gain, and does its interval leave
+# out 0?
+#
+# **Exercise 4.** (easy) 60 is a habit. Try 1, 10 and 1000, and look at the intervals before you choose.
 
 # %% [markdown]
 # ## The second stage: sort
@@ -298,6 +310,10 @@ assert (
     results["found by both, sorted by all"].mean()
     > results["MiniLM, 256 tokens"].mean() + 0.02
 ), "two stages against one"
+
+# %% [markdown]
+# **Exercise 5.** (medium) Sort fifty candidates instead of twenty. What does it cost, what does it gain, and which
+# number of this lesson says how much it could gain at most?
 
 # %% [markdown]
 # ## A word before each text
@@ -392,16 +408,10 @@ assert value < results["BM25"].mean() - 0.02, "worse than BM25 alone: that is th
 # %% [markdown]
 # ## Exercises
 #
-# 1. (easy) Fuse three: BM25, 256 tokens and the best chunk. Is there a gain, and does its interval
-#    leave out 0?
-# 2. (easy) 60 is a habit. Try 1, 10 and 1000, and look at the intervals before you choose.
-# 3. (medium) **Late chunking**: cut the *states* into windows of eighty tokens instead of the text, and
-#    take the mean of each. Every chunk then knows its document. Better than chunks of text?
-# 4. (medium) Sort fifty candidates instead of twenty. What does it cost, what does it gain, and which
-#    number of this lesson says how much it could gain at most?
-# 5. (hard) Write questions about details: for thirty long documents a question whose answer is in the
-#    last third. Who wins now, 256 tokens or chunks?
-# 6. Graded: reciprocal_ranks: `python -m lessons.check start 23`, `run 23`, `hint 23`.
+# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 23 1` gives a hint for the first,
+# and asked again, the answer.
+#
+# **Exercise 6.** Graded: reciprocal_ranks: `python -m lessons.check start 23`, `run 23`, `hint 23`.
 #
 # ## Sources
 #

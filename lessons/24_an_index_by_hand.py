@@ -164,6 +164,10 @@ assert walk(hills, links, np.array([1.0]), 0, 1) == ([0], 2), "the nearest hill"
 assert walk(hills, links, np.array([1.0]), 0, 3)[0][0] == 4, "over the valley"
 
 # %% [markdown]
+# **Exercise 1.** (medium) Delete: how would you take a node out, so that the nodes behind it are still found? Most
+# engines do not: they mark it. Mark half of the nodes, and measure.
+
+# %% [markdown]
 # ## Sixty lines
 #
 # The rest of `lessons/search/graph.py` is **HNSW**, a hierarchy of small worlds: a node is on level 0,
@@ -200,6 +204,12 @@ at_equal = np.interp(
 print(f"cells that read as many: recall {at_equal:.3f}")
 assert by_graph[1][1] > at_equal + 0.1, "links know more than centres"
 guess.answer("more than nine of ten")
+
+# %% [markdown]
+# **Exercise 2.** (easy) Build with `links=6` and `links=24`. What changes in recall, in reading, in seconds?
+#
+# **Exercise 3.** (easy) Where does the walk start? Replace `self.start` by a random node on level 0 alone. What do
+# the upper levels save here, and what at a million?
 
 # %% [markdown]
 # ## And now the time
@@ -281,6 +291,10 @@ else:
         value = recall(theirs.search(queries, K)[1].tolist())
         print(f"width {width}: recall of faiss {value:.3f}, ours {ours:.3f}")
         assert abs(value - ours) < 0.04, "the same graph, by other dice"
+
+# %% [markdown]
+# **Exercise 4.** (hard) Store int8 codes (lesson 16) in the graph and sort the last forty again with the full
+# vectors. Bytes, recall, milliseconds?
 
 # %% [markdown]
 # ## The figure
@@ -420,17 +434,16 @@ print(
 assert read > 0.95 * N, "everything"
 
 # %% [markdown]
+# **Exercise 5.** (medium) Insert the near copies in order, all thirty of a text one after the other. Recall falls.
+# Why?
+
+# %% [markdown]
 # ## Exercises
 #
-# 1. (easy) Build with `links=6` and `links=24`. What changes in recall, in reading, in seconds?
-# 2. (easy) Where does the walk start? Replace `self.start` by a random node on level 0 alone. What do the
-#    upper levels save here, and what at a million?
-# 3. (medium) Delete: how would you take a node out, so that the nodes behind it are still found? Most
-#    engines do not: they mark it. Mark half of the nodes, and measure.
-# 4. (medium) Insert the near copies in order, all thirty of a text one after the other. Recall falls. Why?
-# 5. (hard) Store int8 codes (lesson 16) in the graph and sort the last forty again with the full vectors.
-#    Bytes, recall, milliseconds?
-# 6. Graded: walk: `python -m lessons.check start 24`, `run 24`, `hint 24`.
+# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 24 1` gives a hint for the first,
+# and asked again, the answer.
+#
+# **Exercise 6.** Graded: walk: `python -m lessons.check start 24`, `run 24`, `hint 24`.
 #
 # ## Sources
 #

@@ -68,6 +68,10 @@ print(f"{once / 1e6:.1f} MB, {1000 * once / 20e9:.2f} ms at 20 GB a second")
 assert once == 6_291_456, "read once, written once"
 
 # %% [markdown]
+# **Exercise 1.** By the formula: how many operations must a core do with each number of 4 bytes before memory no
+# longer matters, at 100 billion operations and 10 GB a second?
+
+# %% [markdown]
 # ## The real function
 #
 # **Fused operations.** The formulas of `bert.py` go over the numbers many times: `layer_norm` takes a mean, subtracts
@@ -258,6 +262,10 @@ if "compiled" in ways:
 folder.cleanup()  # what was loaded stays loaded
 
 # %% [markdown]
+# **Exercise 2.** Read the compiled GELU as you have read LayerNorm: write one with `torch.erf`, compile it, count the
+# loops.
+
+# %% [markdown]
 # ## Fewer bits
 #
 # **bfloat16** is float32 without its last 16 bits: the same range, and 8 binary digits of precision where float32 has
@@ -343,6 +351,10 @@ assert cosines.mean() > 0.995, "36 layers of integers, and the vectors hardly tu
 # `minisbert compile all-MiniLM-L6-v2 --dtype int8`. docs/speed.md has its rates.
 
 # %% [markdown]
+# **Exercise 3.** `int8.quantize` one layer at a time, in a copy of the encoder for each: which one costs the most
+# cosine?
+
+# %% [markdown]
 # ## The ladder
 #
 # Each step changes one thing. The last ones run if this machine has them: bfloat16, and a package in the cache folder
@@ -387,6 +399,9 @@ assert all(spearman(found) > spearman(right) - 1 for found in vectors.values()),
 # %% [markdown]
 # The times are those of your machine, a second long, and will be others tomorrow. `python -m benchmarks.ladder`
 # measures with more care, and `python -m benchmarks.tune` says which way to use.
+#
+# **Exercise 4.** `torch.set_num_threads(1)`, then 2, then as many as there are: which steps of the ladder gain, which
+# do not?
 #
 # ## The figure
 #
@@ -500,11 +515,8 @@ print(
 #
 # ## Exercises
 #
-# 1. `torch.set_num_threads(1)`, then 2, then as many as there are: which steps of the ladder gain, which do not?
-# 2. Read the compiled GELU as you have read LayerNorm: write one with `torch.erf`, compile it, count the loops.
-# 3. `int8.quantize` one layer at a time, in a copy of the encoder for each: which one costs the most cosine?
-# 4. By the formula: how many operations must a core do with each number of 4 bytes before memory no longer matters, at
-#    100 billion operations and 10 GB a second?
+# Exercises 1 to 4 stand beside what they practise. `python -m lessons.check answer 25 1` gives a hint for the first,
+# and asked again, the answer.
 #
 # No piece is graded here, so there is no `python -m lessons.check start 25`: what is new are ways to compute, and the
 # formulas are those that you have written. `quiz 25` asks five questions.

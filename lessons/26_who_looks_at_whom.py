@@ -154,6 +154,10 @@ assert largest_difference(whole, shifted[:, 5:]) < 1e-5, (
 )
 
 # %% [markdown]
+# **Exercise 1.** Take the causal mask from the decoder and train it anew, with the mean. Which of the two learns
+# better here?
+
+# %% [markdown]
 # ## The figure
 #
 # Scores a token in ModernBERT-base, with local layers and without.
@@ -184,6 +188,10 @@ def draw(plt):
 
 
 figure("26_who_looks_at_whom", draw)
+
+# %% [markdown]
+# **Exercise 2.** At which length does attention take half of the time in ModernBERT-base? Use lesson 13's formula
+# with `scores_of`.
 
 # %% [markdown]
 # ## Predict, then run
@@ -311,8 +319,8 @@ assert (
 # %% [markdown]
 # ## Exercises
 #
-# 1. Take the causal mask from the decoder and train it anew, with the mean. Which of the two learns better here?
-# 2. At which length does attention take half of the time in ModernBERT-base? Use lesson 13's formula with `scores_of`.
+# Exercises 1 to 2 stand beside what they practise. `python -m lessons.check answer 26 1` gives a hint for the first,
+# and asked again, the answer.
 #
 # No piece is graded here, so there is no `python -m lessons.check start 26`: a decoder's layer is made of the pieces of
 # lesson 20. `quiz 26` asks five questions.

@@ -33,6 +33,7 @@ def header(path: Path) -> str:
 def reading_minutes(path: Path) -> float:
     """150 words and 3.5 statements a minute, and ten minutes to run it; exercises come on top."""
     text = path.read_text(encoding="utf-8").partition("\n# ## Exercises")[0]
+    text = re.sub(r"^# \*\*Exercise \d.*(?:\n# .+)*", "", text, flags=re.MULTILINE)
     prose = [line for line in text.splitlines() if line.startswith("# ") and not line.startswith("#     ")]
     words = sum(len(re.findall(r"\w+", line)) for line in prose)
     code = re.sub(r"^def draw\(plt\).*?^figure\(", "figure(", text, flags=re.MULTILINE | re.DOTALL)
