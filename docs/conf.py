@@ -81,7 +81,12 @@ html_theme_options = {
     "footer_content_items": [],  # author and copyright
     "home_page_in_toc": True,
     "navbar_persistent": [],  # the sidebar has the search field
-    "secondary_sidebar_items": {"**": ["page-toc.html"], "lessons/README": [], "docs/parity": []},  # wide tables
+    "secondary_sidebar_items": {
+        "**": ["page-toc.html"],
+        "lessons/README": [],
+        "docs/parity-pieces": [],
+        "docs/parity-mistakes": [],
+    },  # wide tables
     "show_toc_level": 2,
     "use_download_button": False,  # each lesson names its files
 }

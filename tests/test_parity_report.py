@@ -11,7 +11,7 @@ from lessons.mistakes import MISTAKES
 from tests import checks, parity, parity_report
 from tests.conftest import ROOT, pytest_terminal_summary
 from tests.parity import COMPARISONS, Comparison
-from tests.parity_report import catch, fold, folded, main, markdown, run_checks
+from tests.parity_report import catch, fold, folded, main, pages, run_checks
 from tests.test_parity import assert_equal
 
 FEW_CHECKS = ("gelu", "layer_norm", "correlations")
@@ -44,13 +44,15 @@ def test_report_and_picture_of_a_run(few, tmp_path, capsys):
     main(["--out-markdown", str(report), "--out-picture", str(picture)])
     text = report.read_text(encoding="utf-8")
     assert "](../b/parity.png)" in text
+    names = ("parity.md", "parity-mistakes.md", "parity-pieces.md")
+    assert {path.name for path in report.parent.iterdir()} == {*names}
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert "3 checks, 4 mistakes, 1 not caught" in capsys.readouterr().out
 
 
 def test_every_check_and_mistake_is_in_the_report(few):
     catches = [catch(mistake) for mistake in parity_report.MISTAKES.values()]
-    report = markdown(run_checks(), catches)
+    report = "".join(pages(run_checks(), catches).values())
     for name in FEW_CHECKS:
         assert f"\n| {name} |" in report
     for name in FEW_MISTAKES:
@@ -62,11 +64,11 @@ def test_every_check_and_mistake_is_in_the_report(few):
 def test_numbers_come_from_the_run(few):
     """A check that is off by 3e-11, within its tolerance, and one that is off by 3e-9."""
     checks.CHECKS["gelu"] = lambda: iter([difference("gelu", 3e-11)])
-    report = markdown(run_checks(), [])
+    report = "".join(pages(run_checks(), []).values())
     assert row(report, "gelu", "gelu")[2:] == ["1", "2 × 3", "float64", "3.0e-11", "1.5e-11", "1e-10", "30", "1, 2"]
     assert "none beyond" in report
     checks.CHECKS["gelu"] = lambda: iter([difference("gelu", 3e-9)])
-    assert "1 beyond their tolerance" in markdown(run_checks(), [])
+    assert "1 beyond their tolerance" in pages(run_checks(), [])["parity.md"]
 
 
 def test_parameters_and_gradients_are_folded_into_their_worst():
@@ -108,7 +110,7 @@ def test_option_of_pytest(request, monkeypatch):
 
 
 def test_the_committed_report_is_not_stale():
-    report = (ROOT / "docs" / "parity.md").read_text(encoding="utf-8")
+    report = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in pages({}, []))
     for name, mistake in MISTAKES.items():
         again = "python -m tests.parity_report"
         assert row(report, name)[1:3] == [mistake.meaning, f"`{mistake.target}`"], again
