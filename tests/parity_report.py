@@ -149,7 +149,8 @@ planted. A difference of exactly 0 is drawn at {floor:g}; NaN is only in the tab
     "-pieces": """\
 # Every piece against its reference
 
-From [parity]({stem}.md). A line for several tensors shows the one closest to its tolerance. The last digits depend on the processor.
+From [parity]({stem}.md). A line for several tensors shows the one closest to its tolerance. \
+The last digits depend on the processor.
 
 | check | compared | tensors | shape | dtype | max difference | mean difference | tolerance \
 | % of tolerance | worst index |
@@ -159,7 +160,8 @@ From [parity]({stem}.md). A line for several tensors shows the one closest to it
     "-mistakes": """\
 # Every known mistake
 
-From [parity]({stem}.md). A mistake is caught by the first check, in the order of [the pieces]({stem}-pieces.md), with a number beyond its tolerance. \
+From [parity]({stem}.md). A mistake is caught by the first check, in the order of [the pieces]({stem}-pieces.md), \
+with a number beyond its tolerance. \
 The difference is that of the number furthest off in this check.
 
 | mistake | what is wrong | piece | caught by | max difference | times the tolerance |

@@ -117,4 +117,4 @@ def test_the_committed_report_is_not_stale():
     for name in checks.CHECKS:
         assert f"\n| {name} |" in report
     assert "**nothing**" not in report
-    assert f"\n{parity_report.BITS.read_text(encoding='utf-8')}\n" in report
+    assert f"\n{parity_report.BITS.read_text(encoding='utf-8')}" in report
