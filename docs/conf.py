@@ -67,6 +67,7 @@ myst_substitutions = {
     "piece_hours": round(sum(piece["minutes"] for piece in pieces) / 60),
 }
 
+WIDE = ["lessons/README", "docs/parity-pieces", "docs/parity-mistakes"]  # tables that need the place of the contents
 html_theme = "sphinx_book_theme"
 html_title = "minisbert"
 html_favicon = "static/favicon.svg"
@@ -81,12 +82,7 @@ html_theme_options = {
     "footer_content_items": [],  # author and copyright
     "home_page_in_toc": True,
     "navbar_persistent": [],  # the sidebar has the search field
-    "secondary_sidebar_items": {
-        "**": ["page-toc.html"],
-        "lessons/README": [],
-        "docs/parity-pieces": [],
-        "docs/parity-mistakes": [],
-    },  # wide tables
+    "secondary_sidebar_items": {"**": ["page-toc.html"]} | dict.fromkeys(WIDE, []),
     "show_toc_level": 2,
     "use_download_button": False,  # each lesson names its files
 }
