@@ -82,7 +82,7 @@ html_theme_options = {
     "footer_content_items": [],  # author and copyright
     "home_page_in_toc": True,
     "navbar_persistent": [],  # the sidebar has the search field
-    "secondary_sidebar_items": {"**": ["page-toc.html"]} | dict.fromkeys(WIDE, []),
+    "secondary_sidebar_items": {"**": ["page-toc.html"]} | {page: [] for page in WIDE},
     "show_toc_level": 2,
     "use_download_button": False,  # each lesson names its files
 }
