@@ -3,8 +3,6 @@
 #
 # Steps through `minisbert/core/tokenizer.py`. About 50 minutes. You will write WordPiece by hand and show that it gives
 # the same ids as the library on every sentence of the STS Benchmark.
-#
-# ![Map of the model: tokenizer](drawings/map_02.svg)
 
 # %%
 import unicodedata
@@ -49,6 +47,8 @@ print(
 assert len(vocab) == 30522, "V, the size of the vocabulary"
 
 # %% [markdown]
+# ![Map of the model: tokenizer](drawings/map_02.svg)
+#
 # ## The formula
 #
 # `V` is the **vocabulary**: a set of pieces, each with an id. A piece that continues a word begins with `##`. A word w

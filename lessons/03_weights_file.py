@@ -4,8 +4,6 @@
 # Steps through `minisbert/core/weights.py`. About 45 minutes. You will read a safetensors file with nothing but `open`
 # and `json`, account for each of its 22,713,216 parameters, and see which errors a strict loader finds and which one it
 # cannot find.
-#
-# ![Map of the model: weights](drawings/map_03.svg)
 
 # %%
 import json
@@ -38,6 +36,8 @@ path = folder / "model.safetensors"
 print(f"{path.stat().st_size:,} bytes")
 
 # %% [markdown]
+# ![Map of the model: weights](drawings/map_03.svg)
+#
 # ## The formula
 #
 # A **safetensors** file has three parts:

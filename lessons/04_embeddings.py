@@ -3,8 +3,6 @@
 #
 # Steps through `minisbert/core/bert.py`: `Embeddings`, `layer_norm`. About 45 minutes. You will add up the first hidden
 # states of three tokens by hand, and see why a model that forgets positions reads a bag of words.
-#
-# ![Map of the model: embeddings](drawings/map_04.svg)
 
 # %%
 import numpy as np
@@ -25,6 +23,8 @@ embeddings = encoder.bert.embeddings
 #
 # We have ids: [CLS] hello [SEP] is 101, 7592, 102. An id is a name, not a quantity; 7592 is not more than 102. How
 # does the network get numbers that it can compute with, and how does it know which token came first?
+#
+# ![Map of the model: embeddings](drawings/map_04.svg)
 #
 # ## The formula
 #

@@ -3,8 +3,6 @@
 #
 # Steps through `minisbert/core/bert.py`: `attention`, `Attention`. About 50 minutes. You will write
 # one attention head with loops, then see all heads at once, and watch MiniLM's heads read a sentence.
-#
-# ![Map of the model: attention](drawings/map_05.svg)
 
 # %%
 import math
@@ -25,6 +23,8 @@ encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 # "The animal did not cross the street because it was too tired." What is "it"? So far each token's vector knows its
 # word and its position and nothing of its neighbours. Somehow "it" must fetch something from "animal". Which token
 # should look at which, and how much?
+#
+# ![Map of the model: attention](drawings/map_05.svg)
 #
 # ## The formula
 #

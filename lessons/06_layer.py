@@ -3,8 +3,6 @@
 #
 # Steps through `minisbert/core/bert.py`: `gelu`, `FeedForward`, `Layer`. About 40 minutes. You will put a whole layer
 # together from its parts, and find out what the residual sums are good for.
-#
-# ![Map of the model: layer](drawings/map_06.svg)
 
 # %%
 import math
@@ -25,6 +23,8 @@ encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 #
 # Attention moves information between tokens, and what it passes on is a weighted average. An average holds nothing that
 # was not there before. So where does a layer work on what attention has gathered?
+#
+# ![Map of the model: layer](drawings/map_06.svg)
 #
 # ## The formula
 #

@@ -4,8 +4,6 @@
 # Steps through `minisbert/core/bert.py`: `Bert`; and `minisbert/diagnosis/trace/tracing.py`. About 40 minutes. You will
 # compare every layer with what transformers computes, count the parameters, and then hunt a bug that somebody has
 # planted.
-#
-# ![Map of the model: encoder](drawings/map_07.svg)
 
 # %%
 import importlib.util
@@ -41,6 +39,8 @@ encoder = SentenceEncoder.load(folder)
 #
 # All the pieces are there. How do you know that the whole is right? It runs, and lesson 01 has shown what that is
 # worth. We need somebody who has done it before, and we need to compare *numbers*, not impressions.
+#
+# ![Map of the model: encoder](drawings/map_07.svg)
 #
 # ## The formula
 #

@@ -3,8 +3,6 @@
 #
 # Steps through `minisbert/core/pooling.py`. About 40 minutes. You will make one vector out of many, and meet three
 # mistakes that no cosine will ever show.
-#
-# ![Map of the model: pooling](drawings/map_08.svg)
 
 # %%
 import torch
@@ -24,6 +22,8 @@ encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 # The encoder gives a vector for each token: (B, T, D). A sentence should have one: (B, D). Sentences differ in length,
 # and a batch is a rectangle, so the short ones are filled up with pads. Which vector represents the sentence, and how
 # do the pads stay out of it? Making one vector out of many is called **pooling**.
+#
+# ![Map of the model: pooling](drawings/map_08.svg)
 #
 # ## The formula
 #

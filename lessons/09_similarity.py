@@ -3,8 +3,6 @@
 #
 # Steps through `minisbert/core/metrics.py` and `minisbert/evaluation/sts.py`. About 45 minutes. You will measure
 # how well MiniLM agrees with people, reach the published 82.03, and see by how much a careless metric lies.
-#
-# ![Map of the model: similarity](drawings/map_09.svg)
 
 # %%
 import numpy as np
@@ -36,6 +34,8 @@ for pair in (pairs[0], pairs[700], pairs[1100]):
 assert len(pairs) == 1379, "the test split of the STS Benchmark"
 
 # %% [markdown]
+# ![Map of the model: similarity](drawings/map_09.svg)
+#
 # ## The formula
 #
 # x and y are lists of N numbers. Pearson's r asks whether they lie on a line:

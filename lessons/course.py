@@ -22,7 +22,6 @@ if sys.path[0] != str(ROOT):  # the package of this checkout, which you edit, no
 from lessons.predictions import predict  # noqa: E402, F401
 from minisbert.core import bert  # noqa: E402
 
-os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # the numbers that the lessons check are those of the CPU
 bert.FUSED = False  # the formulas as the book writes them out; lesson 25 is about the others
 
 torch.set_printoptions(precision=4, sci_mode=False, linewidth=110)
@@ -47,6 +46,7 @@ def figure(name: str, draw: Callable[[Any], Any]) -> None:
     except ImportError:
         print(f"no figure: matplotlib is missing (pip install 'minisbert[plots]'); see lessons/figures/{name}.png")
         return
+    plt.rcParams["figure.dpi"] = 200  # in a notebook, where a page scales it down
     plt.rcParams.update({"font.size": 9, "axes.titlesize": 10, "axes.spines.top": False, "axes.spines.right": False})
     drawn = draw(plt)
     folder = Path(os.environ.get("MINISBERT_FIGURES") or ROOT / "lessons" / "mine" / "figures")
