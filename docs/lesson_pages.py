@@ -31,6 +31,7 @@ CARDS = ROOT / "lessons" / "grader" / "cards.toml"
 ANSWERS = CARDS.with_name("answers.toml")
 DRAWING = re.compile(r"\]\((drawings/\w+\.svg)\)")
 FORMULAS = ROOT / "docs" / "formulas.toml"
+INTERACTIVE = FORMULAS.with_name("interactive.md")
 PICTURE = re.compile(r"\n*!\[([^\]]*)\]\(figures/[^)]*\)")  # of a lesson, with its description
 
 INSTALL = """\
@@ -69,28 +70,30 @@ def formula_table() -> list[dict[str, Any]]:
     return tomllib.loads(FORMULAS.read_text(encoding="utf-8"))["formulas"]
 
 
-def typeset(text: str, lesson: int) -> str:
-    """Markdown of a lesson with its formulas in TeX, as ``docs/formulas.toml`` has them."""
+def typeset(text: str, lesson: int, page: bool) -> str:
+    """Markdown of a lesson with its formulas in TeX; on a page, with what there is to play with below them."""
     for formula in formula_table():
-        if formula["lesson"] == lesson:
-            block = rf"^ {{4}} *{re.escape(formula['starts'])}.*(?:\n {{4}}.*)*"
-            tex = f"$$\n{formula['tex'].strip()}\n$$"
-            text = re.sub(block, lambda _, tex=tex: tex, text, flags=re.MULTILINE)
-    return text
+        block = rf"^ {{4}} *{re.escape(formula['starts'])}.*(?:\n {{4}}.*)*"
+        found = re.search(block, text, re.MULTILINE) if formula["lesson"] == lesson else None
+        if found:
+            shown = f"$$\n{formula['tex'].strip()}\n$$" if "tex" in formula else found[0]
+            html = [things()[name] for name in formula.get("play", []) if page]
+            text = "\n\n".join([text[: found.start()] + shown, *html]) + text[found.end() :]
+    return text + f"\n\n{things()['scripts']}" * ('class="play"' in text)
 
 
-def notebook(text: str, repository: str) -> NotebookNode:
+def notebook(text: str, repository: str, page: bool = False) -> NotebookNode:
     """A lesson as a notebook that runs anywhere.
 
     The picture in git is left out, since the cell that draws it shows it; its description goes to that cell. Answers
-    are folded, below the cells that ask for guesses.
+    are folded, below the cells that ask for guesses. A ``page`` of the site has more than a notebook can hold.
     """
     book = jupytext.reads(text, fmt="py:percent")
     book.metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     description, lesson = "", int(re.search(r"^# # Lesson (\d+)", text, re.MULTILINE)[1])
     for cell in book.cells:
         if cell.cell_type == "markdown":
-            cell.source = typeset(cell.source, lesson)
+            cell.source = typeset(cell.source, lesson, page)
         if cell.cell_type == "markdown" and (found := PICTURE.search(cell.source)):
             description = found[1]
             cell.source = PICTURE.sub("", cell.source)
@@ -109,7 +112,7 @@ def read(text: str, repository: str) -> NotebookNode:
     """The notebook of a lesson as its page shows it: objectives and links to its files first, answers
     folded below the exercises, quiz and hints last.
     """
-    book = notebook(text, repository)
+    book = notebook(text, repository, page=True)
     lesson = int(re.search(r"^# # Lesson (\d+)", text, re.MULTILINE)[1])
     stem = next(path.stem for path in LESSONS if int(path.stem[:2]) == lesson)
     title = book.cells[1]
@@ -154,6 +157,14 @@ def answered(text: str, lesson: int) -> str:
             asked = rf"^\*\*Exercise {number}\.\*\*.*(?:\n.+)*"
             text = re.sub(asked, lambda found, folded=folded: found[0] + folded, text, flags=re.MULTILINE)
     return text
+
+
+@cache
+def things() -> dict[str, str]:
+    """The HTML of each thing to play with, by name, as its page has it; ``scripts`` are what they need."""
+    text = INTERACTIVE.read_text(encoding="utf-8")
+    found = {name: html for html, name in re.findall(r'^(<div class="play" id="play-(\w+)">\n(?:.+\n)+)', text, re.M)}
+    return found | {"scripts": "".join(re.findall(r"^<script .*\n", text, re.MULTILINE))}
 
 
 def hints(lesson: int) -> list[NotebookNode]:
@@ -299,6 +310,11 @@ def setup(app: Sphinx) -> dict[str, int | bool]:
     app.connect("html-collect-pages", source_pages)
     app.connect("build-finished", write_notebooks)
     version = zlib.crc32(
-        b"".join(map(Path.read_bytes, (Path(__file__), OBJECTIVES, FORMULAS, *sorted(CARDS.parent.glob("*.toml")))))
+        b"".join(
+            map(
+                Path.read_bytes,
+                (Path(__file__), OBJECTIVES, FORMULAS, INTERACTIVE, *sorted(CARDS.parent.glob("*.toml"))),
+            )
+        )
     )
     return {"env_version": version, "parallel_read_safe": True, "parallel_write_safe": True}

@@ -82,6 +82,18 @@ def test_masked_shares_and_their_entropy_are_those_of_torch(scale):
     assert javascript("maskedSoftmax(data, [false, false], 1)", [1, 2]) is None  # no real place, no shares
 
 
+@pytest.mark.parametrize("eps", [1e-12, 1.0])
+def test_layer_norm_and_the_margin_are_the_packages(eps):
+    rows = [[2.0, 4, 6, 8], [-1, 0.5, 3, 3], [5, 5, 5, 5]]
+    found = javascript("data.rows.map((row) => layerNorm(row, 2, 0.5, data.eps).result)", {"rows": rows, "eps": eps})
+    x, gamma, beta = (torch.tensor(y, dtype=torch.double) for y in (rows, [2.0] * 4, [0.5] * 4))
+    assert torch.allclose(torch.tensor(found, dtype=torch.double), bert.layer_norm(x, gamma, beta, eps), atol=1e-12)
+    for positive, negative in ((1.0, 1.5), (1.0, 2.5), (0.0, 0.0)):
+        a, p, n = (torch.tensor([[y]], dtype=torch.double) for y in (0.0, positive, -negative))
+        loss = losses.triplet_loss(a, p, n, margin=eps).item()
+        assert javascript("tripletLoss(...data)", [positive, negative, eps]) == pytest.approx(loss, abs=1e-12)
+
+
 @pytest.mark.parametrize("temperature", [0.02, 0.05, 1.0])
 def test_points_on_the_circle_move_as_the_package_and_torch_move_them(temperature, play_data):
     points, noise = (tensor.double() for tensor in play_data.circle())

@@ -78,8 +78,10 @@ def test_a_notebook_holds_the_lesson_after_a_cell_that_installs_it_and_a_page_th
     goals = cells[1].source.split("\n\n")[3]
     assert goals.splitlines() == [f"- {line}" for line in lesson_pages.objectives(lesson)]
     lines = "".join(cell.source for cell in cells)
-    tex = [entry["tex"].strip() for entry in lesson_pages.formula_table() if entry["lesson"] == lesson]
-    assert [lines.count(f"$$\n{formula}\n$$") for formula in tex] == [1] * len(tex)
+    for formula in (formula for formula in lesson_pages.formula_table() if formula["lesson"] == lesson):
+        shown = f"$$\n{formula['tex'].strip()}\n$$" if "tex" in formula else formula["starts"]
+        assert lines.count(shown) == 1, formula
+        assert all(lines.count(f'id="play-{name}"') == 1 for name in formula.get("play", []))
     (place,) = [number for number, cell in enumerate(cells) if cell.source.startswith("## Quiz")]
     assert (place == 2) == (lesson == 0)  # the placement quiz comes first, every other one after the lesson
     shown, folded = cells[place].source.split(":::{dropdown} Answer", 1)
@@ -360,8 +362,15 @@ def test_the_things_to_play_with_answer_to_the_keyboard(server, chromium):
     tab.locator("#sm-scale").press("Home")  # scale 0: four real places share alike
     assert tab.locator("#sm-rows .play-number").all_inner_texts() == ["0.250"] * 4 + ["0.000"]
     assert "animal" in tab.locator("#at-say").inner_text()
+    tab.locator("#tr-negative").press("End")
+    assert "the gradient is 0" in tab.locator("#tr-say").inner_text()
+    tab.locator("#ln-x0").fill("-10")
+    assert "Mean 2.000, variance 50.000" in tab.locator("#ln-say").inner_text()
     tab.locator("#ci-200").press("Space")
     assert "After 200 steps" in tab.locator("#ci-say").inner_text()
     tab.locator("#by-kind").press("b")
     assert tab.locator("#by-rows th").last.inner_text() == "bits, 384 columns"
     assert tab.evaluate(WIDER) <= 0
+    tab.goto(f"{server}/lessons/11_losses.html")  # where they stand too
+    tab.locator("#ci-run").press("Enter")
+    tab.wait_for_function("document.querySelector('#ci-say').innerText.startsWith('After 300 steps')")

@@ -58,6 +58,16 @@ function attentionOf(sentence, layer, head, heads) {
     Array.from({ length: T }, (_, column) => sentence.shares[first + row * T + column] / 255));
 }
 
+// The numbers shifted to mean 0 and scaled to variance 1, times gamma plus beta: core/bert.py.
+function layerNorm(numbers, gamma = 1, beta = 0, eps = 1e-12) {
+  const mean = numbers.reduce((sum, x) => sum + x, 0) / numbers.length;
+  const variance = numbers.reduce((sum, x) => sum + (x - mean) ** 2, 0) / numbers.length;
+  return { mean, variance, result: numbers.map((x) => ((x - mean) / Math.sqrt(variance + eps)) * gamma + beta) };
+}
+
+// max(d(a, p) - d(a, n) + margin, 0) of two distances: core/losses.py.
+const tripletLoss = (positive, negative, margin) => Math.max(positive - negative + margin, 0);
+
 const dot = (a, b) => a[0] * b[0] + a[1] * b[1];
 const unit = (a) => [a[0] / Math.hypot(...a), a[1] / Math.hypot(...a)];
 // The gradient of f(unit(a)) with respect to a, from that with respect to unit(a).
@@ -149,6 +159,6 @@ function recallOf({ width, queries, codes, bits, low, step, exact }, kind, colum
 if (typeof module !== "undefined") {
   module.exports = {
     splitWords, tries, wordPieces, maskedSoftmax, entropy, attentionOf, circleLoss, circleStart, circleStep, uniformity,
-    recallOf,
+    recallOf, layerNorm, tripletLoss,
   };
 }

@@ -1,4 +1,4 @@
-// The controls of the page "Play with it". All formulas are in numbers.js, all data in play_data.js.
+// The controls of what there is to play with, on its own page and in the lessons. All formulas are in numbers.js, all data in play_data.js.
 
 const by = (id) => document.getElementById(id);
 const on = (id, event, act) => by(id).addEventListener(event, act);
@@ -7,6 +7,12 @@ function make(tag, text = "", classes = "") {
   const element = document.createElement(tag);
   element.textContent = text;
   if (classes) element.className = classes;
+  return element;
+}
+
+function svg(tag, attributes) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
   return element;
 }
 
@@ -121,6 +127,19 @@ function setUpAttention() {
   fill("at-layer", numbers(PLAY.layers), 3);
   fill("at-head", numbers(PLAY.heads), 1);
 
+  // A square for each share, (T, T): who looks, from top to bottom, at whom, from left to right.
+  function draw({ tokens }, matrix) {
+    const T = tokens.length;
+    const squares = matrix.flatMap((shares, t) => shares.map((share, s) => {
+      const square = svg("rect", { x: s, y: t, width: 1, height: 1, class: "play-dot", "fill-opacity": share });
+      square.addEventListener("click", () => ((by("at-token").value = t), show()));
+      return square;
+    }));
+    const frame = svg("rect", { x: 0, y: chosen("at-token"), width: T, height: 1, class: "play-frame" });
+    by("at-picture").setAttribute("viewBox", `-0.1 -0.1 ${T + 0.2} ${T + 0.2}`);
+    by("at-picture").replaceChildren(...squares, frame);
+  }
+
   const tokens = () => {
     const { tokens } = sentences[chosen("at-sentence")];
     fill("at-token", tokens, Math.max(1, tokens.indexOf("it")));
@@ -129,12 +148,14 @@ function setUpAttention() {
 
   function show() {
     const sentence = sentences[chosen("at-sentence")];
-    const row = attentionOf(sentence, chosen("at-layer"), chosen("at-head"), PLAY.heads)[chosen("at-token")];
+    const matrix = attentionOf(sentence, chosen("at-layer"), chosen("at-head"), PLAY.heads);
+    const row = matrix[chosen("at-token")];
     by("at-rows").replaceChildren(...sentence.tokens.map((token, i) => {
       const line = make("tr");
       line.append(Object.assign(make("th", token), { scope: "row" }), bar(row[i]));
       return line;
     }));
+    draw(sentence, matrix);
     const most = row.indexOf(Math.max(...row));
     by("at-say").textContent = `"${sentence.tokens[chosen("at-token")]}" looks most at "${sentence.tokens[most]}".`;
   }
@@ -147,11 +168,6 @@ function setUpAttention() {
 // ------------------------------------------------------------------------------------------- circle
 
 function setUpCircle() {
-  const svg = (tag, attributes) => {
-    const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
-    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-    return element;
-  };
   let state = circleStart(PLAY.points);
 
   function show() {
@@ -172,10 +188,25 @@ function setUpCircle() {
     show();
   };
 
+  // Two steps for each picture, 300 steps in all; at once for those who want no moving pictures.
+  let running = 0;
+  const run = () => {
+    running -= 1;
+    walk(2);
+    if (running > 0) requestAnimationFrame(run);
+  };
+  const start = () => {
+    const idle = running <= 0;
+    running = idle ? 150 : 0;
+    if (matchMedia("(prefers-reduced-motion: reduce)").matches) walk(2 * running), (running = 0);
+    else if (idle) requestAnimationFrame(run);
+  };
+
   on("ci-tau", "input", show);
+  on("ci-run", "click", start);
   on("ci-10", "click", () => walk(10));
   on("ci-200", "click", () => walk(200));
-  on("ci-start", "click", () => ((state = circleStart(PLAY.points)), show()));
+  on("ci-start", "click", () => ((running = 0), (state = circleStart(PLAY.points)), show()));
   show();
 }
 
@@ -209,8 +240,53 @@ function setUpBytes() {
   show();
 }
 
-setUpWordPiece();
-setUpSoftmax();
-setUpAttention();
-setUpCircle();
-setUpBytes();
+// ---------------------------------------------------------------------------------------- LayerNorm
+
+function setUpLayerNorm() {
+  const inputs = [0, 1, 2, 3].map((i) => by(`ln-x${i}`));
+
+  function show() {
+    const eps = 10 ** Number(by("ln-eps").value);
+    const [gamma, beta] = [Number(by("ln-gamma").value), Number(by("ln-beta").value)];
+    const { mean, variance, result } = layerNorm(inputs.map((input) => Number(input.value)), gamma, beta, eps);
+    by("ln-shown").textContent = `1e${by("ln-eps").value}`;
+    by("ln-say").textContent = `Mean ${mean.toFixed(3)}, variance ${variance.toFixed(3)}; ` +
+      `result ${result.map((x) => x.toFixed(3)).join(", ")}.`;
+  }
+
+  for (const control of [...inputs, by("ln-eps"), by("ln-gamma"), by("ln-beta")]) {
+    control.addEventListener("input", show);
+  }
+  show();
+}
+
+// ------------------------------------------------------------------------------------------ triplet
+
+function setUpTriplet() {
+  const ids = ["tr-positive", "tr-negative", "tr-margin"];
+
+  function show() {
+    const [positive, negative, margin] = ids.map((id) => Number(by(id).value));
+    const loss = tripletLoss(positive, negative, margin);
+    ids.forEach((id) => (by(`${id}-shown`).textContent = Number(by(id).value).toFixed(2)));
+    const dots = [["a", 0], ["p", positive], ["n", -negative]].flatMap(([name, x]) => {
+      const label = svg("text", { x: 40 * x, y: -10, "text-anchor": "middle", class: "play-label" });
+      label.textContent = name;
+      return [svg("circle", { cx: 40 * x, cy: 0, r: 4, class: "play-dot" }), label];
+    });
+    const line = svg("line", { x1: -125, x2: 125, y1: 0, y2: 0, class: "play-ring" });
+    by("tr-picture").replaceChildren(line, ...dots);
+    by("tr-say").textContent = `Loss ${loss.toFixed(2)}. ` + (loss > 0
+      ? "A step pulls p nearer and pushes n away."
+      : "n is further away than p by the margin: the gradient is 0, and this triplet teaches nothing.");
+  }
+
+  for (const id of ids) on(id, "input", show);
+  show();
+}
+
+const THINGS = {
+  wordpiece: setUpWordPiece, layernorm: setUpLayerNorm, softmax: setUpSoftmax, attention: setUpAttention,
+  circle: setUpCircle, triplet: setUpTriplet, bytes: setUpBytes,
+};
+for (const [name, setUp] of Object.entries(THINGS)) if (by(`play-${name}`)) setUp();
