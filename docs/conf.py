@@ -2,7 +2,7 @@
 
 The source directory is the repository, so that a link holds on the site as it does in the repository:
 
-    python -m sphinx -W -c docs . build/site
+    python -m sphinx -W -j 2 -c docs . build/site
 """
 
 import hashlib
@@ -35,7 +35,7 @@ include_patterns = [
     "weights/README.md",
 ]
 exclude_patterns = [".*", "build", "data", "runs", "lessons/mine"]
-extensions = ["myst_nb", "sphinx_design", "sphinx-mathjax-offline", "lesson_pages", "play_data"]
+extensions = ["myst_nb", "sphinx_design", "lesson_pages", "play_data"]
 highlight_language = "none"  # an indented block is a formula
 nitpicky = True
 
@@ -60,6 +60,7 @@ def fingerprint() -> str:
 nb_execution_cache_path = str(BUILD / "executed" / fingerprint())
 
 pieces = tomllib.loads((ROOT / "lessons" / "grader" / "cards.toml").read_text(encoding="utf-8"))["pieces"]
+mathjax_path = "mathjax/tex-chtml.js"  # in _static, where lesson_pages puts it
 myst_substitutions = {
     "lessons": len(LESSONS),
     "lesson_hours": round(sum(map(minutes, LESSONS)) / 60),

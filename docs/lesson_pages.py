@@ -6,10 +6,12 @@ A Sphinx extension, and the reader that makes a notebook of a lesson; jupytext d
 import ast
 import base64
 import re
+import shutil
 import subprocess
 import tomllib
 import zlib
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +213,15 @@ def write_notebooks(app: Sphinx, error: Exception | None) -> None:
             (folder / path.name).write_text(text, encoding="utf-8")
 
 
+def write_mathjax(app: Sphinx, error: Exception | None) -> None:
+    """MathJax and its fonts: of the package, whose Sphinx extension would keep lessons from running side by side."""
+    if error is None:
+        package = Path(find_spec("sphinx-mathjax-offline").origin).parent / "static" / "mathjax"
+        target, fonts = Path(app.outdir) / "_static" / "mathjax", Path("output", "chtml", "fonts")
+        shutil.copytree(package / fonts, target / fonts, dirs_exist_ok=True)
+        shutil.copyfile(package / "tex-chtml.js", target / "tex-chtml.js")
+
+
 # ------------------------------------------------------------------------------------- links to source
 
 
@@ -309,6 +320,7 @@ def setup(app: Sphinx) -> dict[str, int | bool]:
     app.connect("doctree-read", describe)
     app.connect("html-collect-pages", source_pages)
     app.connect("build-finished", write_notebooks)
+    app.connect("build-finished", write_mathjax)
     version = zlib.crc32(
         b"".join(
             map(
