@@ -215,7 +215,14 @@ def write_notebooks(app: Sphinx, error: Exception | None) -> None:
 
 def order_documents(app: Sphinx, env: Any, names: list[str]) -> None:
     """The lessons with even numbers, those with odd ones, all else: each process of ``-j 2`` then gets half of them."""
-    names.sort(key=lambda name: (int(found[1]) % 2 if (found := re.match(r"lessons/(\d\d)_", name)) else 2, name))
+
+    def place(name: str) -> tuple[int, str]:
+        found = re.match(r"lessons/(\d\d)_", name)
+        if found is None:
+            return 2, name
+        return int(found[1]) % 2, name
+
+    names.sort(key=place)
 
 
 def write_mathjax(app: Sphinx, error: Exception | None) -> None:
