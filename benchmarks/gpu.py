@@ -92,14 +92,22 @@ def rates(kind: str, texts: list[str], sides: dict[str, Encode], rounds: int, re
         seconds[name].append(taken)
     medians = {name: statistics.median(times) for name, times in seconds.items()}
     base = medians.get(f"{PEER} float32", medians["minisbert float32"])
-    last = " | Spearman" if kind == "stsb" else ""
-    print(f"\n{kind}: {len(texts):,} texts\n\n| | texts a second | ratio | batch size | difference{last} |")
-    print("|---|---|---|---|---|" + "---|" * bool(last))
+    rows = [["", "texts a second", "ratio", "batch size", "difference"]]
     for name, median in medians.items():
         difference = float(abs(vectors[name] - reference).max())
-        score = f" | {100 * stsb_spearman(texts, vectors[name]):.3f}" if last else ""
-        rate = f"{len(texts) / median:,.0f} | {base / median:.2f} | {sizes[name]:,}"
-        print(f"| {name} | {rate} | {difference:.0e}{score} |")
+        rate = f"{len(texts) / median:,.0f}", f"{base / median:.2f}", f"{sizes[name]:,}"
+        rows.append([name, *rate, f"{difference:.0e}"])
+    if kind == "stsb":
+        rows[0].append("Spearman")
+        for row in rows[1:]:
+            row.append(f"{100 * stsb_spearman(texts, vectors[row[0]]):.3f}")
+    table(f"{kind}: {len(texts):,} texts", rows)
+
+
+def table(title: str, rows: Sequence[Sequence[str]]) -> None:
+    """Print a Markdown table; the first row is its heading."""
+    heading, *others = (f"| {' | '.join(row)} |" for row in rows)
+    print("\n".join(["", title, "", heading, "|---" * len(rows[0]) + "|", *others]))
 
 
 def fastest(encode: Encode, texts: Sequence[str]) -> int:
@@ -109,7 +117,7 @@ def fastest(encode: Encode, texts: Sequence[str]) -> int:
 
 def latency(sentences: Sequence[str], sides: dict[str, Encode], rounds: int) -> None:
     """Print a table of milliseconds per call."""
-    milliseconds: dict[str, list[str]] = {name: [] for name in sides}
+    milliseconds: dict[str, list[str]] = {name: [name] for name in sides}
     for count in TEXTS_A_CALL:
         seconds: dict[str, list[float]] = {name: [] for name in sides}
         for round_, name, encode in turns(f"{count} a call", rounds + 1, sides):
@@ -120,9 +128,7 @@ def latency(sentences: Sequence[str], sides: dict[str, Encode], rounds: int) -> 
                     seconds[name].append(taken)
         for name, times in seconds.items():
             milliseconds[name].append(f"{1000 * statistics.median(times):.2f}")
-    print(f"\nmilliseconds per call\n\n| | {' | '.join(map(str, TEXTS_A_CALL))} |\n|---|" + "---|" * len(TEXTS_A_CALL))
-    for name, row in milliseconds.items():
-        print(f"| {name} | {' | '.join(row)} |")
+    table("milliseconds per call", [["", *map(str, TEXTS_A_CALL)], *milliseconds.values()])
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -74,14 +74,19 @@ def formula_table() -> list[dict[str, Any]]:
 
 def typeset(text: str, lesson: int, page: bool) -> str:
     """Markdown of a lesson with its formulas in TeX; on a page, with what there is to play with below them."""
-    for formula in formula_table():
+    for formula in (formula for formula in formula_table() if formula["lesson"] == lesson):
         block = rf"^ {{4}} *{re.escape(formula['starts'])}.*(?:\n {{4}}.*)*"
-        found = re.search(block, text, re.MULTILINE) if formula["lesson"] == lesson else None
-        if found:
-            shown = f"$$\n{formula['tex'].strip()}\n$$" if "tex" in formula else found[0]
-            html = [things()[name] for name in formula.get("play", []) if page]
-            text = "\n\n".join([text[: found.start()] + shown, *html]) + text[found.end() :]
-    return text + f"\n\n{things()['scripts']}" * ('class="play"' in text)
+        found = re.search(block, text, re.MULTILINE)
+        if found is None:  # it is in another cell
+            continue
+        shown = found[0]
+        if "tex" in formula:
+            shown = f"$$\n{formula['tex'].strip()}\n$$"
+        html = [things()[name] for name in formula.get("play", []) if page]
+        text = "\n\n".join([text[: found.start()] + shown, *html]) + text[found.end() :]
+    if 'class="play"' in text:
+        text += f"\n\n{things()['scripts']}"
+    return text
 
 
 def notebook(text: str, repository: str, page: bool = False) -> NotebookNode:
@@ -111,8 +116,9 @@ def notebook(text: str, repository: str, page: bool = False) -> NotebookNode:
 
 
 def read(text: str, repository: str) -> NotebookNode:
-    """The notebook of a lesson as its page shows it: objectives and links to its files first, answers
-    folded below the exercises, quiz and hints last.
+    """The notebook of a lesson as its page shows it.
+
+    Objectives and links to its files come first, quiz and hints last; answers are folded below the exercises.
     """
     book = notebook(text, repository, page=True)
     lesson = int(re.search(r"^# # Lesson (\d+)", text, re.MULTILINE)[1])
@@ -334,12 +340,6 @@ def setup(app: Sphinx) -> dict[str, int | bool]:
     app.connect("html-collect-pages", source_pages)
     app.connect("build-finished", write_notebooks)
     app.connect("build-finished", write_mathjax)
-    version = zlib.crc32(
-        b"".join(
-            map(
-                Path.read_bytes,
-                (Path(__file__), OBJECTIVES, FORMULAS, INTERACTIVE, *sorted(CARDS.parent.glob("*.toml"))),
-            )
-        )
-    )
+    files = [Path(__file__), OBJECTIVES, FORMULAS, INTERACTIVE, *sorted(CARDS.parent.glob("*.toml"))]
+    version = zlib.crc32(b"".join(map(Path.read_bytes, files)))
     return {"env_version": version, "parallel_read_safe": True, "parallel_write_safe": True}
