@@ -141,7 +141,8 @@ def test_an_exception_in_a_lesson_fails_the_build(tmp_path):
     (tmp_path / "minisbert").mkdir()
     (tmp_path / "lessons" / "grader").mkdir(parents=True)
     for file, text in (
-        ("docs/index.md", "# Front\n\n```{toctree}\n../lessons/01_first\n```\n"),
+        ("docs/interactive.md", "# Play\n"),
+        ("docs/index.md", "# Front\n\n```{toctree}\n../lessons/01_first\ninteractive\n```\n"),
         ("lessons/course.py", ""),
         ("lessons/grader/cards.toml", "pieces = []\n"),
         ("lessons/grader/answers.toml", "exercises = []\n"),
