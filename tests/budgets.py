@@ -28,7 +28,7 @@ BUDGETS = {
     "commands": 2358,
 }
 PACKAGE_LINES = 21_694  # goal: 15,000
-TEST_LINES = 31_884  # goal: 26,000
+TEST_LINES = 31_886  # goal: 26,000
 RAISES = 377  # of InputError and ValueError, in the whole package
 FILE_LINES, FUNCTION_LINES = 250, 60
 DENSITY = {  # per 1,000 lines outside core/ that are not blank; goals: 15, 12, 75

@@ -40,22 +40,23 @@ def tensors(result: Iterable) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
-@pytest.mark.parametrize("tolerance", [1e-12, 1e-5])
-def test_vectors_and_search(folder, tolerance):
-    """Every family and class, in float64 and float32."""
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+def test_vectors_and_similarities(folder, dtype, tolerance):
+    """Every family and class beside the CPU's float64; in float32 some vectors are not unit, and round as states do."""
     expected, found = (minisbert.load(folder, device=device) for device in ("cpu", "cuda"))
-    for encoder in (expected, found if tolerance < 1e-6 else expected):
-        encoder.double()
+    expected.double()
+    found.to(dtype)
     ours, theirs = found.encode(TEXTS), expected.encode(TEXTS)
     for one, other in zip(tensors(ours), tensors(theirs), strict=True):
         assert (one - other).abs().max() < tolerance * other.abs().max().clamp_min(1)
+    # late interaction adds up a cosine for each token, sparse vectors a product for each word
     assert np.allclose(found.similarity(ours, ours), expected.similarity(theirs, theirs), atol=1e-4)
 
 
 def test_bfloat16_and_tokens():
     expected, encoder = (minisbert.load(TINY, device=device) for device in ("cpu", "cuda"))
     found = encoder.encode(TEXTS, dtype="bfloat16")
-    assert 0 < abs(found - expected.encode(TEXTS)).max() < 0.03
+    assert 0 < abs(found - expected.encode(TEXTS)).max() < 0.03  # eight bits of precision
     states, theirs = (x.encode(TEXTS, output_value="token_embeddings") for x in (encoder, expected))
     assert all((a.cpu() - b).abs().max() < 1e-5 for a, b in zip(states, theirs, strict=True))
 
@@ -82,6 +83,7 @@ def test_losses_and_scores_of_training(objective, files, tmp_path, monkeypatch):
         main([*given, "--device", device, "--out", str(tmp_path / device), "--overwrite"])
         losses.append(toys.losses(tmp_path / device))
     assert losses[0]
+    # AdamW's first steps go by the sign of a gradient: where that is rounding, the weights part
     assert losses[0] == pytest.approx(losses[1], rel=1e-4, abs=1e-6)
 
 

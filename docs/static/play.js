@@ -1,4 +1,5 @@
-// The controls of what there is to play with, on its own page and in the lessons. All formulas are in numbers.js, all data in play_data.js.
+// The controls of the interactive pieces, on their own page and in the lessons. All formulas are in numbers.js, all data
+// in play_data.js.
 
 const by = (id) => document.getElementById(id);
 const on = (id, event, act) => by(id).addEventListener(event, act);
@@ -198,15 +199,23 @@ function setUpCircle() {
   const start = () => {
     const idle = running <= 0;
     running = idle ? 150 : 0;
-    if (matchMedia("(prefers-reduced-motion: reduce)").matches) walk(2 * running), (running = 0);
-    else if (idle) requestAnimationFrame(run);
+    if (matchMedia("(prefers-reduced-motion: reduce)").matches) {
+      walk(2 * running);
+      running = 0;
+    } else if (idle) {
+      requestAnimationFrame(run);
+    }
   };
 
   on("ci-tau", "input", show);
   on("ci-run", "click", start);
   on("ci-10", "click", () => walk(10));
   on("ci-200", "click", () => walk(200));
-  on("ci-start", "click", () => ((running = 0), (state = circleStart(PLAY.points)), show()));
+  on("ci-start", "click", () => {
+    running = 0;
+    state = circleStart(PLAY.points);
+    show();
+  });
   show();
 }
 

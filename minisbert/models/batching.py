@@ -20,7 +20,7 @@ CHARACTERS = 2**18  # to tokenize at once
 ID_BYTES = array("i").itemsize  # bytes per token id
 LONG = 512  # a longer text alone in a batch has no pads: decoders would build a mask of T x T numbers for them
 SHORT = 200  # of rows up to this length compiled packages may compute attention in another way: they share no batch
-PADS = 32  # that cost no more time than a batch of their own
+PADS = 32  # cost about as much time as a forward pass more
 ROW = 60  # tokens of a row that short texts share, on average: docs/speed.md has the rates of other lengths
 
 
@@ -108,9 +108,9 @@ def packed_batches(keys: Sequence[bytes], batch_tokens: int) -> Iterator[Batch]:
     batch: list[list[int]] = []
     width = 0
     for number, (tokens, row) in enumerate(sorted(rows, key=lambda pair: -pair[0])):
-        # shorter rows are padded to the first one's length: by an eighth at most, or by a few pads in all
-        much = 8 * tokens < 7 * width and (width - tokens) * (len(rows) - number) > PADS
-        other = much or rounded(tokens) <= SHORT < width
+        # rows are padded to the first one's length: by an eighth at most, unless all that are left need few pads
+        wasteful = 8 * tokens < 7 * width and (width - tokens) * (len(rows) - number) > PADS
+        other = wasteful or rounded(tokens) <= SHORT < width
         if batch and (other or width * (len(batch) + 1) > batch_tokens):
             yield make_batch(keys, lengths, batch, width)
             batch = []
