@@ -5,8 +5,8 @@ model.scores(["A cat sits."], ["A kitten is sitting."])  # (1,) on the scale of 
 """
 
 import copy
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -28,6 +28,7 @@ from minisbert.models.pair_scorer import SEVERAL, PairScorer, check_pairs
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.devices import choose_device
 from minisbert.system.files import write_json
+from minisbert.system.torch_internals import fastest_linear
 
 TASKS = ("regression", "binary", "logit", *SEVERAL)
 # the heads by their names in ``head.json``; the siamese head is a ``ConcatHead`` with other features
@@ -92,8 +93,10 @@ class PairModel(PairScorer, nn.Module):
             return outputs
         return outputs.squeeze(-1)
 
-    def computing(self) -> AbstractContextManager:
-        return evaluating(self)
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        with evaluating(self), fastest_linear():
+            yield
 
     @property
     def device(self) -> torch.device:

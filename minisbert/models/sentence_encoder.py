@@ -27,6 +27,7 @@ from minisbert.models.pooling import Dense, Pooling, load_dense, load_pooling, s
 from minisbert.models.text_encoder import TextEncoder
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.devices import choose_dtype
+from minisbert.system.torch_internals import fastest_linear
 
 
 class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
@@ -117,7 +118,8 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
     def computing(self, dtype: str | None) -> Iterator[None]:
         """Eval mode without gradients, and matrix products in ``dtype``."""
         dtype, _ = choose_dtype(dtype or "float32", self.device)
-        with evaluating(self), torch.autocast(self.device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
+        autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=dtype == torch.bfloat16)
+        with evaluating(self), fastest_linear(), autocast:
             yield
 
     def vectors(self, batch: Batch, skip: int = 0) -> Tensor:
