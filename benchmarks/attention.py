@@ -2,10 +2,11 @@
 
     python -m benchmarks.attention                 int8: about three minutes, most of it compiling
     python -m benchmarks.attention --dtype bfloat16
+    python -m benchmarks.attention --pairs         of a cross-encoder
 
 Two packages of the same model are compiled, one that always takes ``written_out`` of ``compiled/attention.py`` and one
-that always takes ``fused``; batches of both take turns. Each row is one text, so a batch has R texts of T tokens. The
-bound, ``SHORT`` of ``models/batching.py``, comes from such tables.
+that always takes ``fused``; batches of both take turns. Each row is one text or joined pair, so a batch has R of T
+tokens. The bound, ``SHORT`` of ``models/batching.py``, comes from such tables.
 """
 
 import argparse
@@ -21,8 +22,12 @@ import torch
 from benchmarks import machine
 from minisbert.compiled import attention
 from minisbert.compiled.graphs import compile_model
-from minisbert.compiled.runtime import CompiledEncoder
+from minisbert.compiled.runtime import CompiledEncoder, CompiledPairModel
+from minisbert.core.heads import JointHead
 from minisbert.folder.find import find_model
+from minisbert.folder.model_folder import ModelFolder
+from minisbert.models.pair_model import PairModel
+from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import run_command, say
 from minisbert.system.devices import keep_freed_memory
 
@@ -31,18 +36,30 @@ ALWAYS, NEVER = 10**9, 0  # the longest row of the two packages
 ROWS = ((1, 12), (1, 40), (1, 60), (4, 60), (34, 60), (20, 100), (12, 160), (10, 200), (8, 256), (4, 512))  # R, T
 
 
-def compiled(dtype: str, longest: int, folder: Path) -> Callable:
+def model_folder(pairs: bool, folder: Path) -> Path:
+    """The encoder's, or that of a new cross-encoder with its weights."""
+    if not pairs:
+        return find_model(MODEL)
+    encoder = SentenceEncoder.load(MODEL, device="cpu")
+    PairModel(encoder, JointHead(encoder.width)).save(folder / "pairs")
+    return folder / "pairs"
+
+
+def compiled(model: Path, dtype: str, longest: int, folder: Path) -> Callable:
     """The package's function of a batch."""
     path = folder / f"{longest}.pt2"
     say(f"compiling {path.name}")
     with mock.patch.object(attention, "SHORT", longest):
-        compile_model(find_model(MODEL), dtype, None, path)
-    return CompiledEncoder.load(MODEL, path).run
+        compile_model(model, dtype, None, path)
+    kind = CompiledPairModel if ModelFolder(model).holds_pair_model else CompiledEncoder
+    return kind.load(model, path).run
 
 
-def batch(rows: int, tokens: int) -> tuple[torch.Tensor, ...]:
-    """``Batch.inputs`` of R texts of T tokens."""
+def batch(rows: int, tokens: int, pairs: bool) -> tuple[torch.Tensor, ...]:
+    """``Batch.inputs`` of R texts of T tokens; or ids, mask and token types of R pairs."""
     ids = torch.randint(1000, 30_000, (rows, tokens), generator=torch.Generator().manual_seed(0))
+    if pairs:
+        return ids, torch.ones_like(ids), torch.zeros_like(ids)
     positions = torch.arange(tokens).repeat(rows, 1)
     texts = torch.arange(rows)[:, None].expand(rows, tokens).contiguous()
     return ids, positions, texts, torch.arange(rows * tokens).view(rows, tokens)
@@ -64,14 +81,16 @@ def main(arguments: list[str] | None = None) -> None:
     layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="benchmarks.attention", description=__doc__, formatter_class=layout)
     parser.add_argument("--dtype", choices=("bfloat16", "int8"), default="int8", help="of the packages (default: int8)")
+    parser.add_argument("--pairs", action="store_true", help="a cross-encoder's")
     options = parser.parse_args(arguments)
     keep_freed_memory()
     print(machine.lines(machine.measure()))
     with tempfile.TemporaryDirectory() as folder:
-        sides = [compiled(options.dtype, longest, Path(folder)) for longest in (ALWAYS, NEVER)]
+        model = model_folder(options.pairs, Path(folder))
+        sides = [compiled(model, options.dtype, longest, Path(folder)) for longest in (ALWAYS, NEVER)]
         print("| rows | tokens | written out, ms | fused, ms | ratio |\n|---|---|---|---|---|")
         for rows, tokens in ROWS:
-            written, fused = milliseconds(sides, batch(rows, tokens), 40 if rows * tokens < 500 else 12)
+            written, fused = milliseconds(sides, batch(rows, tokens, options.pairs), 40 if rows * tokens < 500 else 12)
             print(f"| {rows} | {tokens} | {written:.2f} | {fused:.2f} | {fused / written:.2f} |", flush=True)
 
 

@@ -13,6 +13,7 @@ from minisbert.compiled.attention import attend_by_length
 from minisbert.compiled.int8 import package_dtype, quantize, stored
 from minisbert.compiled.package import compile_package, identity
 from minisbert.core import InputError
+from minisbert.core.bert import Bert
 from minisbert.folder.model_folder import ModelFolder
 from minisbert.models.batching import ID_BYTES, packed_batches, same_text
 from minisbert.models.guards import evaluating
@@ -62,6 +63,14 @@ def compile_model(folder: Path, dtype: str, pooling: str | None, path: Path) -> 
         compile_encoder(SentenceEncoder.load(folder, pooling=pooling, device="cpu"), folder, dtype, path)
 
 
+def prepare(bert: Bert, dtype: str) -> None:
+    """Replace in place the parts of an encoder that a package of this dtype computes in another way."""
+    if dtype != "float32" and bfloat16_hardware(torch.device("cpu"))[0]:
+        attend_by_length(bert)
+    if dtype == "int8":
+        quantize(bert)
+
+
 def compile_encoder(encoder: SentenceEncoder, folder: Path, dtype: str, path: Path) -> None:
     """Compile an encoder that was loaded from ``folder``."""
     if "pooler" in encoder.pooling.names and not encoder.settings.include_prompt:
@@ -70,10 +79,7 @@ def compile_encoder(encoder: SentenceEncoder, folder: Path, dtype: str, path: Pa
     about |= {"model": folder.name, "width": encoder.width, "hidden_size": encoder.hidden_size}
     batch = next(packed_batches([bytes(ID_BYTES * length) for length in EXAMPLE], sum(EXAMPLE)))
     rows = [x.repeat(2, 1) for x in (batch.ids, batch.positions, batch.text_index)]  # (2, T) each
-    if dtype != "float32" and bfloat16_hardware(torch.device("cpu"))[0]:
-        attend_by_length(encoder.bert)
-    if dtype == "int8":
-        quantize(encoder.bert)
+    prepare(encoder.bert, dtype)
     graph = VectorGraph(encoder, dtype)
     with evaluating(graph):
         compile_package(graph, [*rows, batch.places], path, about)
@@ -86,8 +92,7 @@ def compile_pair_model(model: PairModel, folder: Path, dtype: str, path: Path) -
     about = identity(ModelFolder(folder), dtype)
     about |= {"model": folder.name, "task": model.task, "labels": model.labels, "types": model.types}
     ids = torch.ones(3, 5, dtype=torch.long)
-    if dtype == "int8":
-        quantize(model.encoder.bert)
+    prepare(model.encoder.bert, dtype)
     graph = ScoreGraph(model, dtype)
     with evaluating(graph):
         compile_package(graph, [ids, ids.clone(), 0 * ids], path, about)
