@@ -2,7 +2,7 @@
 # # Lesson 22: from nothing
 #
 # Steps through `minisbert/training/from_nothing.py`, `minisbert/training/masking.py`,
-# `minisbert/training/losses.py`, `minisbert/models/masked_head.py`. About 80 minutes. You
+# `minisbert/training/losses.py`, `minisbert/models/masked_language_model.py`. About 80 minutes. You
 # will make an encoder that has never read a word, let it read, and find out what reading
 # is good for.
 

@@ -32,27 +32,11 @@ def about(path: Path) -> str:
 
 
 def overview() -> None:
-    """The names of all commands, or the version."""
-    if sys.argv[1:] == ["--version"]:
-        print(f"minisbert {minisbert.__version__}", flush=True)
-        print_machine()
-        return
+    """The names of all commands."""
     print("usage: minisbert COMMAND ...\n")
     for name, path in files().items():
         print(f"  {name:<16}{about(path)}")
-    print("\nminisbert COMMAND --help shows a command's options; minisbert --version the version.")
-
-
-def print_machine() -> None:
-    """What a report of slow encoding should say about this machine."""
-    import torch
-
-    from minisbert.system.torch_internals import GAIN, ONEDNN, onednn_gain
-
-    library = "oneDNN" if onednn_gain() >= GAIN else "torch's BLAS"
-    measured = f", oneDNN is {onednn_gain():.2f} times as fast as torch's BLAS" if ONEDNN else ""
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}")
-    print(f"linear layers in float32 without gradients: {library}{measured}")
+    print("\nminisbert COMMAND --help shows a command's options; minisbert --version versions.")
 
 
 def complete() -> None:
@@ -76,9 +60,11 @@ def main() -> None:
     if sys.argv[1:2] == ["help"]:  # help train: train --help
         sys.argv[1:] = [*sys.argv[2:3], "--help"]
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
-    if name in ("-h", "--help", "--version"):
+    if name in ("-h", "--help"):
         run_command(overview)
         return
+    if name == "--version":
+        name = "version"
     name = name.replace("_", "-")
     if name not in files():
         near = get_close_matches(name, files(), n=1)

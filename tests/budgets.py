@@ -12,23 +12,23 @@ TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "minisbert"
 BUDGETS = {
     "core": 1505,
-    "system": 1329,
+    "system": 1380,
     "search": 771,
     "architectures": 982,
     "folder": 1368,
-    "models": 3040,
-    "compiled": 680,
+    "models": 3024,
+    "compiled": 685,
     "data": 1559,
     "evaluation": 1108,
-    "training": 3021,
-    "corpus": 811,
-    "diagnosis": 2316,
+    "training": 3019,
+    "corpus": 804,
+    "diagnosis": 2278,
     "serving": 538,
     "integrations": 308,
-    "commands": 2358,
+    "commands": 2397,
 }
-PACKAGE_LINES = 21_694  # goal: 15,000
-TEST_LINES = 31_886  # goal: 26,000
+PACKAGE_LINES = 21_726  # goal: 15,000
+TEST_LINES = 31_966  # goal: 26,000
 RAISES = 377  # of InputError and ValueError, in the whole package
 FILE_LINES, FUNCTION_LINES = 250, 60
 DENSITY = {  # per 1,000 lines outside core/ that are not blank; goals: 15, 12, 75

@@ -44,8 +44,9 @@ UNKNOWN |= {"core": "minisbert has no command 'core'", "../train": "has no comma
 
 
 def test_the_version_and_unknown_names(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["minisbert", "--version"])
-    main()
+    for name in ("version", "--version"):
+        monkeypatch.setattr(sys, "argv", ["minisbert", name])
+        main()
     shown = capsys.readouterr()
     assert re.fullmatch(rf"minisbert {re.escape(__version__)}\ntorch .*\nlinear layers in float32 .*\n", shown.out)
     assert shown.err == ""

@@ -23,8 +23,7 @@ import torch
 from minisbert.commands.corpus_options import TEXT_FILES
 from minisbert.commands.model_options import add_model_options, add_prompt_option, check_written, load_encoder
 from minisbert.core import InputError
-from minisbert.corpus.hashes import made_from, texts_hash
-from minisbert.corpus.index import MARK
+from minisbert.corpus.index import MARK, made_from, texts_hash
 from minisbert.corpus.manifest import merge_shards
 from minisbert.corpus.shards import encode_shards
 from minisbert.data.rows import text_lines

@@ -9,15 +9,14 @@ The exit code is 1 if there is a problem, which training refuses or learns nothi
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from minisbert.data.sources import score_scale
-from minisbert.diagnosis.inspect.findings import NOTE, PROBLEM, WARNING
-from minisbert.diagnosis.inspect.inspected_file import InspectedFile
+from minisbert.diagnosis.inspect.inspected_file import NOTE, PROBLEM, WARNING, InspectedFile
 from minisbert.diagnosis.inspect.inspection import compare_files, inspect, training_command
-from minisbert.diagnosis.inspect.plot import draw_inspection
-from minisbert.evaluation.plots import require, save
+from minisbert.evaluation.plots import draw_histogram, new_figure, require, save, shorten
 from minisbert.loading import load_tokenizer
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.arguments import command_parser
@@ -110,6 +109,22 @@ def print_all(
     print(f"{'Train' if usable else 'Once the problems are solved, train'} with:\n  {train}")
     if reranker:
         print(f"Or a cross-encoder, which reads both texts at once, to rerank or score pairs:\n  {reranker}")
+
+
+def draw_inspection(files: Sequence[InspectedFile]) -> Any:
+    """A ``Figure``: for each file its lengths in tokens, with the limit, and in characters."""
+    figure = new_figure((9, 3.2 * len(files)))
+    panels = figure.subplots(len(files), 2, squeeze=False)
+    for (left, right), found in zip(panels, files, strict=True):
+        left.set_title(shorten(str(found.path), 60), fontsize=9, loc="left", parse_math=False)
+        if not found.lengths or not found.lengths.tokens:
+            right.set_axis_off()
+            continue
+        draw_histogram(left, found.lengths.tokens, found.lengths.limit)
+        draw_histogram(right, found.lengths.characters, unit="characters")
+        for axes in (left, right):
+            axes.legend(fontsize=8)  # framed: it lies on the bars
+    return figure
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.lib.format import open_memmap
 
 from minisbert.core import InputError, read_json, reading
-from minisbert.corpus.hashes import differences, made_from, texts_hash
+from minisbert.corpus.index import differences, made_from, texts_hash
 from minisbert.loading import Encoder
 from minisbert.search.vector_files import write_header
 from minisbert.search.vectors import Stacked

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from minisbert.core import InputError
-from minisbert.corpus.hashes import differences, made_from, text_line, texts_hash
+from minisbert.corpus.index import differences, made_from, text_line, texts_hash
 from minisbert.corpus.manifest import Manifest, read_manifest
 from minisbert.data.texts import every_text
 from minisbert.loading import Encoder

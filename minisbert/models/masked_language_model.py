@@ -10,13 +10,109 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from minisbert.architectures.relatives import FAMILIES
 from minisbert.core import InputError, one_line
+from minisbert.core.bert import Bert, LayerNorm, gelu
+from minisbert.core.weights import fill
 from minisbert.folder.model_folder import ModelFolder
+from minisbert.folder.settings import CONFIG, WEIGHTS, unsupported
+from minisbert.folder.weights import (
+    Unfilled,
+    named_tensors,
+    read_weights,
+    stored_config,
+    weight_files,
+    write_safetensors,
+)
 from minisbert.models.guards import check_count, evaluating
-from minisbert.models.masked_head import MaskedHead, load_head, save_masked
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.files import write_json
+
+# by family: the class of transformers with the head, and the head's parameters in its files
+CLASSES = {"bert": "BertForMaskedLM", "distilbert": "DistilBertForMaskedLM"}
+NAMES = {
+    "bert": {
+        "dense.weight": "cls.predictions.transform.dense.weight",
+        "dense.bias": "cls.predictions.transform.dense.bias",
+        "norm.weight": "cls.predictions.transform.LayerNorm.weight",
+        "norm.bias": "cls.predictions.transform.LayerNorm.bias",
+        "words": "cls.predictions.decoder.weight",
+        "bias": "cls.predictions.bias",
+    },
+    "distilbert": {
+        "dense.weight": "vocab_transform.weight",
+        "dense.bias": "vocab_transform.bias",
+        "norm.weight": "vocab_layer_norm.weight",
+        "norm.bias": "vocab_layer_norm.bias",
+        "words": "vocab_projector.weight",
+        "bias": "vocab_projector.bias",
+    },
+}
+# transformers prefers it to "cls.predictions.bias" if a file has both
+DECODER_BIAS = "cls.predictions.decoder.bias"
+
+
+class MaskedHead(nn.Module):
+    """A dense layer, GELU and LayerNorm, then the product with every word: (..., D) -> (..., V).
+
+    ``words`` (V, D) is the table of word embeddings again (it is tied), unless the file has another.
+    """
+
+    def __init__(self, width: int, words: int, eps: float):
+        super().__init__()
+        self.dense = nn.Linear(width, width)
+        self.norm = LayerNorm(width, eps)
+        self.words = nn.Parameter(torch.empty(words, width))
+        self.bias = nn.Parameter(torch.zeros(words))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.norm(gelu(self.dense(hidden))) @ self.words.T + self.bias
+
+
+def load_head(folder: ModelFolder, bert: Bert) -> MaskedHead:
+    """The masked-language head in an encoder's folder. Raises ``InputError`` by file and key if it has none."""
+    config = bert.config
+    if config.model_type not in CLASSES:
+        reason = f"a masked-language head is read of a {' or a '.join(CLASSES.values())}"
+        raise unsupported(folder.path / CONFIG, "model_type", config.model_type, reason)
+    names, canonical = NAMES[config.model_type], FAMILIES[config.model_type].canonical
+    tensors: dict[str, Tensor] = {}
+    for path in weight_files(folder):
+        tensors |= {canonical(name): tensor for name, tensor in read_weights(path).items()}
+    words = bert.embeddings.word.weight
+    tied = folder.json(CONFIG).get("tie_word_embeddings", True)
+    if tied:
+        tensors.setdefault(names["words"], words)
+    if DECODER_BIAS in tensors:
+        tensors[names["bias"]] = tensors[DECODER_BIAS]
+    for name in names.values():
+        if name not in tensors:
+            kind = CLASSES[config.model_type]
+            raise InputError(f"{path} has no {name}: the masked-language head of a {kind} is needed")
+    with torch.device("meta"), Unfilled():
+        head = MaskedHead(config.hidden_size, config.vocab_size, config.layer_norm_eps)
+    fill(head, {name: tensors[name] for name in names.values()}, path, names)
+    if tied and torch.equal(head.words, words):
+        head.words = words  # one parameter, as it is trained
+    return head
+
+
+def save_masked(bert: Bert, head: MaskedHead, folder: Path) -> None:
+    """Write ``config.json`` and ``model.safetensors`` of encoder and head, as transformers has them, float32."""
+    family, names = FAMILIES[bert.config.model_type], NAMES[bert.config.model_type]
+    tied = head.words is bert.embeddings.word.weight
+    about = {"architectures": [CLASSES[family.model_type]], "tie_word_embeddings": tied}
+    write_json(folder / CONFIG, stored_config(bert.config) | about)
+    tensors = {family.prefix + name: tensor for name, tensor in named_tensors(bert).items()}
+    tensors |= {names[ours]: parameter.float() for ours, parameter in head.named_parameters()}
+    if tied:
+        del tensors[names["words"]]
+    elif family.model_type == "bert":
+        tensors[DECODER_BIAS] = head.bias.float()
+    write_safetensors(tensors, folder / WEIGHTS)
+
 
 MASK = "[MASK]"
 

@@ -24,7 +24,7 @@ from minisbert.folder.settings import CONFIG, MODULES_FILE, SENTENCE, TEXT_FILES
 from minisbert.folder.text_settings import MASKED_MODULE
 from minisbert.folder.weights import load_transformer
 from minisbert.models.guards import check_count
-from minisbert.models.masked_head import MaskedHead, load_head, save_masked
+from minisbert.models.masked_language_model import MaskedHead, load_head, save_masked
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.similarity import as_rows
 from minisbert.models.text_encoder import as_progress

@@ -1,4 +1,4 @@
-"""How commands talk to the user: one-line errors and exit codes.
+"""How commands talk to the user: one-line errors, exit codes, and Ctrl-C that waits for a step to end.
 
 Exit codes: 0 success, 2 bad input (one line on stderr, no traceback), 130 interrupted by Ctrl-C.
 """
@@ -6,20 +6,20 @@ Exit codes: 0 success, 2 bad input (one line on stderr, no traceback), 130 inter
 import math
 import os
 import re
+import signal
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from threading import Lock
 from typing import Any, TextIO
 
 from minisbert.core import InputError
-from minisbert.system.interrupts import Interrupts
 
 ERROR_LINES, ERROR_CHARACTERS = 20, 4000  # of an error message, at most
-REDIRECTING = Lock()
+REDIRECTING = threading.Lock()
 
 
 def run_command(main: Callable[[], None]) -> None:
@@ -161,3 +161,47 @@ def say(text: str, end: str = "\n") -> None:
         print(text, end=end, file=sys.stderr, flush=True)
     except OSError:  # a full disk or a closed pipe must not end hours of work
         discard(sys.stderr)
+
+
+class Interrupts:
+    """Ctrl-C and SIGTERM as ``KeyboardInterrupt``, deferred to the end of a ``defer`` block.
+
+    >>> with Interrupts() as interrupts:
+    ...     with interrupts.defer():
+    ...         ...  # a step: an interrupt is raised at its end; a second one ends the process immediately
+    """
+
+    def __init__(self) -> None:
+        self.deferring = self.waiting = False
+        self.replaced: dict[int, Any] = {}
+
+    def __enter__(self) -> "Interrupts":
+        if threading.current_thread() is threading.main_thread():  # only it can set signal handlers
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if signal.getsignal(number) not in (signal.SIG_IGN, None):  # a shell's background job ignores Ctrl-C
+                    self.replaced[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self.replaced.items():
+            signal.signal(number, handler)
+
+    def _handle(self, *_: object) -> None:
+        if not self.deferring:
+            raise KeyboardInterrupt
+        if self.waiting:
+            raise SystemExit(130)  # a second signal does not wait, not even for a save
+        self.waiting = True
+
+    @contextmanager
+    def defer(self) -> Iterator[None]:
+        """Raise an interrupt that arrives inside this block at its end, or at the end of the outermost such block."""
+        outer, self.deferring = self.deferring, True
+        try:
+            yield
+        finally:
+            self.deferring = outer
+            waiting = self.waiting and not outer
+            self.waiting = self.waiting and outer
+        if waiting:
+            raise KeyboardInterrupt

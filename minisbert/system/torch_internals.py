@@ -61,20 +61,23 @@ def suits(x: Tensor, weight: Tensor) -> bool:
 def onednn_gain() -> float:
     """How many times as fast as torch's own linear layer oneDNN's is on this CPU: a measurement of some 40 ms.
 
-    On AMD's Zen 5 it is 2.3, since MKL uses no AVX-512 there; on Intel's CPUs about 1. 0 without oneDNN.
+    On AMD's Zen 5 it is about 2, since MKL uses no AVX-512 there; on Intel's CPUs about 1. 0 without oneDNN.
     """
     if not ONEDNN:
         return 0.0
+    own, other = float("inf"), float("inf")
+    for _ in range(6):  # the first one compiles kernels
+        own = min(own, layer_seconds(nullcontext()))
+        other = min(other, layer_seconds(OneDNNLinear()))
+    return own / other
+
+
+def layer_seconds(context: AbstractContextManager) -> float:
     x, weight = torch.ones(512, 384), torch.ones(1536, 384)
-    best = {nullcontext: float("inf"), OneDNNLinear: float("inf")}
-    with torch.inference_mode(), torch.autocast("cpu", enabled=False):
-        for _ in range(6):  # the first of each compiles a kernel
-            for context in best:
-                with context():
-                    started = time.perf_counter()
-                    nn.functional.linear(x, weight)
-                    best[context] = min(best[context], time.perf_counter() - started)
-    return best[nullcontext] / best[OneDNNLinear]
+    with torch.inference_mode(), torch.autocast("cpu", enabled=False), context:
+        started = time.perf_counter()
+        nn.functional.linear(x, weight)
+        return time.perf_counter() - started
 
 
 def fastest_linear() -> AbstractContextManager:

@@ -14,8 +14,7 @@ from torch import nn
 from minisbert.core import InputError
 from minisbert.core.bert import Bert
 from minisbert.core.weights import BertConfig
-from minisbert.models.masked_head import MaskedHead
-from minisbert.models.masked_language_model import MaskedLanguageModel
+from minisbert.models.masked_language_model import MaskedHead, MaskedLanguageModel
 from minisbert.models.pooling import Pooling
 from minisbert.models.tokenizer import Tokenizer
 

@@ -17,10 +17,9 @@ from torch.optim import Optimizer
 
 from minisbert.core import InputError
 from minisbert.core.loop import Diverged, Step
-from minisbert.system.console import say
+from minisbert.system.console import Interrupts, say
 from minisbert.system.devices import random_state, set_random_state
 from minisbert.system.files import naming
-from minisbert.system.interrupts import Interrupts
 from minisbert.system.progress import LiveLine, duration
 from minisbert.training.distributed import ProcessGroup
 from minisbert.training.objectives.base import Objective

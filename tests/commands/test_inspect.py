@@ -11,13 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from minisbert.commands.inspect_ import main
+from minisbert.commands.inspect_ import draw_inspection, main
 from minisbert.core import InputError
 from minisbert.data import datasets
-from minisbert.diagnosis.inspect.findings import FAULTS, NOTE, PROBLEM, WARNING
+from minisbert.diagnosis.inspect.inspected_file import FAULTS, NOTE, PROBLEM, WARNING, normalised, text_hash
 from minisbert.diagnosis.inspect.inspection import compare_files, inspect, repeats, training_command
-from minisbert.diagnosis.inspect.plot import draw_inspection
-from minisbert.diagnosis.inspect.text_checks import normalised, text_hash
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.training.command_line import parse
 from minisbert.training.settings import sources_of

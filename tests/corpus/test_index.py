@@ -15,8 +15,7 @@ from safetensors.torch import save_file
 
 from minisbert.commands import encode, mine, pairs, search
 from minisbert.core import InputError
-from minisbert.corpus.hashes import differences, model_hash, texts_hash
-from minisbert.corpus.index import indexed_vectors
+from minisbert.corpus.index import differences, indexed_vectors, model_hash, texts_hash
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.search.dense import top_k

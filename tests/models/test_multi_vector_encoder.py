@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from minisbert.commands import certify, distill_static, encode, evaluate, search
 from minisbert.core import InputError
-from minisbert.corpus.hashes import model_hash
+from minisbert.corpus.index import model_hash
 from minisbert.loading import open_kind
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.sentence_encoder import SentenceEncoder

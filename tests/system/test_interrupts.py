@@ -5,7 +5,7 @@ from threading import Thread
 
 import pytest
 
-from minisbert.system.interrupts import Interrupts
+from minisbert.system.console import Interrupts
 
 numbers = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 

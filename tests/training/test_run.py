@@ -18,8 +18,7 @@ import torch
 
 from minisbert.core import InputError
 from minisbert.core import losses as formulas
-from minisbert.system.console import run_command
-from minisbert.system.interrupts import Interrupts
+from minisbert.system.console import Interrupts, run_command
 from minisbert.system.progress import LiveLine
 from minisbert.training import train as training
 from minisbert.training.distributed import ProcessGroup

@@ -1,21 +1,142 @@
-"""What is kept of the rows of a file that is inspected: hashes, labels and lines, not texts.
+"""What is kept of a file that is inspected: what may be wrong with it, and hashes, labels and lengths, not texts.
 
 A row of two texts takes less than 200 bytes at the peak, however long they are, so a file may be larger than memory.
 """
 
+import hashlib
+import re
+import unicodedata
 from array import array
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from minisbert.core import one_line
 from minisbert.data.formats import LABELLED, MULTILABEL, NLI, PAIRS, SCORED, Format, Row
-from minisbert.diagnosis.inspect.findings import Findings
-from minisbert.diagnosis.inspect.text_checks import TokenLengths, normalised, text_hash
 from minisbert.models.tokenizer import Tokenizer
 
+PROBLEM, WARNING, NOTE = "problem", "warning", "note"  # cannot be trained on, may spoil the result, harmless
+MOST_EXAMPLES = 3  # of a fault
+
+FAULTS = {
+    # ---- one file
+    "unreadable": (PROBLEM, "the file cannot be read to its end", "mend it as the message says"),
+    "refused": (PROBLEM, "rows that training refuses", "correct or delete them"),
+    "skipped": (WARNING, "rows with an empty text or without a gold label", "fill or drop them; training skips them"),
+    "unread-columns": (NOTE, "columns that training does not read", "choose others with --columns, if they matter"),
+    "off-scale": (PROBLEM, "scores off the scale", "correct them, or pass --scale"),
+    "other-scale": (WARNING, "the scores are not on the default scale of 0 to 5", "train with --scale, as below"),
+    "constant-label": (PROBLEM, "all rows have the same label", "add rows with others, or train on the pairs with mnr"),
+    "duplicates": (WARNING, "rows that repeat an earlier one", "drop them: as in-batch negatives they are wrong"),
+    "too-long": (WARNING, "texts longer than the model's limit", "split them, or raise --max-length if possible"),
+    "too-few": (PROBLEM, "too few rows to hold some out as dev and test", "add rows, or give files for dev and test"),
+    # ---- several files
+    "other-form": (PROBLEM, "a format that does not fit the first file", "write it in the format named here"),
+    "scale-differs": (PROBLEM, "scores on a different scale from the first file's", "convert them to the same scale"),
+    "overlap": (WARNING, "rows that are also in another file", "drop them from train, or the score is too high"),
+}
+NO_LETTER = re.compile(r"[\W_]+")  # nor a digit
+BATCH = 2**18  # characters that are tokenized at once
+FEW_TEXTS = 0.01  # share of the texts; below it, long texts are a note
 MOST_COUNTS = 12  # distinct labels that are counted one by one; more become a histogram
+
+
+@dataclass
+class Finding:
+    """The number of times that a fault occurs, and the first places."""
+
+    name: str
+    level: str
+    what: str
+    remedy: str
+    count: int = 0
+    places: list[str] = field(default_factory=list)
+
+
+class Findings(dict[str, Finding]):
+    """The faults of one file by name."""
+
+    def add(self, name: str, line: int | str = "", text: object = None, *, level: str = "", count: int = 1) -> None:
+        """Count a fault; ``line`` is a line number or a place in words, ``text`` is quoted, ``level`` overrides."""
+        given, what, remedy = FAULTS[name]
+        finding = self.setdefault(name, Finding(name, level or given, what, remedy))
+        finding.count += count
+        if not line or len(finding.places) == MOST_EXAMPLES:
+            return
+        place = f"line {line}" if isinstance(line, int) else line
+        if text is not None:
+            place += f": {one_line(text, 60)}"
+        finding.places.append(place)
+
+    @property
+    def usable(self) -> bool:
+        return all(finding.level != PROBLEM for finding in self.values())
+
+
+def text_hash(*texts: str) -> int:
+    """64 bits that stand for texts. Among 100 million rows, two that differ share one with a chance of 0.03 %."""
+    content = "\x1f".join(texts).encode(errors="surrogatepass")
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
+
+
+def normalised(text: str) -> str:
+    """A text without case, white space and punctuation: ``normalised("It's  5!") = "its5"``."""
+    return NO_LETTER.sub("", unicodedata.normalize("NFKC", text).casefold())
+
+
+class TokenLengths:
+    """The lengths of texts in tokens, special tokens included."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        self.backend, self.limit = tokenizer.backend, tokenizer.limit
+        self.special = len(tokenizer.single_template) - 1
+        self.tokens, self.characters = array("I"), array("I")  # of each text
+        self.first_long = 0  # the line of the first text that is cut
+        self.waiting: list[tuple[int, str]] = []
+        self.size = 0  # characters that wait
+
+    def add(self, line: int, text: str) -> None:
+        self.waiting.append((line, text))
+        self.characters.append(len(text))
+        self.size += len(text) + 1
+        if self.size > BATCH:
+            self.flush()
+
+    def flush(self) -> None:
+        """Tokenize the texts that wait."""
+        texts = [text for _, text in self.waiting]
+        encoded = self.backend.encode_batch_fast(texts, add_special_tokens=False)
+        for (line, _), encoding in zip(self.waiting, encoded, strict=True):
+            self.tokens.append(len(encoding.ids) + self.special)
+            if self.tokens[-1] > self.limit:
+                self.first_long = self.first_long or line
+        self.waiting, self.size = [], 0
+
+    def judge(self, findings: Findings) -> None:
+        """Add what the counts say; call it after the last text."""
+        self.flush()
+        if self.cut:
+            level = NOTE if self.cut < FEW_TEXTS * len(self.tokens) else ""
+            findings.add("too-long", self.first_long, level=level, count=self.cut)
+
+    @property
+    def cut(self) -> int:
+        """How many texts are longer than the limit."""
+        return int((np.array(self.tokens) > self.limit).sum())
+
+    def summary(self) -> dict[str, float]:
+        median, most = np.percentile(np.array(self.tokens), (50, 95), method="higher")
+        return {
+            "median": float(median),
+            "p95": float(most),
+            "longest": max(self.tokens),
+            "limit": self.limit,
+            "cut": self.cut,
+            "cut_share": self.cut / len(self.tokens),
+        }
 
 
 class InspectedFile:

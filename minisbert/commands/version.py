@@ -1,0 +1,26 @@
+"""Versions of minisbert and torch, and how this machine multiplies: for a report of slow encoding.
+
+minisbert version
+minisbert --version
+"""
+
+import torch
+
+import minisbert
+from minisbert.system.arguments import command_parser
+from minisbert.system.console import run_command
+from minisbert.system.torch_internals import GAIN, onednn_gain
+
+
+def main(arguments: list[str] | None = None) -> None:
+    command_parser("version", __doc__).parse_args(arguments)
+    library = "torch's own"
+    if onednn_gain() >= GAIN:
+        library = "oneDNN's"
+    print(f"minisbert {minisbert.__version__}")
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}")
+    print(f"linear layers in float32: {library}; oneDNN's are {onednn_gain():.2f} times as fast as torch's own")
+
+
+if __name__ == "__main__":
+    run_command(main)
