@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from minisbert.compiled.attention import attend_by_length
-from minisbert.compiled.int8 import package_dtype, quantize, stored
-from minisbert.compiled.package import compile_package, identity
+from minisbert.compiled.int8 import package_dtype, quantize, replace_linear, stored
+from minisbert.compiled.package import by_blas, compile_package, identity
 from minisbert.core import InputError
 from minisbert.core.bert import Bert
 from minisbert.folder.model_folder import ModelFolder
@@ -23,6 +23,21 @@ from minisbert.system.console import run_command
 from minisbert.system.devices import bfloat16_hardware
 
 EXAMPLE = (3, 5, 4, 6, 7)  # lengths of texts in the example batch: its sizes differ from each other, 0 and 1
+
+
+class TransposedLinear(nn.Module):
+    """``nn.Linear`` for MKL: the weight as it multiplies few rows fastest, the bias added by the loop that follows."""
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        self.weight = nn.Parameter(linear.weight.detach().mT.contiguous())  # (D, C)
+        self.bias = linear.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x @ self.weight  # (..., D) -> (..., C)
+        if self.bias is not None:
+            x = x + self.bias
+        return x
 
 
 class VectorGraph(nn.Module):
@@ -69,6 +84,8 @@ def prepare(bert: Bert, dtype: str) -> None:
         attend_by_length(bert)
     if dtype == "int8":
         quantize(bert)
+    if by_blas(dtype):
+        replace_linear(bert, TransposedLinear)
 
 
 def compile_encoder(encoder: SentenceEncoder, folder: Path, dtype: str, path: Path) -> None:

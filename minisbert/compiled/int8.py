@@ -1,5 +1,7 @@
 """Linear layers in int8: a scale for each row of the weights, a step and an offset for each token as it comes."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -80,9 +82,14 @@ class QuantizedLinear(nn.Module):
         return y.unflatten(0, x.shape[:-1])  # (..., C)
 
 
-def quantize(bert: Bert) -> None:
+def replace_linear(bert: Bert, kind: Callable[[nn.Linear], nn.Module]) -> None:
     """Replace all linear layers of an encoder's layers in place, and nothing else."""
     for module in list(bert.layers.modules()):
         for name, child in module.named_children():
             if isinstance(child, nn.Linear):
-                setattr(module, name, QuantizedLinear(child))
+                setattr(module, name, kind(child))
+
+
+def quantize(bert: Bert) -> None:
+    """Replace the linear layers of an encoder's layers in place by ``QuantizedLinear``."""
+    replace_linear(bert, QuantizedLinear)

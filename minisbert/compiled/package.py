@@ -32,7 +32,7 @@ from minisbert.system.assets import file_hash, home
 from minisbert.system.console import check_usage
 from minisbert.system.devices import instruction_sets
 from minisbert.system.files import atomic_file
-from minisbert.system.torch_internals import package_runner
+from minisbert.system.torch_internals import onednn_gain, package_runner
 
 OLDEST = "2.9"  # the oldest torch known to compile our models; 2.6 fails, 2.7 and 2.8 are untested
 AGAIN = "compile the model again: minisbert compile"
@@ -108,6 +108,11 @@ def code_hash() -> str:
     return hashlib.sha256("".join(sources[path] for path in sorted(sources)).encode()).hexdigest()
 
 
+def by_blas(dtype: str) -> bool:
+    """Whether MKL is to multiply in a package, not oneDNN: in float32, on a CPU on which it is the faster one."""
+    return dtype == "float32" and torch.backends.mkl.is_available() and onednn_gain() < 1
+
+
 def compile_package(module: nn.Module, examples: Sequence[Tensor], path: Path, about: dict[str, Any]) -> None:
     """Compile ``module`` for inputs like ``examples`` with any sizes, and write it to ``path`` atomically.
 
@@ -121,6 +126,8 @@ def compile_package(module: nn.Module, examples: Sequence[Tensor], path: Path, a
         (lacking, f"compiling needs a C++ compiler, and none was found ({ADVICE}); loading a package needs none"),
     )
     about = about | {"torch": torch.__version__, "cpu": instruction_sets()}
+    # subtle: the compiler heeds this for the first package of a process only
+    settings = INDUCTOR | {"cpp.weight_prepack": not by_blas(about["dtype"])}
     auto = torch.export.Dim.AUTO
     with atomic_file(path) as partial, compiler_cache(partial.with_name("inductor")):  # removed with the partial file
         try:
@@ -128,7 +135,7 @@ def compile_package(module: nn.Module, examples: Sequence[Tensor], path: Path, a
             made = torch._inductor.aoti_compile_and_package(
                 exported,
                 package_path=str(partial.with_name("package.pt2")),
-                inductor_configs=INDUCTOR | {"aot_inductor.metadata": {"minisbert": json.dumps(about)}},
+                inductor_configs=settings | {"aot_inductor.metadata": {"minisbert": json.dumps(about)}},
             )
         except (RuntimeError, OSError) as error:
             lines = [line for line in str(error).splitlines() if "error" in line.lower()]

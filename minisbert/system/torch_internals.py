@@ -41,9 +41,8 @@ class OneDNNLinear(TorchFunctionMode):
     """Within it, a linear layer in float32 on the CPU without gradients is oneDNN's if it has enough rows."""
 
     def __torch_function__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
-        if function is nn.functional.linear and not options and suits(*arguments[:2]):
-            x, weight = arguments[:2]
-            bias = arguments[2] if len(arguments) > 2 else None
+        if function is nn.functional.linear and len(arguments) == 3 and suits(*arguments[:2]):
+            x, weight, bias = arguments
             return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
         return function(*arguments, **(options or {}))
 
@@ -76,7 +75,7 @@ def layer_seconds(context: AbstractContextManager) -> float:
     x, weight = torch.ones(512, 384), torch.ones(1536, 384)
     with torch.inference_mode(), torch.autocast("cpu", enabled=False), context:
         started = time.perf_counter()
-        nn.functional.linear(x, weight)
+        nn.functional.linear(x, weight, None)
         return time.perf_counter() - started
 
 
