@@ -16,7 +16,7 @@ BUDGETS = {
     "search": 771,
     "architectures": 982,
     "folder": 1368,
-    "models": 3026,
+    "models": 3024,
     "compiled": 716,
     "data": 1559,
     "evaluation": 1108,
@@ -27,7 +27,7 @@ BUDGETS = {
     "integrations": 308,
     "commands": 2397,
 }
-PACKAGE_LINES = 21_758  # goal: 15,000
+PACKAGE_LINES = 21_756  # goal: 15,000
 TEST_LINES = 32_020  # goal: 26,000
 RAISES = 377  # of InputError and ValueError, in the whole package
 FILE_LINES, FUNCTION_LINES = 250, 60
