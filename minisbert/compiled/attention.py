@@ -20,9 +20,9 @@ def written_out(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bias: T
     """
     rows, heads, tokens, width = query.shape
     q, k, v = (x.bfloat16().reshape(-1, tokens, width) for x in (query, key, value))  # (R H, T, K)
-    start = bias.expand(rows, heads, tokens, tokens).reshape(-1, tokens, tokens)  # (R H, T, T)
-    scores = torch.baddbmm(start, q, k.transpose(1, 2), alpha=width**-0.5)  # (R H, T, T)
-    probabilities = scores.float().softmax(dim=-1).bfloat16()
+    scores = torch.bmm(q, k.transpose(1, 2)).view(rows, heads, tokens, tokens)
+    scores = scores.float() * width**-0.5 + bias.float()  # not in the product: one loop with the softmax
+    probabilities = scores.softmax(dim=-1).bfloat16().view(-1, tokens, tokens)  # (R H, T, T)
     return torch.bmm(probabilities, v).view(rows, heads, tokens, width).to(query.dtype)
 
 
