@@ -245,7 +245,7 @@ with torch.inference_mode():
 compiled_tiny, eager_tiny = None, minisbert.SentenceEncoder.load(TINY)
 if "compiled" in ways:
     package = Path(folder.name) / "tiny.pt2"
-    compile_encoder(eager_tiny, TINY, "float32", package)
+    compile_encoder(minisbert.SentenceEncoder.load(TINY), TINY, "float32", package)
     compiled_tiny = minisbert.load(TINY, compiled=package)
     apart = largest_difference(
         compiled_tiny.encode(texts[:20]), eager_tiny.encode(texts[:20])

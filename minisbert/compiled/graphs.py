@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from minisbert.compiled.attention import attend_by_length
 from minisbert.compiled.int8 import package_dtype, quantize, replace_linear, stored
-from minisbert.compiled.package import by_blas, compile_package, identity
+from minisbert.compiled.package import compile_package, identity
 from minisbert.core import InputError
 from minisbert.core.bert import Bert
 from minisbert.folder.model_folder import ModelFolder
@@ -21,6 +21,7 @@ from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import run_command
 from minisbert.system.devices import bfloat16_hardware
+from minisbert.system.torch_internals import onednn_gain
 
 EXAMPLE = (3, 5, 4, 6, 7)  # lengths of texts in the example batch: its sizes differ from each other, 0 and 1
 
@@ -78,6 +79,11 @@ def compile_model(folder: Path, dtype: str, pooling: str | None, path: Path) -> 
         compile_encoder(SentenceEncoder.load(folder, pooling=pooling, device="cpu"), folder, dtype, path)
 
 
+def by_blas(dtype: str) -> bool:
+    """Whether MKL is to multiply in a package, not oneDNN: in float32, on a CPU on which it is the faster one."""
+    return dtype == "float32" and torch.backends.mkl.is_available() and onednn_gain() < 1
+
+
 def prepare(bert: Bert, dtype: str) -> None:
     """Replace in place the parts of an encoder that a package of this dtype computes in another way."""
     if dtype != "float32" and bfloat16_hardware(torch.device("cpu"))[0]:
@@ -99,7 +105,7 @@ def compile_encoder(encoder: SentenceEncoder, folder: Path, dtype: str, path: Pa
     prepare(encoder.bert, dtype)
     graph = VectorGraph(encoder, dtype)
     with evaluating(graph):
-        compile_package(graph, [*rows, batch.places], path, about)
+        compile_package(graph, [*rows, batch.places], path, about, prepack=not by_blas(dtype))
 
 
 def compile_pair_model(model: PairModel, folder: Path, dtype: str, path: Path) -> None:
@@ -112,7 +118,7 @@ def compile_pair_model(model: PairModel, folder: Path, dtype: str, path: Path) -
     prepare(model.encoder.bert, dtype)
     graph = ScoreGraph(model, dtype)
     with evaluating(graph):
-        compile_package(graph, [ids, ids.clone(), 0 * ids], path, about)
+        compile_package(graph, [ids, ids.clone(), 0 * ids], path, about, prepack=not by_blas(dtype))
 
 
 def main() -> None:

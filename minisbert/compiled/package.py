@@ -32,7 +32,7 @@ from minisbert.system.assets import file_hash, home
 from minisbert.system.console import check_usage
 from minisbert.system.devices import instruction_sets
 from minisbert.system.files import atomic_file
-from minisbert.system.torch_internals import onednn_gain, package_runner
+from minisbert.system.torch_internals import package_runner
 
 OLDEST = "2.9"  # the oldest torch known to compile our models; 2.6 fails, 2.7 and 2.8 are untested
 AGAIN = "compile the model again: minisbert compile"
@@ -108,17 +108,15 @@ def code_hash() -> str:
     return hashlib.sha256("".join(sources[path] for path in sorted(sources)).encode()).hexdigest()
 
 
-def by_blas(dtype: str) -> bool:
-    """Whether MKL is to multiply in a package, not oneDNN: in float32, on a CPU on which it is the faster one."""
-    return dtype == "float32" and torch.backends.mkl.is_available() and onednn_gain() < 1
-
-
-def compile_package(module: nn.Module, examples: Sequence[Tensor], path: Path, about: dict[str, Any]) -> None:
+def compile_package(
+    module: nn.Module, examples: Sequence[Tensor], path: Path, about: dict[str, Any], prepack: bool = True
+) -> None:
     """Compile ``module`` for inputs like ``examples`` with any sizes, and write it to ``path`` atomically.
 
     The sizes of the examples, (n, m) each, must differ from 0 and 1, which would be compiled as constants. The file
-    keeps ``about``, with torch's version and the CPU. Takes 20 to 60 seconds. Raises ``InputError`` without a C++
-    compiler or torch 2.9, or if it fails.
+    keeps ``about``, with torch's version and the CPU. ``prepack`` lets oneDNN multiply, with weights laid out for it;
+    without, MKL does in float32. Only the first call of a process can choose. Takes 20 to 60 seconds. Raises
+    ``InputError`` without a C++ compiler or torch 2.9, or if it fails.
     """
     lacking = not any(map(shutil.which, filter(None, [os.environ.get("CXX"), *COMPILERS])))
     check_usage(
@@ -126,8 +124,8 @@ def compile_package(module: nn.Module, examples: Sequence[Tensor], path: Path, a
         (lacking, f"compiling needs a C++ compiler, and none was found ({ADVICE}); loading a package needs none"),
     )
     about = about | {"torch": torch.__version__, "cpu": instruction_sets()}
-    # subtle: the compiler heeds this for the first package of a process only
-    settings = INDUCTOR | {"cpp.weight_prepack": not by_blas(about["dtype"])}
+    metadata = {"minisbert": json.dumps(about)}
+    settings = INDUCTOR | {"cpp.weight_prepack": prepack, "aot_inductor.metadata": metadata}
     auto = torch.export.Dim.AUTO
     with atomic_file(path) as partial, compiler_cache(partial.with_name("inductor")):  # removed with the partial file
         try:
@@ -135,7 +133,7 @@ def compile_package(module: nn.Module, examples: Sequence[Tensor], path: Path, a
             made = torch._inductor.aoti_compile_and_package(
                 exported,
                 package_path=str(partial.with_name("package.pt2")),
-                inductor_configs=settings | {"aot_inductor.metadata": {"minisbert": json.dumps(about)}},
+                inductor_configs=settings,
             )
         except (RuntimeError, OSError) as error:
             lines = [line for line in str(error).splitlines() if "error" in line.lower()]
