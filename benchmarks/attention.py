@@ -1,12 +1,13 @@
-"""Up to which length written-out attention is the faster one: milliseconds of a batch by the length of its rows.
+"""Which attention is the fastest one: milliseconds of a batch by the length of its rows.
 
     python -m benchmarks.attention                 int8: about three minutes, most of it compiling
     python -m benchmarks.attention --dtype bfloat16
     python -m benchmarks.attention --pairs         of a cross-encoder
 
-Two packages of the same model are compiled, one that always takes ``written_out`` of ``compiled/attention.py`` and one
-that always takes ``fused``; batches of both take turns. Each row is one text or joined pair, so a batch has R of T
-tokens. The bound, ``SHORT`` of ``models/batching.py``, comes from such tables.
+Three packages of the same model are compiled, one that always takes ``looped`` of ``compiled/attention.py``, one that
+always takes ``written_out`` and one that always takes ``fused``; their batches take turns. Each row is one text or
+joined pair, so a batch has R of T tokens. ``FEW``, up to which loops are taken, and ``SHORT`` of ``models/batching.py``,
+from which the fused operation is, come from such tables.
 """
 
 import argparse
@@ -32,8 +33,14 @@ from minisbert.system.console import run_command, say
 from minisbert.system.devices import keep_freed_memory
 
 MODEL = "all-MiniLM-L6-v2"
-ALWAYS, NEVER = 10**9, 0  # the longest row of the two packages
-ROWS = ((1, 12), (1, 40), (1, 60), (4, 60), (34, 60), (20, 100), (12, 160), (10, 200), (8, 256), (4, 512))  # R, T
+ALWAYS, NEVER = 10**9, 0
+WAYS = {  # the longest rows, FEW and SHORT
+    "loops": {"FEW": ALWAYS, "SHORT": ALWAYS},
+    "written out": {"FEW": NEVER, "SHORT": ALWAYS},
+    "fused": {"FEW": NEVER, "SHORT": NEVER},
+}
+ROWS = ((1, 12), (1, 24), (1, 40), (4, 24), (34, 24), (1, 60), (4, 60), (34, 60))  # R, T
+ROWS += ((20, 100), (12, 160), (10, 200), (8, 256), (4, 512))
 
 
 def model_folder(pairs: bool, folder: Path) -> Path:
@@ -45,11 +52,11 @@ def model_folder(pairs: bool, folder: Path) -> Path:
     return folder / "pairs"
 
 
-def compiled(model: Path, dtype: str, longest: int, folder: Path) -> Callable:
+def compiled(model: Path, dtype: str, way: str, folder: Path) -> Callable:
     """The package's function of a batch."""
-    path = folder / f"{longest}.pt2"
+    path = folder / f"{way}.pt2"
     say(f"compiling {path.name}")
-    with mock.patch.object(attention, "SHORT", longest):
+    with mock.patch.multiple(attention, **WAYS[way]):
         compile_model(model, dtype, None, path)
     kind = CompiledPairModel if ModelFolder(model).holds_pair_model else CompiledEncoder
     return kind.load(model, path).run
@@ -87,11 +94,11 @@ def main(arguments: list[str] | None = None) -> None:
     print(machine.lines(machine.measure()))
     with tempfile.TemporaryDirectory() as folder:
         model = model_folder(options.pairs, Path(folder))
-        sides = [compiled(model, options.dtype, longest, Path(folder)) for longest in (ALWAYS, NEVER)]
-        print("| rows | tokens | written out, ms | fused, ms | ratio |\n|---|---|---|---|---|")
+        sides = [compiled(model, options.dtype, way, Path(folder)) for way in WAYS]
+        print(f"| rows | tokens | {', ms | '.join(WAYS)}, ms |\n|---|---|---|---|---|")
         for rows, tokens in ROWS:
-            written, fused = milliseconds(sides, batch(rows, tokens, options.pairs), 40 if rows * tokens < 500 else 12)
-            print(f"| {rows} | {tokens} | {written:.2f} | {fused:.2f} | {fused / written:.2f} |", flush=True)
+            found = milliseconds(sides, batch(rows, tokens, options.pairs), 40 if rows * tokens < 500 else 12)
+            print(f"| {rows} | {tokens} | {' | '.join(f'{each:.2f}' for each in found)} |", flush=True)
 
 
 if __name__ == "__main__":

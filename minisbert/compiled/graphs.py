@@ -41,32 +41,41 @@ class TransposedLinear(nn.Module):
         return x
 
 
+class BFloat16Linear(nn.Module):
+    """``nn.Linear`` in bfloat16."""
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        self.linear = linear.bfloat16()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x.bfloat16())
+
+
 class VectorGraph(nn.Module):
     """An encoder's graph: a packed batch to vectors (N, W), before any scaling."""
 
-    def __init__(self, encoder: SentenceEncoder, dtype: str):
+    def __init__(self, encoder: SentenceEncoder):
         super().__init__()
-        self.encoder, self.low = encoder, dtype == "bfloat16"
+        self.encoder = encoder
 
     def forward(self, ids: Tensor, positions: Tensor, text_index: Tensor, places: Tensor) -> Tensor:
         """``Batch.inputs``: (R, T) three times and (N, S)."""
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.low):
-            hidden, mask, first = self.encoder.unpacked(ids, positions, same_text(text_index), places)
+        hidden, mask, first = self.encoder.unpacked(ids, positions, same_text(text_index), places)
         return self.encoder.dense(self.encoder.pool(stored(hidden), mask, first))
 
 
 class ScoreGraph(nn.Module):
     """A cross-encoder's graph: joined pairs to its outputs, (B,) or (B, C)."""
 
-    def __init__(self, model: PairModel, dtype: str):
+    def __init__(self, model: PairModel):
         super().__init__()
-        self.model, self.low = model, dtype == "bfloat16"
+        self.model = model
 
     def forward(self, ids: Tensor, mask: Tensor, token_types: Tensor) -> Tensor:
         """ids, mask (1 for real tokens) and token types, (B, T) each."""
         types = token_types if self.model.types else None
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.low):
-            hidden = self.model.encoder.bert(ids, mask, types).float()  # (B, T, D)
+        hidden = self.model.encoder.bert(ids, mask, types).float()  # (B, T, D)
         return self.model.squeezed(self.model.head(hidden))
 
 
@@ -86,11 +95,15 @@ def by_blas(dtype: str) -> bool:
 
 def prepare(bert: Bert, dtype: str) -> None:
     """Replace in place the parts of an encoder that a package of this dtype computes in another way."""
-    if dtype != "float32" and bfloat16_hardware(torch.device("cpu"))[0]:
-        attend_by_length(bert)
+    low = dtype != "float32" and bfloat16_hardware(torch.device("cpu"))[0]
+    by_length = low and attend_by_length(bert)
     if dtype == "int8":
         quantize(bert)
-    if by_blas(dtype):
+    elif by_length:  # not autocast: torch cannot export a choice within a choice under it
+        replace_linear(bert, BFloat16Linear)
+    elif dtype == "bfloat16":
+        bert.forward = torch.autocast("cpu", torch.bfloat16)(bert.forward)  # type: ignore[method-assign]
+    elif by_blas(dtype):
         replace_linear(bert, TransposedLinear)
 
 
@@ -103,7 +116,7 @@ def compile_encoder(encoder: SentenceEncoder, folder: Path, dtype: str, path: Pa
     batch = next(packed_batches([bytes(ID_BYTES * length) for length in EXAMPLE], sum(EXAMPLE)))
     rows = [x.repeat(2, 1) for x in (batch.ids, batch.positions, batch.text_index)]  # (2, T) each
     prepare(encoder.bert, dtype)
-    graph = VectorGraph(encoder, dtype)
+    graph = VectorGraph(encoder)
     with evaluating(graph):
         compile_package(graph, [*rows, batch.places], path, about, prepack=not by_blas(dtype))
 
@@ -116,7 +129,7 @@ def compile_pair_model(model: PairModel, folder: Path, dtype: str, path: Path) -
     about |= {"model": folder.name, "task": model.task, "labels": model.labels, "types": model.types}
     ids = torch.ones(3, 5, dtype=torch.long)
     prepare(model.encoder.bert, dtype)
-    graph = ScoreGraph(model, dtype)
+    graph = ScoreGraph(model)
     with evaluating(graph):
         compile_package(graph, [ids, ids.clone(), 0 * ids], path, about, prepack=not by_blas(dtype))
 

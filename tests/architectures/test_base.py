@@ -172,7 +172,7 @@ def test_the_exported_graph_has_the_same_vectors(name):
     owner = torch.tensor([[0, 0, 0, 0, 1, 1, -1], [2, 2, 3, 3, 3, 3, 3]])
     places = torch.tensor([[0, 1, 2, 3, -1], [4, 5, -1, -1, -1], [7, 8, -1, -1, -1], [9, 10, 11, 12, 13]])
     inputs = torch.randint(5, 131, owner.shape), positions, owner, places
-    vectors, auto = VectorGraph(SentenceEncoder.load(folder_of(name)), "float32"), torch.export.Dim.AUTO
+    vectors, auto = VectorGraph(SentenceEncoder.load(folder_of(name))), torch.export.Dim.AUTO
     with torch.no_grad():
         exported = torch.export.export(vectors, inputs, dynamic_shapes=[{0: auto, 1: auto}] * 4).module()
         assert_parity(f"exported {name}", exported(*inputs), vectors(*inputs), 1e-6)  # float32
