@@ -6,8 +6,8 @@
 
 Three packages of the same model are compiled, one that always takes ``looped`` of ``compiled/attention.py``, one that
 always takes ``written_out`` and one that always takes ``fused``; their batches take turns. Each row is one text or
-joined pair, so a batch has R of T tokens. ``FEW``, up to which loops are taken, and ``SHORT`` of ``models/batching.py``,
-from which the fused operation is, come from such tables.
+joined pair, so a batch has R of T tokens. The bounds, ``FEW`` for loops and ``SHORT`` of ``models/batching.py`` for the
+fused operation, come from such tables.
 """
 
 import argparse

@@ -5,7 +5,7 @@
 
 Eager and compiled, at every dtype that the CPU multiplies in hardware, each in a process of its own. Sentences of STS-B
 test a second and milliseconds for one sentence are medians of rounds in which all ways take turns; the accuracy is
-Spearman's correlation times 100 over all pairs of STS-B test. Packages that are missing are compiled first, 20 to 60
+Spearman's correlation times 100 over all pairs of STS-B test. Packages that are missing are compiled first, 20 to 90
 seconds each.
 """
 

@@ -6,7 +6,7 @@ minisbert compile all-MiniLM-L6-v2 --dtype int8
 minisbert encode "A cat." "A dog." --compiled --dtype int8
 
 int8 is the fastest, on a CPU with VNNI, and its vectors differ a little: docs/speed.md says how much. The result is for
-this CPU and this version of torch. It needs a C++ compiler and 20 to 60 seconds; loading it needs neither. It is a
+this CPU and this version of torch. It needs a C++ compiler and 20 to 90 seconds; loading it needs neither. It is a
 program: load only packages that you trust.
 """
 
@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> None:
     started = time.monotonic()
     path = options.out
     if path:
-        say(f"compiling {folder.name} in {dtype}, 20 to 60 seconds")
+        say(f"compiling {folder.name} in {dtype}, 20 to 90 seconds")
         compile_model(folder, dtype, options.pooling, path)
     else:
         path = compile_to_cache(folder, identity(ModelFolder(folder), dtype, options.pooling))

@@ -115,7 +115,7 @@ def compile_package(
 
     The sizes of the examples, (n, m) each, must differ from 0 and 1, which would be compiled as constants. The file
     keeps ``about``, with torch's version and the CPU. ``prepack`` lets oneDNN multiply, with weights laid out for it;
-    without, MKL does in float32. Only the first call of a process can choose. Takes 20 to 60 seconds. Raises
+    without, MKL does in float32. Only the first call of a process can choose. Takes 20 to 90 seconds. Raises
     ``InputError`` without a C++ compiler or torch 2.9, or if it fails.
     """
     lacking = not any(map(shutil.which, filter(None, [os.environ.get("CXX"), *COMPILERS])))

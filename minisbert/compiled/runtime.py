@@ -139,7 +139,7 @@ def compile_to_cache(folder: Path, expected: dict[str, str]) -> Path:
         with suppress(InputError):
             read_about(path)
             return path  # of the process that held the lock
-        say(f"compiling {folder.name} in {expected['dtype']} for this CPU, once, 20 to 60 seconds")
+        say(f"compiling {folder.name} in {expected['dtype']} for this CPU, once, 20 to 90 seconds")
         command = [sys.executable, "-m", "minisbert.compiled.graphs", *arguments]
         done = subprocess.run(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": paths})
     if done.returncode:

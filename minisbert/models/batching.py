@@ -70,7 +70,7 @@ class Batch:
 
     ``ids``, ``positions`` and ``text_index`` are (R, T): a token, its place in its own text, and the number of that
     text in the batch, -1 for the few pads. ``places`` (N, S) has the places of each text's tokens in the flattened
-    rows, -1 beyond its end. ``texts`` are the numbers of the N texts in the call.
+    rows, -1 beyond its end. ``texts`` are the numbers of the N texts in the call, ``tokens`` all that are no pads.
     """
 
     ids: Tensor
@@ -78,14 +78,11 @@ class Batch:
     text_index: Tensor
     places: Tensor
     texts: list[int]
+    tokens: int
 
     def inputs(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """``ids``, ``positions``, ``text_index`` and ``places`` on a device: what a compiled encoder takes."""
         return tuple(x.to(device) for x in (self.ids, self.positions, self.text_index, self.places))
-
-    @property
-    def tokens(self) -> int:
-        return int((self.text_index >= 0).sum())
 
 
 def same_text(text_index: Tensor) -> Tensor:
@@ -148,18 +145,23 @@ def rounded(tokens: int) -> int:
 def make_batch(keys: Sequence[bytes], lengths: Sequence[int], rows: list[list[int]], width: int) -> Batch:
     """The texts of some rows, padded to ``width`` tokens each."""
     texts = [text for row in rows for text in row]
-    if len(texts) == 1 and lengths[texts[0]] > LONG:
-        width = lengths[texts[0]]
-    counts = np.array([lengths[text] for text in texts])  # (N,)
-    ends = [number * width + np.cumsum([lengths[text] for text in row]) for number, row in enumerate(rows)]
-    starts = np.concatenate(ends) - counts  # (N,), in the flattened rows
-    within = np.arange(counts.max())[None]  # (1, S)
-    places = np.where(within < counts[:, None], starts[:, None] + within, -1)  # (N, S)
-    real = places[places >= 0]  # of all tokens, text by text
-    shape = (len(rows), width)
-    ids, positions, text_index = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.full(shape, -1)
-    ids.flat[real] = np.frombuffer(b"".join(keys[text] for text in texts), dtype=np.intc)
-    positions.flat[real] = np.broadcast_to(within, places.shape)[places >= 0]
-    text_index.flat[real] = np.repeat(np.arange(len(texts)), counts)
-    tensors = [torch.from_numpy(x) for x in (ids, positions, text_index, places)]
-    return Batch(*tensors, texts)
+    longest = max(lengths[text] for text in texts)
+    if len(texts) == 1 and longest > LONG:
+        width = longest
+    size = len(rows) * width
+    ids, positions, text_index = np.zeros(size, np.int64), np.zeros(size, np.int64), np.full(size, -1)
+    places = np.full((len(texts), longest), -1)
+    within = np.arange(longest)
+    number = 0
+    for first, row in zip(range(0, size, width), rows, strict=True):
+        for text in row:
+            count = lengths[text]
+            here = slice(first, first + count)
+            ids[here] = np.frombuffer(keys[text], dtype=np.intc)
+            positions[here] = within[:count]
+            text_index[here] = number
+            places[number, :count] = first + within[:count]
+            first += count
+            number += 1
+    tensors = [torch.from_numpy(x.reshape(-1, width)) for x in (ids, positions, text_index)]
+    return Batch(*tensors, torch.from_numpy(places), texts, sum(lengths[text] for text in texts))
