@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from minisbert import SentenceEncoder
-from minisbert.compiled import package
-from minisbert.compiled.graphs import TransposedLinear, prepare
+from minisbert.compiled import graphs
+from minisbert.compiled.graphs import BFloat16Linear, TransposedLinear, prepare
 from minisbert.compiled.runtime import CompiledEncoder
 from tests.compiled.test_int8 import TEXTS, generated_code
 from tests.conftest import ROOT
@@ -17,12 +17,12 @@ from tests.conftest import ROOT
 WITH_GAIN = """
 import sys
 from minisbert.commands import compile
-from minisbert.compiled import package
-package.onednn_gain = lambda: float(sys.argv[1])
+from minisbert.compiled import graphs
+graphs.onednn_gain = lambda: float(sys.argv[1])
 compile.main([sys.argv[2], "--out", sys.argv[3]])
 """
 
-MULTIPLIERS = [("float32", 0.9, TransposedLinear), ("float32", 1.1, nn.Linear), ("bfloat16", 0.9, nn.Linear)]
+MULTIPLIERS = [("float32", 0.9, TransposedLinear), ("float32", 1.1, nn.Linear), ("bfloat16", 0.9, BFloat16Linear)]
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -35,7 +35,8 @@ def test_a_transposed_layer_gives_the_numbers_of_the_layer(bias):
 
 @pytest.mark.parametrize(("dtype", "gain", "kind"), MULTIPLIERS)
 def test_the_faster_library_multiplies_in_float32(dtype, gain, kind, tiny, monkeypatch):
-    monkeypatch.setattr(package, "onednn_gain", lambda: gain)
+    monkeypatch.setattr(graphs, "onednn_gain", lambda: gain)
+    monkeypatch.setattr(graphs, "bfloat16_hardware", lambda device: (True, ""))
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
     bert = SentenceEncoder.load(tiny, device="cpu").bert
     prepare(bert, dtype)

@@ -333,7 +333,7 @@ def test_auto_runs_uncompiled_and_says_why(folder, capsys, monkeypatch, tmp_path
 def test_the_sizes_of_the_example_batch_differ(tmp_path, folder, monkeypatch):
     """Sizes of 0 and 1 and equal ones would be compiled as constants."""
     seen = []
-    monkeypatch.setattr(graphs, "compile_package", lambda module, examples, *_: seen.extend(examples))
+    monkeypatch.setattr(graphs, "compile_package", lambda module, examples, *_, **__: seen.extend(examples))
     graphs.compile_encoder(copy.deepcopy(SentenceEncoder.load(folder)), folder, "float32", tmp_path / "p.pt2")
     rows, width = seen[0].shape
     texts, longest = seen[3].shape
