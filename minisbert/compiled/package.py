@@ -12,6 +12,7 @@ import re
 import shutil
 import stat
 import sys
+import tempfile
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -127,32 +128,35 @@ def compile_package(
     metadata = {"minisbert": json.dumps(about)}
     settings = INDUCTOR | {"cpp.weight_prepack": prepack, "aot_inductor.metadata": metadata}
     auto = torch.export.Dim.AUTO
-    with atomic_file(path) as partial, compiler_cache(partial.with_name("inductor")):  # removed with the partial file
+    with atomic_file(path) as partial, compiler_cache() as folder:
         try:
             exported = torch.export.export(module, tuple(examples), dynamic_shapes=[{0: auto, 1: auto}] * len(examples))
             made = torch._inductor.aoti_compile_and_package(
                 exported,
-                package_path=str(partial.with_name("package.pt2")),
+                package_path=str(folder / "package.pt2"),
                 inductor_configs=settings,
             )
         except (RuntimeError, OSError) as error:
             lines = [line for line in str(error).splitlines() if "error" in line.lower()]
             reason = one_line(lines[0].strip()) if lines else type(error).__name__
             raise InputError(f"compiling {path.name} failed: {reason}") from error
-        os.replace(made, partial)
+        shutil.copyfile(made, partial)
 
 
 @contextmanager
-def compiler_cache(folder: Path) -> Iterator[None]:
-    """Let the compiler keep its files in ``folder``; without its warnings."""
+def compiler_cache() -> Iterator[Path]:
+    """Let the compiler keep its files in a temporary folder; without its warnings.
+
+    Not beside the package: the compiler fails at a path with a space.
+    """
     before = os.environ.get(CACHE)
-    os.environ[CACHE] = str(folder)
     try:
-        with warnings.catch_warnings(), torch.no_grad():
+        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(), torch.no_grad():
+            os.environ[CACHE] = folder
             warnings.simplefilter("ignore")
-            yield
+            yield Path(folder)
     finally:
-        del os.environ[CACHE]
+        os.environ.pop(CACHE, None)
         if before is not None:
             os.environ[CACHE] = before
 

@@ -81,8 +81,10 @@ def test_vectors_are_those_of_the_eager_encoder(folder, tiny_package):
 def test_every_family_dense_layer_and_pooling(tmp_path):
     """DistilBERT with two poolings and a dense layer: what the graph holds beyond the tiny BERT."""
     folder = ROOT / "tests" / "reference" / "tiny-distiluse"
-    compile_model(folder, tmp_path / "p.pt2")
-    ours, eager = CompiledEncoder.load(folder, tmp_path / "p.pt2"), SentenceEncoder.load(folder)
+    path = tmp_path / "a folder" / "a package.pt2"  # the compiler fails at a path with a space
+    path.parent.mkdir()
+    compile_model(folder, path)
+    ours, eager = CompiledEncoder.load(folder, path), SentenceEncoder.load(folder)
     assert abs(ours.encode(TEXTS) - eager.encode(TEXTS)).max() <= MINILM_VECTOR
 
 
