@@ -13,7 +13,7 @@ from minisbert.compiled.int8 import stored
 from minisbert.core.bert import Attention, Bert
 from minisbert.models.batching import SHORT
 
-FEW = 24  # tokens of a row for which loops take no longer than calls to a library
+FEW = 24  # tokens of a row that loops are faster for, if there are few rows
 
 
 def written_out(parts: Tensor, mask: Tensor, bias: Tensor) -> Tensor:
