@@ -21,6 +21,7 @@ if sys.path[0] != str(ROOT):  # the package of this checkout, which you edit, no
 
 from lessons.predictions import predict  # noqa: E402, F401
 from minisbert.core import bert  # noqa: E402
+from minisbert.system import devices  # noqa: E402, F401  # makes the first result as exact as the next
 
 bert.FUSED = False  # the formulas as the book writes them out; lesson 25 is about the others
 

@@ -21,6 +21,12 @@ CPU_INFO = Path("/proc/cpuinfo")  # Linux only; elsewhere the flags are unknown 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h
 BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")  # Intel's tiles, AVX-512, ARM
 
+# subtle: threads that call one of MKL's functions for the first time at once may get one of low precision, off by 2e-5
+# in a vector (github.com/pytorch/pytorch/issues/188792); after a call by one thread all get the right one
+for function in (torch.erf, torch.exp, torch.log, torch.sqrt, torch.tanh):
+    for number in (torch.ones(1), torch.ones(1, dtype=torch.float64)):
+        function(number)
+
 
 def cpu_flags() -> set[str]:
     """The CPU's instruction sets, as Linux names them; none if they cannot be read."""

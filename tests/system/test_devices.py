@@ -230,3 +230,16 @@ def test_only_a_command_chooses_how_threads_wait_and_only_if_the_user_did_not(ar
     done = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stderr) == expected
+
+
+def test_functions_of_mkl_are_called_by_one_thread_before_many_can():
+    code = """
+import torch
+called = []
+for name in ("erf", "exp", "log", "sqrt", "tanh"):
+    setattr(torch, name, lambda x, name=name: called.append((name, x.dtype, x.numel())))
+import minisbert.system.devices
+print(len(set(called)), {size for _, _, size in called})
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "10 {1}"
