@@ -1,6 +1,6 @@
 """Which attention is the fastest one: milliseconds of a batch by the length of its rows.
 
-    python -m benchmarks.attention                 int8: about three minutes, most of it compiling
+    python -m benchmarks.attention                 int8: about five minutes, most of it compiling
     python -m benchmarks.attention --dtype bfloat16
     python -m benchmarks.attention --pairs         of a cross-encoder
 

@@ -51,7 +51,7 @@ def test_loops_round_as_products_do():
     arguments = inputs(MASKS["pads"])
     apart = (looped(*arguments) - written_out(*arguments)).abs()
     assert apart.median() == 0
-    assert apart.max() < 2**-7
+    assert apart.max() < 2**-7  # the neighbour of a number from 1 to 2
 
 
 def test_the_layers_of_the_books_encoder_and_no_others(tiny):
