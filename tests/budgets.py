@@ -12,7 +12,7 @@ TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "minisbert"
 BUDGETS = {
     "core": 1505,
-    "system": 1385,
+    "system": 1388,
     "search": 771,
     "architectures": 982,
     "folder": 1368,
@@ -27,7 +27,7 @@ BUDGETS = {
     "integrations": 308,
     "commands": 2397,
 }
-PACKAGE_LINES = 21_810  # goal: 15,000
+PACKAGE_LINES = 21_813  # goal: 15,000
 TEST_LINES = 32_047  # goal: 26,000
 RAISES = 377  # of InputError and ValueError, in the whole package
 FILE_LINES, FUNCTION_LINES = 250, 60

@@ -11,6 +11,7 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,10 +23,12 @@ TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD
 BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")  # Intel's tiles, AVX-512, ARM
 
 # subtle: threads that call one of MKL's functions for the first time at once may get one of low precision, off by 2e-5
-# in a vector (github.com/pytorch/pytorch/issues/188792); after a call by one thread all get the right one
+# in a vector (github.com/pytorch/pytorch/issues/188792); after a call by one thread all get the right one. NumPy holds
+# the numbers: at the first memory that torch takes it reads a variable that `save_training_memory` sets later
 for function in (torch.erf, torch.exp, torch.log, torch.sqrt, torch.tanh):
-    for number in (torch.ones(1), torch.ones(1, dtype=torch.float64)):
-        function(number)
+    for dtype in (np.float32, np.float64):
+        number = torch.from_numpy(np.ones(1, dtype))
+        function(number, out=number)
 
 
 def cpu_flags() -> set[str]:
