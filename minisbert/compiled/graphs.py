@@ -14,6 +14,7 @@ from minisbert.compiled.int8 import package_dtype, quantize, replace_linear, sto
 from minisbert.compiled.package import compile_package, identity
 from minisbert.core import InputError
 from minisbert.core.bert import Bert
+from minisbert.core.encoder import normalize
 from minisbert.folder.model_folder import ModelFolder
 from minisbert.models.batching import ID_BYTES, packed_batches, same_text
 from minisbert.models.guards import evaluating
@@ -53,7 +54,7 @@ class BFloat16Linear(nn.Module):
 
 
 class VectorGraph(nn.Module):
-    """An encoder's graph: a packed batch to vectors (N, W), before any scaling."""
+    """An encoder's graph: a packed batch to vectors (N, W), scaled to length 1 if the model scales its vectors."""
 
     def __init__(self, encoder: SentenceEncoder):
         super().__init__()
@@ -62,7 +63,10 @@ class VectorGraph(nn.Module):
     def forward(self, ids: Tensor, positions: Tensor, text_index: Tensor, places: Tensor) -> Tensor:
         """``Batch.inputs``: (R, T) three times and (N, S)."""
         hidden, mask, first = self.encoder.unpacked(ids, positions, same_text(text_index), places)
-        return self.encoder.dense(self.encoder.pool(stored(hidden), mask, first))
+        vectors = self.encoder.dense(self.encoder.pool(stored(hidden), mask, first))
+        if self.encoder.normalize:
+            vectors = normalize(vectors)
+        return vectors
 
 
 class ScoreGraph(nn.Module):

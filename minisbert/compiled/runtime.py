@@ -7,8 +7,8 @@ encoder.encode(["A cat sits."])
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Self
 
@@ -36,7 +36,7 @@ class CompiledEncoder(TextEncoder):
         self.folder, self.run, self.compiled_dtype = folder.path, run, about.dtype
         self.pooling_mode, self.width, self.hidden_size = about.pooling, about.width, about.hidden_size
         self.tokenizer, self.settings = Tokenizer.load(folder.encoder, limit), folder.settings
-        self.normalize, self.most_tokens = folder.normalize, folder.config[1].positions
+        self.normalize, self.most_tokens = False, folder.config[1].positions  # the package scales the vectors
 
     @classmethod
     def load(
@@ -67,12 +67,10 @@ class CompiledEncoder(TextEncoder):
         encoder = cls(folder, *open_package(package, folder, dtype, pooling), max_seq_length)
         return encoder.configured(truncate_dim, prompts, default_prompt_name, similarity_fn_name)
 
-    @contextmanager
-    def computing(self, dtype: str | None) -> Iterator[None]:
+    def computing(self, dtype: str | None) -> AbstractContextManager:
         if dtype not in (None, "auto", self.compiled_dtype):
             raise InputError(f"this encoder was compiled for dtype {self.compiled_dtype}, not {dtype}")
-        with torch.inference_mode():
-            yield
+        return torch.inference_mode()
 
     def vectors(self, batch: Batch, skip: int = 0) -> Tensor:
         ids, positions, text_index, places = batch.inputs(self.device)

@@ -1,6 +1,7 @@
 """What every encoder builds on: settings that a user may change, and tokens to vectors or states, in batches."""
 
 import copy
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -244,4 +245,5 @@ class BatchedEncoder(EncoderProperties):
 
 def all_finite(result: Tensor | list[Tensor]) -> bool:
     tensor = torch.cat(result) if isinstance(result, list) else result
-    return bool(tensor.isfinite().all())
+    # a sum is one operation instead of several: NaN and infinity reach it, but so does the overflow of large numbers
+    return math.isfinite(tensor.sum()) or bool(tensor.isfinite().all())

@@ -137,9 +137,15 @@ class Tokenizer(tokenizer.Tokenizer):
         return self._checked(super().encode_pairs(firsts, seconds), firsts)
 
     def _pieces(self, texts: Sequence[str]) -> list[list[int]]:
-        # the library raises a bare Exception for an unknown token that is missing, and panics at damaged tables
-        with reading(f"the tokenizer cannot encode {one_line(texts[0]) if texts else ''} or a text after it"):
-            pieces = super()._pieces(texts)
+        try:
+            if len(texts) == 1:  # without the library's threads, which would have to wake up
+                pieces = [self.backend.encode(texts[0], add_special_tokens=False).ids]
+            else:
+                pieces = super()._pieces(texts)
+        except BaseException:
+            # the library raises a bare Exception for an unknown token that is missing, and panics at damaged tables
+            with reading(f"the tokenizer cannot encode {one_line(texts[0])} or a text after it"):
+                raise
         if self.reserved is not None:
             for text, ids in zip(texts, pieces, strict=True):
                 if self.reserved in ids:

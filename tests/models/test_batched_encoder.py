@@ -10,6 +10,7 @@ import torch
 
 import minisbert
 from minisbert.core import InputError
+from minisbert.models.batched_encoder import all_finite
 from minisbert.models.pair_model import CrossEncoder, PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.conftest import ROOT
@@ -31,6 +32,15 @@ def test_one_text_has_one_vector(encoder):
     assert encoder.encode("a dog", convert_to_tensor=True).shape == (24,)
     rows = encoder.encode(TEXTS, convert_to_numpy=False)
     assert [type(row) for row in rows] == [torch.Tensor] * 4
+
+
+def test_large_numbers_are_finite_though_their_sum_is_not():
+    inf = float("inf")
+    for numbers in ([], [1.0], [3e38, 3e38, 1.0]):
+        assert all_finite(torch.tensor([numbers]))
+    for numbers in ([inf, -inf], [1.0, inf], [torch.nan], [3e38, torch.nan, 3e38]):
+        assert not all_finite(torch.tensor([numbers]))
+        assert not all_finite([torch.ones(2, 1), torch.tensor(numbers)[:, None]])
 
 
 def test_settings_at_load_and_later_are_the_same(tiny, encoder):

@@ -276,8 +276,9 @@ def test_an_unknown_token_that_is_missing_is_named_at_the_text_that_needs_it(tmp
     spec = json.loads(path.read_text(encoding="utf-8"))
     spec["model"]["unk_token"] = "[NONE]"
     write_json(path, spec)
-    with pytest.raises(InputError, match=r"cannot encode 'zebra'.*Missing \[UNK\] token"):
-        Tokenizer.load(tmp_path).encode(["zebra"])
+    for texts in (["zebra"], ["zebra", "moon"]):
+        with pytest.raises(InputError, match=r"cannot encode 'zebra'.*Missing \[UNK\] token"):
+            Tokenizer.load(tmp_path).encode(texts)
 
 
 def test_a_folder_of_static_vectors_has_its_own_tokenizer(baked, tmp_path):
