@@ -16,8 +16,8 @@ BUDGETS = {
     "search": 771,
     "architectures": 982,
     "folder": 1368,
-    "models": 3026,
-    "compiled": 762,
+    "models": 3034,
+    "compiled": 764,
     "data": 1559,
     "evaluation": 1108,
     "training": 3019,
@@ -27,8 +27,8 @@ BUDGETS = {
     "integrations": 308,
     "commands": 2397,
 }
-PACKAGE_LINES = 21_813  # goal: 15,000
-TEST_LINES = 32_047  # goal: 26,000
+PACKAGE_LINES = 21_823  # goal: 15,000
+TEST_LINES = 32_058  # goal: 26,000
 RAISES = 377  # of InputError and ValueError, in the whole package
 FILE_LINES, FUNCTION_LINES = 250, 60
 DENSITY = {  # per 1,000 lines outside core/ that are not blank; goals: 15, 12, 75

@@ -78,7 +78,7 @@ def test_ctrl_c_during_the_imports_is_one_line_and_threads_do_not_spin(way, name
         (tmp_path / f"{library}.py").write_text(code)
     listening = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
     done = minisbert(way, name, path=tmp_path, **listening)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "1000\n", "stopped\n")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "3000\n", "stopped\n")
 
 
 def test_the_package_installs_the_command_and_says_that_it_has_types():

@@ -203,7 +203,7 @@ def test_every_command_that_computes_takes_threads(name, two_cores, tiny, tmp_pa
         command.main([*arguments.get(name, []), "--threads", "2"])
 
 
-CHOSEN = {"GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "1"}
+CHOSEN = {"GOMP_SPINCOUNT": "3000", "KMP_BLOCKTIME": "1"}
 LIST = ["-m", "minisbert", "assets", "list"]
 
 
