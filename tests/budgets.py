@@ -16,8 +16,8 @@ BUDGETS = {
     "search": 771,
     "architectures": 982,
     "folder": 1368,
-    "models": 3034,
-    "compiled": 764,
+    "models": 3035,
+    "compiled": 765,
     "data": 1559,
     "evaluation": 1108,
     "training": 3019,
@@ -27,7 +27,7 @@ BUDGETS = {
     "integrations": 308,
     "commands": 2397,
 }
-PACKAGE_LINES = 21_823  # goal: 15,000
+PACKAGE_LINES = 21_825  # goal: 15,000
 TEST_LINES = 32_058  # goal: 26,000
 RAISES = 377  # of InputError and ValueError, in the whole package
 FILE_LINES, FUNCTION_LINES = 250, 60

@@ -31,12 +31,13 @@ class CompiledEncoder(TextEncoder):
     """``encode`` and ``similarity`` of a compiled ``SentenceEncoder``."""
 
     dtype, device = torch.float32, torch.device("cpu")
+    scales_itself = True
 
     def __init__(self, folder: ModelFolder, run: Callable, about: About, limit: int | None = None):
         self.folder, self.run, self.compiled_dtype = folder.path, run, about.dtype
         self.pooling_mode, self.width, self.hidden_size = about.pooling, about.width, about.hidden_size
         self.tokenizer, self.settings = Tokenizer.load(folder.encoder, limit), folder.settings
-        self.normalize, self.most_tokens = False, folder.config[1].positions  # the package scales the vectors
+        self.normalize, self.most_tokens = folder.normalize, folder.config[1].positions
 
     @classmethod
     def load(

@@ -151,6 +151,7 @@ class BatchedEncoder(EncoderProperties):
     """Tokens to vectors or states; a subclass computes those of one batch (``vectors``, ``states``)."""
 
     normalize: bool  # scale each vector to length 1
+    scales_itself = False  # whether ``vectors`` has done so
     dtype: torch.dtype
 
     def computing(self, dtype: str | None) -> AbstractContextManager:
@@ -158,7 +159,7 @@ class BatchedEncoder(EncoderProperties):
         raise NotImplementedError
 
     def vectors(self, batch: Batch, skip: int) -> Tensor:
-        """The vectors (N, ``width``) of a batch, before any scaling; pooling leaves out the first ``skip`` tokens."""
+        """The vectors (N, ``width``) of a batch, not yet scaled; pooling leaves out the first ``skip`` tokens."""
         raise NotImplementedError
 
     def states(self, batch: Batch) -> list[Tensor]:
@@ -235,7 +236,7 @@ class BatchedEncoder(EncoderProperties):
 
     def _scaled(self, vectors: Tensor, normalize_embeddings: bool, columns: int) -> Tensor:
         """Vectors (N, ``width``) cut and scaled as ``encode`` returns them, (N, ``columns``)."""
-        if self.normalize and not normalize_embeddings:  # scaling twice could change a last bit
+        if self.normalize and not self.scales_itself and not normalize_embeddings:  # twice could change a last bit
             vectors = unit(vectors)
         vectors = vectors[:, :columns]
         if normalize_embeddings:
