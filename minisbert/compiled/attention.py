@@ -13,7 +13,7 @@ from minisbert.compiled.int8 import stored
 from minisbert.core.bert import Attention, Bert
 from minisbert.models.batching import SHORT
 
-FEW = 24  # tokens of a row that loops are faster for, if there are few rows
+FEW = 24  # tokens: loops are faster for rows of up to this length, if there are few of them
 
 
 def written_out(parts: Tensor, mask: Tensor, bias: Tensor) -> Tensor:

@@ -151,7 +151,7 @@ class BatchedEncoder(EncoderProperties):
     """Tokens to vectors or states; a subclass computes those of one batch (``vectors``, ``states``)."""
 
     normalize: bool  # scale each vector to length 1
-    scales_itself = False  # whether ``vectors`` has done so
+    scales_itself = False  # whether ``vectors`` does so already
     dtype: torch.dtype
 
     def computing(self, dtype: str | None) -> AbstractContextManager:
@@ -159,7 +159,7 @@ class BatchedEncoder(EncoderProperties):
         raise NotImplementedError
 
     def vectors(self, batch: Batch, skip: int) -> Tensor:
-        """The vectors (N, ``width``) of a batch, not yet scaled; pooling leaves out the first ``skip`` tokens."""
+        """The vectors (N, ``width``) of a batch without its first ``skip`` tokens, scaled if it ``scales_itself``."""
         raise NotImplementedError
 
     def states(self, batch: Batch) -> list[Tensor]:
@@ -246,5 +246,5 @@ class BatchedEncoder(EncoderProperties):
 
 def all_finite(result: Tensor | list[Tensor]) -> bool:
     tensor = torch.cat(result) if isinstance(result, list) else result
-    # a sum is one operation instead of several: NaN and infinity reach it, but so does the overflow of large numbers
+    # first the sum, one operation instead of several: NaN and infinity reach it, but finite numbers may overflow in it
     return math.isfinite(tensor.sum()) or bool(tensor.isfinite().all())

@@ -24,7 +24,7 @@ BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")  # Intel's tiles, AVX-512, 
 
 # subtle: threads that call one of MKL's functions for the first time at once may get one of low precision, off by 2e-5
 # in a vector (github.com/pytorch/pytorch/issues/188792); after a call by one thread all get the right one. NumPy holds
-# the numbers: at the first memory that torch takes it reads a variable that `save_training_memory` sets later
+# the numbers: when torch first takes memory, it reads the variable that `save_training_memory` sets
 for function in (torch.erf, torch.exp, torch.log, torch.sqrt, torch.tanh):
     for dtype in (np.float32, np.float64):
         number = torch.from_numpy(np.ones(1, dtype))
