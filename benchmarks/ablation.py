@@ -23,11 +23,11 @@ from statistics import mean, stdev
 
 from minisbert.core import InputError
 from minisbert.core.heads import CONCATS
-from minisbert.data.augmentation import read_synonyms
+from minisbert.data.batches import read_synonyms
 from minisbert.system.console import run_command, say
 from minisbert.training import train
-from minisbert.training.command_line import flag, parse, read_settings
 from minisbert.training.run_folder import CONFIG, METRICS, MODEL, RESULTS
+from minisbert.training.run_options import flag, parse, read_settings
 
 SYNONYMS = "synonym:FILE"  # a row with this needs --synonyms, whose file takes the place of FILE
 RECIPE_DATA = {"sbert-nli": "NLI rows", "simcse-unsupervised": "plain sentences"}  # of recipes that need --data

@@ -22,8 +22,8 @@ import torch
 
 from benchmarks.peers import Encode, sentence_transformers, stay_offline, turns
 from minisbert.architectures.relatives import FAMILIES, build_bert
-from minisbert.folder.model_folder import ModelFolder
-from minisbert.folder.weights import save_bert
+from minisbert.checkpoints.layout import ModelFolder
+from minisbert.checkpoints.weights import save_bert
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import run_command
 from minisbert.system.devices import keep_freed_memory

@@ -4,7 +4,7 @@
     python -m benchmarks.attention --dtype bfloat16
     python -m benchmarks.attention --pairs         of a cross-encoder
 
-Three packages of the same model are compiled, one that always takes ``looped`` of ``compiled/attention.py``, one that
+Three packages of the same model are compiled, one that always takes ``looped`` of ``backends/graphs.py``, one that
 always takes ``written_out`` and one that always takes ``fused``; their batches take turns. Each row is one text or
 joined pair, so a batch has R of T tokens. The bounds, ``FEW`` for loops and ``SHORT`` of ``models/batching.py`` for the
 fused operation, come from such tables.
@@ -21,12 +21,11 @@ from unittest import mock
 import torch
 
 from benchmarks import machine
-from minisbert.compiled import attention
-from minisbert.compiled.graphs import compile_model
-from minisbert.compiled.runtime import CompiledEncoder, CompiledPairModel
+from minisbert.backends import graphs as attention
+from minisbert.backends.graphs import compile_model
+from minisbert.backends.package import CompiledEncoder, CompiledPairModel
+from minisbert.checkpoints.layout import ModelFolder, find_model
 from minisbert.core.heads import JointHead
-from minisbert.folder.find import find_model
-from minisbert.folder.model_folder import ModelFolder
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import run_command, say

@@ -20,13 +20,13 @@ from pathlib import Path
 
 import torch
 
-from minisbert.data.sources import load_scored_pairs
+from minisbert.data.datasets import load_scored_pairs
 from minisbert.system.devices import choose_dtype, save_training_memory
-from minisbert.training.command_line import parse
 from minisbert.training.distributed import ProcessGroup
 from minisbert.training.micro_batches import divide
 from minisbert.training.objectives.registry import make_objective
-from minisbert.training.trainable import load_encoder
+from minisbert.training.run_options import parse
+from minisbert.training.train import load_encoder
 
 WHOLE = 10**9  # tokens: no batch is cut
 

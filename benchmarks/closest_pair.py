@@ -26,8 +26,8 @@ import torch
 
 from minisbert.core import InputError
 from minisbert.core.heads import JointHead
-from minisbert.data.sources import SPLITS, load_scored_pairs
-from minisbert.data.texts import every_text
+from minisbert.data.datasets import SPLITS, load_scored_pairs
+from minisbert.data.lines import every_text
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search.dense import closest_pairs

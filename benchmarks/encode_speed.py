@@ -39,9 +39,9 @@ from benchmarks import first_vector, machine, peers
 from benchmarks.conversion import convert
 from benchmarks.peers import Encode, Peer, turns
 from benchmarks.sides import Side
-from minisbert.compiled.runtime import CompiledEncoder
+from minisbert.backends.package import CompiledEncoder
 from minisbert.core.metrics import spearman
-from minisbert.data.sources import load_scored_pairs
+from minisbert.data.datasets import load_scored_pairs
 from minisbert.evaluation.sts import similarities
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.assets import ensure

@@ -22,11 +22,11 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 vector = SentenceEncoder.load("{files}/model").encode([{sentence!r}])
 """,
     "minisbert compiled": """
-from minisbert.compiled.runtime import CompiledEncoder
+from minisbert.backends.package import CompiledEncoder
 vector = CompiledEncoder.load("{files}/model").encode([{sentence!r}])
 """,
     "minisbert compiled bfloat16": """
-from minisbert.compiled.runtime import CompiledEncoder
+from minisbert.backends.package import CompiledEncoder
 vector = CompiledEncoder.load("{files}/model", dtype="bfloat16").encode([{sentence!r}])
 """,
     "sentence-transformers": """

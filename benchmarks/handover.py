@@ -38,9 +38,9 @@ from benchmarks.encode_speed import table
 from benchmarks.indexes import Search, installed, sides_of
 from benchmarks.peers import turns
 from minisbert.core import InputError
+from minisbert.data.datasets import load_labelled
 from minisbert.data.formats import NLI
-from minisbert.data.sources import load_labelled
-from minisbert.data.texts import every_text
+from minisbert.data.lines import every_text
 from minisbert.system.console import bounded, run_command, say
 
 SIZES, QUERIES, K, ROUNDS = (10_000, 100_000), 1000, 10, 3

@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from minisbert.data.sources import load_scored_pairs
+from minisbert.data.datasets import load_scored_pairs
 
 STEPS = 30
 

@@ -22,14 +22,14 @@ from torch import Tensor
 
 from benchmarks import machine
 from benchmarks.peers import require, turns
-from minisbert.compiled.runtime import CompiledEncoder
+from minisbert.backends.package import CompiledEncoder
 from minisbert.core import bert
 from minisbert.core.encoder import normalize
 from minisbert.core.tokenizer import pad_batch
-from minisbert.data.sources import load_scored_pairs
+from minisbert.data.datasets import load_scored_pairs
 from minisbert.models.batching import packed_batches
+from minisbert.models.encoder import BATCH_TOKENS
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.text_encoder import BATCH_TOKENS
 from minisbert.system.console import bounded, run_command
 from minisbert.system.devices import keep_freed_memory
 

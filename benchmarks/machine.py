@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from minisbert.compiled.int8 import INSTRUCTIONS
+from minisbert.backends.graphs import INSTRUCTIONS
 from minisbert.core.weights import BertConfig
 from minisbert.system import torch_internals as internals
 from minisbert.system.console import bounded, run_command

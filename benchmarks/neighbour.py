@@ -22,7 +22,7 @@ import torch
 from minisbert import WAITING
 from minisbert.core.loop import adamw, fit
 from minisbert.system.devices import choose_dtype, save_training_memory
-from minisbert.training.command_line import parse
+from minisbert.training.run_options import parse
 from minisbert.training.train import prepare
 
 WARM_UP = 2  # steps, and sentences

@@ -22,8 +22,8 @@ from itertools import islice
 from pathlib import Path
 
 from minisbert.core import InputError
-from minisbert.data.sources import SPLITS, load_scored_pairs
-from minisbert.data.texts import every_text
+from minisbert.data.datasets import SPLITS, load_scored_pairs
+from minisbert.data.lines import every_text
 from minisbert.evaluation.retrieval import REPORTED
 from minisbert.system.console import run_command, say
 

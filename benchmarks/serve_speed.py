@@ -38,7 +38,7 @@ from benchmarks import machine, peers
 from benchmarks.conversion import convert
 from benchmarks.encode_speed import MODEL, table, texts_of
 from benchmarks.peers import turns
-from minisbert.compiled.runtime import CompiledEncoder
+from minisbert.backends.package import CompiledEncoder
 from minisbert.core import InputError
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.assets import ensure

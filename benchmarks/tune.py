@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from benchmarks import machine
 from benchmarks.encode_speed import minisbert_makers, minisbert_sides, running, stsb_spearman, table, texts_of
 from benchmarks.sides import Side
-from minisbert.folder.find import find_model
+from minisbert.checkpoints.layout import find_model
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import bounded, run_command
 from minisbert.system.devices import keep_freed_memory

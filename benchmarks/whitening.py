@@ -11,7 +11,7 @@ import numpy as np
 
 from minisbert import SentenceEncoder
 from minisbert.core.metrics import spearman
-from minisbert.data.sources import load_scored_pairs
+from minisbert.data.datasets import load_scored_pairs
 
 
 def whitening(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

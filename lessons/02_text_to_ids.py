@@ -15,7 +15,7 @@ from tokenizers import Tokenizer as Library
 from lessons.mistakes import MISTAKES, planted
 from minisbert.core.encoder import SentenceEncoder
 from minisbert.core.tokenizer import Tokenizer, longest_first, pad_batch, token_ids
-from minisbert.data.sources import load_scored_pairs
+from minisbert.data.datasets import load_scored_pairs
 from minisbert.system.assets import ensure
 
 # %% [markdown]

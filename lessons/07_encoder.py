@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 07: the whole encoder, and finding a bug
 #
-# Steps through `minisbert/core/bert.py`: `Bert`; and `minisbert/diagnosis/trace/tracing.py`. About 40 minutes. You will
+# Steps through `minisbert/core/bert.py`: `Bert`; and `minisbert/diagnosis/tracing.py`. About 40 minutes. You will
 # compare every layer with what transformers computes, count the parameters, and then hunt a bug that somebody has
 # planted.
 
@@ -14,7 +14,7 @@ from course import GOLDEN, figure, largest_difference, predict
 from safetensors.torch import load_file
 
 from lessons.mistakes import MISTAKES, planted
-from minisbert.diagnosis.trace.tracing import (
+from minisbert.diagnosis.tracing import (
     HIDDEN,
     VECTOR,
     compare_states,
@@ -26,9 +26,7 @@ from minisbert.diagnosis.trace.tracing import (
     print_rows,
     suspects,
 )
-from minisbert.models.sentence_encoder import (
-    SentenceEncoder,
-)  # its ``bert`` is the one of ``core``
+from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.assets import ensure
 
 folder = ensure("all-MiniLM-L6-v2")

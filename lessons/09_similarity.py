@@ -14,7 +14,7 @@ from minisbert.core import metrics
 from minisbert.core.encoder import SentenceEncoder
 from minisbert.core.pooling import cls_pool, max_pool, mean_pool
 from minisbert.core.tokenizer import pad_batch
-from minisbert.data.sources import load_scored_pairs
+from minisbert.data.datasets import load_scored_pairs
 from minisbert.evaluation.sts import similarities
 from minisbert.models.batching import budgeted_batches
 from minisbert.models.pooling import first_last_pool

@@ -18,12 +18,12 @@ from minisbert.core.encoder import cosine
 from minisbert.core.loop import adamw, fit
 from minisbert.core.metrics import pearson
 from minisbert.core.pooling import cls_pool
-from minisbert.data.sources import load_scored_pairs
+from minisbert.data.datasets import load_scored_pairs
 from minisbert.models.batching import budgeted_batches
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training import losses as more_losses
-from minisbert.training.trainable import count_parameters, freeze
+from minisbert.training.train import count_parameters, freeze
 
 encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 11: contrastive, triplet, SimCSE
 #
-# Steps through `minisbert/core/losses.py`, and the geometry in `minisbert/evaluation/classification_metrics.py`.
+# Steps through `minisbert/core/losses.py`, and the geometry in `minisbert/evaluation/metrics.py`.
 # About 65 minutes. You will compare three losses by the pushes that they give, meet their relatives, spread vectors
 # over a circle, and measure alignment and uniformity of MiniLM.
 
@@ -17,12 +17,8 @@ from minisbert.core import losses
 from minisbert.core.encoder import cosine, normalize
 from minisbert.core.loop import fit
 from minisbert.core.tokenizer import pad_batch
-from minisbert.data.sources import load_scored_pairs
-from minisbert.evaluation.classification_metrics import (
-    alignment,
-    mean_off_diagonal_cosine,
-    uniformity,
-)
+from minisbert.data.datasets import load_scored_pairs
+from minisbert.evaluation.metrics import alignment, mean_off_diagonal_cosine, uniformity
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training import losses as more_losses
 

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Lesson 12: the training loop, and what a seed is
 #
-# Steps through `minisbert/core/loop.py`, `minisbert/core/data.py`, `minisbert/training/resume.py`. About 100 minutes.
-# You will take one step of the loop apart, match ten losses of the reference, stop a run and go on to the same bits,
-# and train eighty small heads to see what one number is worth.
+# Steps through `minisbert/core/loop.py`, `minisbert/core/data.py` and `minisbert/training/run_folder.py`. About 100
+# minutes. You will take one step of the loop apart, match ten losses of the reference, stop a run and go on to the same
+# bits, and train eighty small heads to see what one number is worth.
 
 # %%
 import inspect
@@ -17,16 +17,16 @@ from course import GOLDEN, TINY, figure, largest_difference, predict
 from safetensors.torch import load_file
 
 from lessons.mistakes import MISTAKES, planted
+from minisbert.checkpoints.layout import find_model
 from minisbert.core import loop, losses, metrics
 from minisbert.core.data import TextColumns, length_grouped_batches
 from minisbert.core.encoder import SentenceEncoder
 from minisbert.core.heads import siamese
 from minisbert.core.loop import AdamW, adamw_step, fit
-from minisbert.data.sources import load_scored_pairs
-from minisbert.folder.find import find_model
+from minisbert.data.datasets import load_scored_pairs
 from minisbert.system.devices import random_state, set_random_state
-from minisbert.training.resume import RunState, load_state, save_state
-from minisbert.training.schedules import SCHEDULES
+from minisbert.training.run_folder import RunState, load_state, save_state
+from minisbert.training.settings import SCHEDULES
 
 threads = torch.get_num_threads()
 torch.set_num_threads(1)  # matrices this small gain nothing from a second core

@@ -15,13 +15,13 @@ from course import figure, largest_difference, predict
 
 import minisbert
 from lessons.mistakes import MISTAKES, planted
+from minisbert.checkpoints.layout import find_model
 from minisbert.core import bert, data, metrics, pooling, tokenizer
 from minisbert.core.data import length_grouped_batches
 from minisbert.core.encoder import SentenceEncoder, normalize
 from minisbert.core.tokenizer import pad_batch
-from minisbert.data.sources import load_scored_pairs
+from minisbert.data.datasets import load_scored_pairs
 from minisbert.diagnosis.mistakes.planting import Mistake
-from minisbert.folder.find import find_model
 from minisbert.models import batching
 from minisbert.models.batching import (
     budgeted_batches,

@@ -14,7 +14,7 @@ from course import figure, largest_difference, predict
 
 from minisbert.core.encoder import normalize
 from minisbert.core.heads import JointHead
-from minisbert.data.sources import load_scored_pairs
+from minisbert.data.datasets import load_scored_pairs
 from minisbert.diagnosis.mistakes.planting import Mistake, planted
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder

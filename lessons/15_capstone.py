@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 15: your own pieces inside the real model
 #
-# Steps through `minisbert/diagnosis/mistakes/planting.py`, `minisbert/diagnosis/trace/tracing.py`, and
+# Steps through `minisbert/diagnosis/mistakes/planting.py`, `minisbert/diagnosis/tracing.py`, and
 # `lessons/grader/graft.py`. About 70 minutes. You will put hand-written pieces into the running package, let three
 # instruments judge them, lose a bug among them and find it again.
 
@@ -20,10 +20,11 @@ from lessons.grader.graft import counted, grafted
 from lessons.grader.pieces import PIECES
 from lessons.grader.result import Progress
 from lessons.mistakes import MISTAKES, planted
+from minisbert.checkpoints.layout import find_model
 from minisbert.core import bert, metrics
 from minisbert.core.encoder import SentenceEncoder, cosine
-from minisbert.data.sources import load_scored_pairs
-from minisbert.diagnosis.trace.tracing import (
+from minisbert.data.datasets import load_scored_pairs
+from minisbert.diagnosis.tracing import (
     HIDDEN,
     VECTOR,
     compare_states,
@@ -34,7 +35,6 @@ from minisbert.diagnosis.trace.tracing import (
     print_rows,
     suspects,
 )
-from minisbert.folder.find import find_model
 from tests.checks import CHECKS
 from tests.parity import golden
 

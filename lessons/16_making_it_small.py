@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 16: making it small
 #
-# Steps through `minisbert/training/students.py`, `minisbert/search/quantized.py`.
+# Steps through `minisbert/training/losses.py`, `minisbert/search/quantized.py`.
 # About 95 minutes. You will drop layers, columns and bits, train what is left, and draw one curve of what each saving
 # costs.
 
@@ -17,11 +17,11 @@ from lessons.mistakes import MISTAKES, planted
 from minisbert.core import losses, metrics
 from minisbert.core.data import TextColumns, length_grouped_batches
 from minisbert.core.loop import adamw, fit, linear_schedule
-from minisbert.data.sources import load_scored_pairs
+from minisbert.data.datasets import load_scored_pairs
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search import quantized
 from minisbert.search.dense import top_k
-from minisbert.training import students as distillation
+from minisbert.training import losses as distillation
 
 encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 L, D = encoder.bert.config.num_hidden_layers, encoder.width

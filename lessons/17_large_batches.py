@@ -18,7 +18,7 @@ from lessons.mistakes import MISTAKES, planted
 from minisbert.core import losses
 from minisbert.core.data import TextColumns
 from minisbert.core.loop import adamw, fit
-from minisbert.data.sources import load_scored_pairs
+from minisbert.data.datasets import load_scored_pairs
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training import gradient_cache
 from minisbert.training.gradient_cache import GradientCache, cut

@@ -2,7 +2,7 @@
 # # Lesson 18: training for real
 #
 # Steps through `minisbert/core/loop.py`, `minisbert/core/losses.py`,
-# `minisbert/evaluation/classification_metrics.py`. About 80 minutes. You will train MiniLM to a better score
+# `minisbert/evaluation/metrics.py`. About 80 minutes. You will train MiniLM to a better score
 # and prove it, ruin it in four ways, collapse it, and find out whether a negation can be taught.
 
 # %%
@@ -16,17 +16,14 @@ from course import figure, largest_difference, predict
 from torch import nn
 
 from lessons.mistakes import MISTAKES, planted
+from minisbert.checkpoints.layout import find_model
 from minisbert.core import bert, loop, losses, metrics
 from minisbert.core.data import length_grouped_batches
 from minisbert.core.encoder import SentenceEncoder, normalize
 from minisbert.core.pooling import mean_pool
 from minisbert.core.tokenizer import pad_batch
-from minisbert.data.sources import load_scored_pairs
-from minisbert.evaluation.classification_metrics import (
-    mean_off_diagonal_cosine,
-    uniformity,
-)
-from minisbert.folder.find import find_model
+from minisbert.data.datasets import load_scored_pairs
+from minisbert.evaluation.metrics import mean_off_diagonal_cosine, uniformity
 
 # %%
 bert.FUSED = True  # the same formulas, faster: lesson 25

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 19: your own search engine
 #
-# Steps through `minisbert/corpus/mining.py`, `minisbert/core/loop.py`, `minisbert/evaluation/retrieval_metrics.py`,
+# Steps through `minisbert/corpus/mining.py`, `minisbert/core/loop.py`, `minisbert/evaluation/metrics.py`,
 # `minisbert/search/quantized.py`. About 95 minutes. You will build a search engine for Python's own standard library,
 # train it, shrink it, and prove to somebody who does not trust you that it works.
 
@@ -26,7 +26,7 @@ from minisbert.core.heads import JointHead
 from minisbert.core.loop import adamw, fit, linear_schedule
 from minisbert.corpus.mining import Rules, candidates_of, mine, triplets
 from minisbert.diagnosis.mistakes.planting import Mistake
-from minisbert.evaluation import retrieval_metrics
+from minisbert.evaluation import metrics
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search import quantized
@@ -129,7 +129,7 @@ print(each, grades(found, right).sum(axis=1))
 assert largest_difference(each, [1, 1 / np.log2(4), 0]) < 1e-12, (
     "rank 1, rank 3, nowhere"
 )
-whole = retrieval_metrics.ndcg_at_k(grades(found, right), np.ones((3, 1)), 10)
+whole = metrics.ndcg_at_k(grades(found, right), np.ones((3, 1)), 10)
 assert abs(each.mean() - whole) < 1e-12, "the mean is the package's nDCG@10"
 low, high = interval(each)
 assert low < each.mean() < high, (

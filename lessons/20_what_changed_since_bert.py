@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 20: what changed since BERT: positions and norms
 #
-# Steps through `minisbert/architectures/mpnet.py`, `minisbert/architectures/rotary.py`,
+# Steps through `minisbert/architectures/mpnet.py`, `minisbert/architectures/modern.py`,
 # `minisbert/architectures/qwen3.py`. About 70 minutes. You will put each of the changes alone into the book's layer and
 # find out what it buys. Lesson 26 has what is left: who may look at whom, decoders, and their bugs.
 
@@ -26,7 +26,7 @@ from lessons.chases import (
     wrong,
 )
 from lessons.mistakes import MISTAKES, planted
-from minisbert.architectures import modernbert, rotary
+from minisbert.architectures import modern, modernbert
 from minisbert.architectures import qwen3 as decoder
 from minisbert.architectures.mpnet import MPNet, MPNetConfig, relative_buckets
 from minisbert.core import bert
@@ -132,10 +132,10 @@ assert abs(near - far) < 1e-9, "only the distance counts"
 assert abs(turned(q, 7).norm() - q.norm()) < 1e-12, "no vector gets longer"
 
 places = torch.arange(20)
-cos, sin = rotary.rotary(places[None], 8, 10_000.0, torch.float64)  # (1, 1, T, K)
+cos, sin = modern.rotary(places[None], 8, 10_000.0, torch.float64)  # (1, 1, T, K)
 ours = torch.stack([turned(q, place) for place in places])
 assert (
-    largest_difference(rotary.rotate(q.expand(1, 1, 20, 8), cos, sin)[0, 0], ours)
+    largest_difference(modern.rotate(q.expand(1, 1, 20, 8), cos, sin)[0, 0], ours)
     < 1e-12
 ), "the package's rotate"
 
@@ -309,10 +309,10 @@ class RotaryAttention(bert.Attention):
             self.split(self.key(x)),
             self.split(self.value(x)),
         )
-        rotation = rotary.rotary(
+        rotation = modern.rotary(
             torch.arange(x.shape[1])[None], query.shape[-1], 100.0, x.dtype
         )
-        query, key = rotary.rotate(query, *rotation), rotary.rotate(key, *rotation)
+        query, key = modern.rotate(query, *rotation), modern.rotate(key, *rotation)
         context, probabilities = bert.attention(query, key, value, mask)
         return self.output(self.merge(context)), probabilities
 
@@ -527,7 +527,7 @@ def interleaved(x, cos, sin):
 
 some = torch.randn(1, 1, 20, 8).double()
 both = (
-    rotary.rotate(some, cos, sin)[..., neighbours],
+    modern.rotate(some, cos, sin)[..., neighbours],
     interleaved(some[..., neighbours], cos, sin),
 )
 assert largest_difference(*both) < 1e-12, (
@@ -546,11 +546,11 @@ guess = predict(
 
 
 # %%
-def other_base(positions, width, base, dtype, right=rotary.rotary):
+def other_base(positions, width, base, dtype, right=modern.rotary):
     return right(positions, width, 10_000.0, dtype)
 
 
-with planted(as_change(rotary, "rotary", other_base)):
+with planted(as_change(modern, "rotary", other_base)):
     slower = found(models["rotary"])
 print(f"found {slower:.1%} instead of {moved['rotary'][0]:.1%}")
 assert slower > 0.9, "no demo shows it: the wrong vectors agree among themselves"
@@ -577,10 +577,10 @@ def causal_attention(query, key, value, mask=None, dropout=0.0, right=bert.atten
 changes = {
     "nothing": {},
     "bfloat16": {"low": torch.bfloat16},
-    "rotary base 10,000 for 100": {"change": as_change(rotary, "rotary", other_base)},
+    "rotary base 10,000 for 100": {"change": as_change(modern, "rotary", other_base)},
     "rotation interleaved": {"change": MISTAKES["rotation interleaved"]},
     "places not rotated": {
-        "change": as_change(rotary, "rotate", lambda x, cos, sin: x)
+        "change": as_change(modern, "rotate", lambda x, cos, sin: x)
     },
     "a decoder's mask left in": {
         "change": as_change(bert, "attention", causal_attention)

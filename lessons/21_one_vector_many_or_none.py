@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 21: one vector, many, or none
 #
-# Steps through `minisbert/models/static_encoder.py`, `minisbert/models/static_distillation.py`,
+# Steps through `minisbert/models/static_encoder.py`, `minisbert/models/static_encoder.py`,
 # `minisbert/models/sparse_encoder.py`, `minisbert/search/late_interaction.py`. About 55 minutes. You will take
 # the encoder away, then the single vector, and see what each costs in bytes, milliseconds and right answers.
 
@@ -19,8 +19,7 @@ from minisbert.core import bert
 from minisbert.diagnosis.mistakes.planting import Mistake
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.sparse_encoder import splade_pool
-from minisbert.models.static_distillation import distill, principal_components
-from minisbert.models.static_encoder import bag_mean
+from minisbert.models.static_encoder import bag_mean, distill, principal_components
 from minisbert.search import late_interaction
 from minisbert.search.dense import top_k
 from minisbert.search.late_interaction import Matrices, max_sim

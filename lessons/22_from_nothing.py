@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 22: from nothing
 #
-# Steps through `minisbert/training/from_nothing.py`, `minisbert/training/masking.py`,
+# Steps through `minisbert/training/objectives/masked.py`, `minisbert/training/objectives/masked.py`,
 # `minisbert/training/losses.py`, `minisbert/models/masked_language_model.py`. About 80 minutes. You
 # will make an encoder that has never read a word, let it read, and find out what reading
 # is good for.
@@ -26,14 +26,17 @@ from minisbert.core import bert, losses
 from minisbert.core.data import TextColumns, length_grouped_batches
 from minisbert.core.loop import adamw, fit, linear_schedule
 from minisbert.core.metrics import spearman
-from minisbert.data.sources import load_scored_pairs
+from minisbert.data.datasets import load_scored_pairs
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search.dense import top_k
 from minisbert.system.devices import choose_dtype
-from minisbert.training.from_nothing import new_model, train_vocabulary
-from minisbert.training.losses import cosent_loss, mlm_loss
-from minisbert.training.masking import draw_masks, mask_tokens
-from minisbert.training.students import distillation_loss
+from minisbert.training.losses import cosent_loss, distillation_loss, mlm_loss
+from minisbert.training.objectives.masked import (
+    draw_masks,
+    mask_tokens,
+    new_model,
+    train_vocabulary,
+)
 
 # %%
 bert.FUSED = True  # the same formulas, faster: lesson 25

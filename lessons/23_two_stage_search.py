@@ -2,7 +2,7 @@
 # # Lesson 23: two-stage search
 #
 # Steps through `minisbert/search/dense.py`, `minisbert/search/late_interaction.py`,
-# `minisbert/evaluation/reranking.py`. About 65 minutes. You will search documents that are too long
+# `minisbert/evaluation/retrieval.py`. About 65 minutes. You will search documents that are too long
 # for an encoder, join two engines that disagree, and let a third one judge what they found.
 
 # %%

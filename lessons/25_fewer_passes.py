@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 25: the same formulas, faster: fused operations, the compiler, fewer bits
 #
-# Steps through `minisbert/core/bert.py`, `minisbert/compiled/package.py`, `minisbert/compiled/int8.py`,
+# Steps through `minisbert/core/bert.py`, `minisbert/backends/package.py`, `minisbert/backends/graphs.py`,
 # `minisbert/system/devices.py`. About 75 minutes. For whoever will run an encoder for a living: you will count how
 # often a formula goes through memory, read the loop that PyTorch's compiler makes of your LayerNorm, multiply in 16 and
 # in 8 bits, and climb a ladder of steps to the same vectors.
@@ -22,14 +22,14 @@ from course import TINY, figure, largest_difference, predict
 
 import minisbert
 from lessons.mistakes import MISTAKES, planted
-from minisbert.compiled import int8
-from minisbert.compiled.graphs import compile_encoder
-from minisbert.compiled.package import compile_package, load_package
+from minisbert.backends import graphs as int8
+from minisbert.backends.graphs import compile_encoder
+from minisbert.backends.package import compile_package, load_package
+from minisbert.checkpoints.layout import find_model
 from minisbert.core import InputError, bert, metrics
 from minisbert.core.encoder import SentenceEncoder, normalize
 from minisbert.core.tokenizer import pad_batch
-from minisbert.data.sources import load_scored_pairs
-from minisbert.folder.find import find_model
+from minisbert.data.datasets import load_scored_pairs
 from minisbert.models.batching import packed_batches, same_text, tokenize
 from minisbert.models.guards import evaluating
 from minisbert.system.devices import choose_dtype
@@ -167,7 +167,7 @@ assert len(operations) == 9, (
 )
 
 # %% [markdown]
-# Then it writes C++ for it. `compile_package` of `compiled/package.py` does that ahead of time, into a file that
+# Then it writes C++ for it. `compile_package` of `backends/package.py` does that ahead of time, into a file that
 # needs no compiler any more; the source is inside. (About 20 seconds, most of it g++.)
 
 

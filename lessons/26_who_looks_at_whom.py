@@ -23,7 +23,7 @@ from lessons.chases import (
     wrong,
 )
 from lessons.mistakes import MISTAKES, planted
-from minisbert.architectures import modernbert, rotary
+from minisbert.architectures import modern, modernbert
 from minisbert.architectures import qwen3 as decoder
 from minisbert.architectures.qwen3 import Decoder, DecoderConfig
 from minisbert.core import bert
@@ -207,7 +207,7 @@ guess = predict(
 
 # %%
 blind = new_decoder()
-still = as_change(rotary, "rotate", lambda x, cos, sin: x)
+still = as_change(modern, "rotate", lambda x, cos, sin: x)
 with planted(still):
     learn(blind)
     blind_found = found(blind)

@@ -12,11 +12,9 @@ from typing import Any
 
 import torch
 
-from minisbert.compiled.runtime import CompiledEncoder, CompiledPairModel
+from minisbert.backends.package import CompiledEncoder, CompiledPairModel
+from minisbert.checkpoints.layout import MASKED_MODULE, ModelFolder, find_model
 from minisbert.core import InputError, one_line
-from minisbert.folder.find import find_model
-from minisbert.folder.model_folder import ModelFolder
-from minisbert.folder.text_settings import MASKED_MODULE
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder

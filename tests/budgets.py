@@ -15,26 +15,26 @@ BUDGETS = {
     "system": 1388,
     "search": 771,
     "architectures": 982,
-    "folder": 1368,
+    "checkpoints": 1368,
     "models": 3035,
-    "compiled": 765,
+    "backends": 765,
     "data": 1559,
     "evaluation": 1108,
-    "training": 3019,
+    "training": 3100,
     "corpus": 804,
     "diagnosis": 2278,
     "serving": 538,
-    "integrations": 308,
+    "integrations": 445,
     "commands": 2397,
 }
 PACKAGE_LINES = 21_825  # goal: 15,000
-TEST_LINES = 32_058  # goal: 26,000
+TEST_LINES = 32_075  # goal: 26,000
 RAISES = 377  # of InputError and ValueError, in the whole package
-FILE_LINES, FUNCTION_LINES = 250, 60
+FILE_LINES, FUNCTION_LINES = 485, 60
 DENSITY = {  # per 1,000 lines outside core/ that are not blank; goals: 15, 12, 75
-    "conditional expressions": 12.5,
-    "starred expressions": 10.5,
-    "imports": 103.9,
+    "conditional expressions": 15,
+    "starred expressions": 12,
+    "imports": 90,
 }
 NODES = {
     "conditional expressions": ast.IfExp,

@@ -14,7 +14,7 @@ import torch
 from filelock import FileLock
 from hypothesis import settings
 
-from minisbert.compiled.package import COMPILERS
+from minisbert.backends.package import COMPILERS
 from minisbert.core import InputError, bert
 from minisbert.diagnosis.mistakes import planting
 from minisbert.system import torch_internals

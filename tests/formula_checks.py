@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from minisbert.architectures import qwen3, rotary
+from minisbert.architectures import modern, qwen3
 from minisbert.core import bert, encoder, metrics, pooling
 from minisbert.core.bert import BertConfig
 from minisbert.search import late_interaction
@@ -387,7 +387,7 @@ def rotation() -> Iterator[Comparison]:
         turned = torch.complex(*x.chunk(2, dim=-1)) * torch.polar(torch.ones_like(angles), angles)
         return torch.cat([turned.real, turned.imag], dim=-1)
 
-    yield from with_gradients("rotate", lambda x: rotary.rotate(x, cos, sin), reference, x)
+    yield from with_gradients("rotate", lambda x: modern.rotate(x, cos, sin), reference, x)
 
 
 @check

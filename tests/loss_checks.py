@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from minisbert.core import losses
-from minisbert.training import gradient_cache, masking, students
+from minisbert.training import gradient_cache
 from minisbert.training import losses as more_losses
+from minisbert.training.objectives import masked
 from tests.checks import check, compare_gradients, with_gradients
 from tests.parity import GRADIENT, PIECE, Comparison, compare, golden
 
@@ -85,7 +86,7 @@ def mask_tokens() -> Iterator[Comparison]:
             expected[at] = 4
         elif share < 0.9:
             expected[at] = other[at]
-    inputs, chosen = masking.mask_tokens(ids, words, 4, chance, other)
+    inputs, chosen = masked.mask_tokens(ids, words, 4, chance, other)
     yield compare("inputs", inputs.double(), expected.double(), PIECE)
     yield compare("chosen", chosen.double(), asked.double(), PIECE)
 
@@ -242,7 +243,7 @@ def batch_in_parts() -> Iterator[Comparison]:
 def distillation_loss() -> Iterator[Comparison]:
     """Against torch's mse_loss, which has no gradient for a detached teacher."""
     u, v = (golden("losses")[key].requires_grad_() for key in "uv")
-    value, expected = students.distillation_loss(u, v), functional.mse_loss(u, v.detach())
+    value, expected = more_losses.distillation_loss(u, v), functional.mse_loss(u, v.detach())
     gradients = [*torch.autograd.grad(expected, u), torch.zeros_like(v)]
     yield from compare_gradients("distillation", value, expected, {"student": u, "teacher": v}, gradients)
 
@@ -261,5 +262,5 @@ def matryoshka_loss() -> Iterator[Comparison]:
         ("matryoshka", {"dims": (2, width)}),
         ("matryoshka, weights", {"dims": (1, 3, width - 1), "weights": (0.5, 2.0, 0.25)}),
     ):
-        ours = partial(students.matryoshka_loss, functional.mse_loss, **options)
+        ours = partial(more_losses.matryoshka_loss, functional.mse_loss, **options)
         yield from with_gradients(name, ours, partial(expected, **options), u, v)

@@ -9,8 +9,7 @@ from math import log2
 
 import torch
 
-from minisbert.evaluation import classification_metrics as more_metrics
-from minisbert.evaluation import retrieval_metrics
+from minisbert.evaluation import metrics as more_metrics
 from tests.checks import check
 from tests.parity import PIECE, Comparison, compare, golden
 
@@ -73,6 +72,6 @@ def retrieval() -> Iterator[Comparison]:
     """Accuracy, precision, recall, MRR, nDCG and MAP at k, worked by hand."""
     for name, values in BY_HAND.items():
         for k, terms in zip((3, 6), values, strict=True):
-            found = retrieval_metrics.METRICS[name](RANKED, JUDGED, k)
+            found = more_metrics.METRICS[name](RANKED, JUDGED, k)
             value, expected = torch.tensor([found, sum(terms) / 4], dtype=torch.float64)
             yield compare(f"{name}@{k}", value, expected, PIECE)

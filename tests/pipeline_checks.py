@@ -19,7 +19,7 @@ from minisbert.architectures.relatives import FAMILIES
 from minisbert.core import bert, data, loop, read_json, tokenizer
 from minisbert.core.weights import read_safetensors
 from minisbert.search import dense, quantized
-from minisbert.training import students
+from minisbert.training import losses
 from tests.checks import check, normal
 from tests.formula_checks import fact, randomised
 from tests.parity import PIECE, REFERENCE, ROOT, Comparison, compare
@@ -150,7 +150,7 @@ def layer_choice() -> Iterator[Comparison]:
         (6, 1, [5]),
         (4, 4, [0, 1, 2, 3]),
     ):
-        layers = students.spread_layers(total, keep)
+        layers = losses.spread_layers(total, keep)
         compared = compare(f"{keep} layers of {total}", padded(layers, 12), padded(expected, 12), PIECE)
         yield replace(compared, ours=layers, reference=expected)
 
@@ -163,7 +163,7 @@ def kept_layers() -> Iterator[Comparison]:
     before = {name: value.clone() for name, value in teacher.state_dict().items()}
     ids, mask = torch.tensor([[3, 7, 1, 30], [5, 2, 9, 0]]), torch.tensor([[True] * 4, [True, True, False, False]])
     for layers in ([0, 2, 4], [1, 2], [3]):
-        student = students.keep_layers(teacher, layers)
+        student = losses.keep_layers(teacher, layers)
         x = teacher.embeddings(ids, None)
         for i in layers:
             x, _ = teacher.layers[i](x, mask[:, None, None, :])

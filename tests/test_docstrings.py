@@ -7,7 +7,7 @@ import pytest
 
 from minisbert.data.datasets import triplet_rows
 from minisbert.evaluation.retrieval import load_retrieval_folder
-from minisbert.training.command_line import parse
+from minisbert.training.run_options import parse
 from minisbert.training.settings import sources_of
 from tests.conftest import ROOT
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import minisbert
-from minisbert.data.sources import load_scored_pairs
+from minisbert.data.datasets import load_scored_pairs
 from minisbert.training.run import Run
 from minisbert.training.settings import OBJECTIVES
 from minisbert.training.train import main

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from minisbert.architectures.relatives import FAMILIES
+from minisbert.checkpoints.weights import load_transformer, save_bert
 from minisbert.core.bert import Bert
 from minisbert.core.tokenizer import pad_batch
-from minisbert.data.sources import SPLITS, load_scored_pairs
-from minisbert.folder.weights import load_transformer, save_bert
+from minisbert.data.datasets import SPLITS, load_scored_pairs
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.tokenizer import Tokenizer
 from tests.parity import GRADIENT, MINILM_HIDDEN, MINILM_VECTOR, PIECE, assert_parity

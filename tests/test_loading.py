@@ -14,7 +14,7 @@ from minisbert.core import InputError
 from minisbert.core.heads import JointHead, siamese
 from minisbert.loading import load_encoder, load_tokenizer, uncompiled
 from minisbert.models.cross_encoder import ClassifierHead
-from minisbert.models.static_distillation import distill
+from minisbert.models.static_encoder import distill
 from tests.conftest import ROOT
 from tests.parity import REFERENCE
 
@@ -117,7 +117,7 @@ def test_a_command_asks_the_hub_once(folders, tmp_path, monkeypatch, capsys):
         (score, folders[PairModel][0], ["a cat", "a dog"]),
     ):
         download = lambda name, model=model: asked.append(name) or model  # noqa: E731
-        monkeypatch.setattr("minisbert.folder.find.download_model", download)
+        monkeypatch.setattr("minisbert.checkpoints.layout.download_model", download)
         command.main([*arguments, "--model", "owner/name"])
         assert asked == ["owner/name"], command.__name__
         asked.clear()

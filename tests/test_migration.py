@@ -8,7 +8,7 @@ import pytest
 
 from minisbert.commands import encode, evaluate
 from minisbert.training import train
-from minisbert.training.command_line import parse
+from minisbert.training.run_options import parse
 
 PAGE = (Path(__file__).parents[1] / "docs" / "from-sentence-transformers.md").read_text()
 CLASSES = sorted(set(re.findall(r"`(\w+(?:Loss|Evaluator|Trainer))`", PAGE)))

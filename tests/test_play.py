@@ -17,8 +17,8 @@ from minisbert.core import bert, losses
 from minisbert.core.encoder import SentenceEncoder, normalize
 from minisbert.core.loop import fit
 from minisbert.core.tokenizer import split_words, word_pieces
-from minisbert.data.sources import load_scored_pairs
-from minisbert.evaluation import classification_metrics
+from minisbert.data.datasets import load_scored_pairs
+from minisbert.evaluation import metrics
 from minisbert.search import quantized
 from tests.conftest import ROOT
 
@@ -116,7 +116,7 @@ def test_points_on_the_circle_move_as_the_package_and_torch_move_them(temperatur
     walk = "((s) => { for (let i = 0; i < 50; i++) circleStep(s, data.noise, data.tau); return s.points; })"
     moved = javascript(f"{walk}(circleStart(data.points))", data)
     assert torch.allclose(torch.tensor(moved, dtype=torch.double), after, rtol=0, atol=1e-7)
-    assert javascript("uniformity(data)", moved) == pytest.approx(classification_metrics.uniformity(after.numpy()))
+    assert javascript("uniformity(data)", moved) == pytest.approx(metrics.uniformity(after.numpy()))
 
 
 def test_the_points_are_those_of_lesson_11(play_data):

@@ -17,14 +17,14 @@ import torch
 
 from minisbert.core import InputError
 from minisbert.core import losses as formulas
-from minisbert.data.sources import load_scored_pairs
-from minisbert.evaluation import model_scores
+from minisbert.data.datasets import load_scored_pairs
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system import devices
 from minisbert.system.console import run_command
+from minisbert.training.objectives import base as model_scores
 from minisbert.training.objectives.base import Objective, PairNetwork, VectorNetwork
-from minisbert.training.schedules import SCHEDULES
+from minisbert.training.settings import SCHEDULES
 from minisbert.training.train import main
 from tests import toys
 from tests.conftest import ROOT

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, normalize
 
 from minisbert.core.metrics import spearman
-from minisbert.data.sources import load_scored_pairs
+from minisbert.data.datasets import load_scored_pairs
 
 WINDOW, NEGATIVES, WIDTH, LEAST = 5, 5, 100, 3  # words to each side, wrong words a pair, columns, occurrences of a word
 

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from lessons.grader.cases import case, d, example, t, trap
 from minisbert.core import loop, losses
-from minisbert.evaluation import classification_metrics
-from minisbert.training import gradient_cache, masking
+from minisbert.evaluation import metrics
+from minisbert.training import gradient_cache
 from minisbert.training import losses as more_losses
+from minisbert.training.objectives import masked
 
 EYE = [[1.0, 0.0], [0.0, 1.0]]
 ACROSS = [[1.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]  # two pairs with cosines 1 and 0
@@ -144,27 +145,27 @@ def _():
 # ----------------------------------------------------------------------------------------- geometry
 
 
-@example("classification_metrics.alignment")
+@example("metrics.alignment")
 def _():
     rows = [[1, 0], [0, 2]], [[1, 0], [1, 1]]
-    yield case("equal, and 45 degrees apart", 0.29289, classification_metrics.alignment, *rows)
+    yield case("equal, and 45 degrees apart", 0.29289, metrics.alignment, *rows)
 
 
-@trap("classification_metrics.alignment")
+@trap("metrics.alignment")
 def _():
-    yield case("opposite: 4, the worst", 4.0, classification_metrics.alignment, [[1e6, 0.0]], [[-1e-6, 0.0]])
-    yield case("one way, other lengths: 0", 0.0, classification_metrics.alignment, [[3.0, 4.0]], [[6.0, 8.0]])
+    yield case("opposite: 4, the worst", 4.0, metrics.alignment, [[1e6, 0.0]], [[-1e-6, 0.0]])
+    yield case("one way, other lengths: 0", 0.0, metrics.alignment, [[3.0, 4.0]], [[6.0, 8.0]])
 
 
-@example("classification_metrics.uniformity")
+@example("metrics.uniformity")
 def _():
-    yield case("right, up, left", -4.39635, classification_metrics.uniformity, [[1, 0], [0, 1], [-1, 0]])
+    yield case("right, up, left", -4.39635, metrics.uniformity, [[1, 0], [0, 1], [-1, 0]])
 
 
-@trap("classification_metrics.uniformity")
+@trap("metrics.uniformity")
 def _():
-    yield case("two opposite rows", -8.0, classification_metrics.uniformity, [[1.0, 0.0], [-5.0, 0.0]])
-    yield case("all point one way: 0", 0.0, classification_metrics.uniformity, [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]])
+    yield case("two opposite rows", -8.0, metrics.uniformity, [[1.0, 0.0], [-5.0, 0.0]])
+    yield case("all point one way: 0", 0.0, metrics.uniformity, [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]])
 
 
 # ----------------------------------------------------------------------------------------- training
@@ -349,17 +350,17 @@ def _():
 MASK = 4
 
 
-@example("masking.mask_tokens")
+@example("masked.mask_tokens")
 def _():
     ids, other = torch.tensor([[5, 6, 7, 8]]), torch.tensor([[50, 60, 70, 80]])
     chance = torch.tensor([[0.11, 0.13, 0.14, 0.5]])
     expected = torch.tensor([[MASK, 60, 7, 8]]), torch.tensor([[True, True, True, False]])
-    yield case("one of each", expected, masking.mask_tokens, ids, torch.ones_like(ids), MASK, chance, other)
+    yield case("one of each", expected, masked.mask_tokens, ids, torch.ones_like(ids), MASK, chance, other)
 
 
-@trap("masking.mask_tokens")
+@trap("masked.mask_tokens")
 def _():
-    hide = masking.mask_tokens
+    hide = masked.mask_tokens
     ids, words = torch.tensor([[2, 5, 3, 0]]), torch.tensor([[False, True, False, False]])
     expected = torch.tensor([[2, MASK, 3, 0]]), words
     yield case("[CLS], [SEP] and a pad", expected, hide, ids, words, MASK, torch.zeros(1, 4), ids + 10)

@@ -3,30 +3,30 @@
 import math
 
 from lessons.grader.cases import case, d, example, t, trap
-from minisbert.architectures import qwen3, rotary
+from minisbert.architectures import modern, qwen3
 from minisbert.search import late_interaction
 
 
-@example("rotary.rotate")
+@example("modern.rotate")
 def _():
     quarter = d([0.0, 0.0]), d([1.0, 1.0])
-    yield case("(3, 4) by a quarter turn", d([-4.0, 3.0]), rotary.rotate, d([3.0, 4.0]), *quarter)
+    yield case("(3, 4) by a quarter turn", d([-4.0, 3.0]), modern.rotate, d([3.0, 4.0]), *quarter)
     cos, sin = d([0.0, 1.0, 0.0, 1.0]), d([1.0, 0.0, 1.0, 0.0])
     name, x = "the pair (1, 3) by a quarter turn, the pair (2, 4) not at all", d([1.0, 2.0, 3.0, 4.0])
-    yield case(name, d([-3.0, 2.0, 1.0, 4.0]), rotary.rotate, x, cos, sin)
+    yield case(name, d([-3.0, 2.0, 1.0, 4.0]), modern.rotate, x, cos, sin)
 
 
-@trap("rotary.rotate")
+@trap("modern.rotate")
 def _():
     x = d([1.0, 2.0, 3.0, 4.0])
     still = d([1.0] * 4), d([0.0] * 4)
-    yield case("an angle of 0", x, rotary.rotate, x, *still)
+    yield case("an angle of 0", x, modern.rotate, x, *still)
     half = math.sqrt(0.5)
     heads = d([1.0, 0.0], [0.0, 1.0])[None, :, None]  # (1, 2, 1, 2): two heads, one token
     expected = d([half, half], [-half, half])[None, :, None]
     eighth = d([half, half])[None, None], d([half, half])[None, None]  # (1, 1, 1, 2)
-    yield case("all heads by the same angles", expected, rotary.rotate, heads, *eighth)
-    yield case("float32 stays float32", t([-4.0, 3.0]), rotary.rotate, t([3.0, 4.0]), t([0.0, 0.0]), t([1.0, 1.0]))
+    yield case("all heads by the same angles", expected, modern.rotate, heads, *eighth)
+    yield case("float32 stays float32", t([-4.0, 3.0]), modern.rotate, t([3.0, 4.0]), t([0.0, 0.0]), t([1.0, 1.0]))
 
 
 @example("qwen3.rms_norm")

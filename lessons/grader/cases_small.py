@@ -7,7 +7,7 @@ from torch import Tensor
 from lessons.grader.cases import Case, case, d, example, t, trap
 from minisbert.core import bert, losses
 from minisbert.search import quantized
-from minisbert.training import students
+from minisbert.training import losses as more_losses
 
 RANGES = np.array([[0.0, -1.0], [255.0, 254.0]], dtype=np.float32)  # two columns with steps of 1
 
@@ -110,16 +110,16 @@ def _():
 # ------------------------------------------------------------------------------------- smaller models
 
 
-@example("students.spread_layers")
+@example("losses.spread_layers")
 def _():
     for total, keep, layers in ((6, 3, [0, 3, 5]), (6, 2, [0, 5]), (5, 3, [0, 2, 4])):
-        yield case(f"{keep} of {total}", layers, students.spread_layers, total, keep)
+        yield case(f"{keep} of {total}", layers, more_losses.spread_layers, total, keep)
 
 
-@trap("students.spread_layers")
+@trap("losses.spread_layers")
 def _():
     for total, keep, layers in ((4, 1, [3]), (1, 1, [0]), (3, 3, [0, 1, 2]), (4, 3, [0, 2, 3]), (8, 3, [0, 4, 7])):
-        yield case(f"{keep} of {total}", layers, students.spread_layers, total, keep)
+        yield case(f"{keep} of {total}", layers, more_losses.spread_layers, total, keep)
 
 
 def numbered(count: int) -> bert.Bert:
@@ -139,48 +139,48 @@ def numbers(model: bert.Bert) -> list[float]:
 
 def kept(count: int, layers: list[int]) -> Case:
     name = f"layers {layers} of {count}"
-    return case(name, [float(i) for i in layers], lambda: numbers(students.keep_layers(numbered(count), layers)))
+    return case(name, [float(i) for i in layers], lambda: numbers(more_losses.keep_layers(numbered(count), layers)))
 
 
-@example("students.keep_layers")
+@example("losses.keep_layers")
 def _():
     yield kept(6, [0, 3, 5])
     yield kept(3, [1])
 
 
-@trap("students.keep_layers")
+@trap("losses.keep_layers")
 def _():
     def teacher_after() -> list[float]:
         teacher = numbered(4)
-        student = students.keep_layers(teacher, [0, 3])
+        student = more_losses.keep_layers(teacher, [0, 3])
         for parameter in student.parameters():
             parameter.data.fill_(9.0)
         return [*numbers(teacher), float(len(teacher.layers)), float(teacher.config.num_hidden_layers)]
 
     yield case("the teacher stays as it is", [0.0, 1.0, 2.0, 3.0, 4.0, 4.0], teacher_after)
-    count = lambda: students.keep_layers(numbered(4), [0, 3]).config.num_hidden_layers  # noqa: E731
+    count = lambda: more_losses.keep_layers(numbered(4), [0, 3]).config.num_hidden_layers  # noqa: E731
     yield case("the config counts the layers that are left", 2, count)
-    trains = lambda: all(p.requires_grad for p in students.keep_layers(numbered(4), [0, 3]).parameters())  # noqa: E731
+    trains = lambda: all(p.requires_grad for p in more_losses.keep_layers(numbered(4), [0, 3]).parameters())  # noqa: E731
     yield case("the student can be trained", True, trains)
     yield kept(2, [0, 1])
 
 
-@example("students.distillation_loss")
+@example("losses.distillation_loss")
 def _():
-    yield case("[1, 2] for [0, 4]", torch.tensor(2.5), students.distillation_loss, t([1.0, 2.0]), t([0.0, 4.0]))
+    yield case("[1, 2] for [0, 4]", torch.tensor(2.5), more_losses.distillation_loss, t([1.0, 2.0]), t([0.0, 4.0]))
 
 
-@trap("students.distillation_loss")
+@trap("losses.distillation_loss")
 def _():
     def slopes() -> tuple[Tensor, Tensor]:
         student, teacher = (d([1.0, 2.0]).requires_grad_(), d([0.0, 4.0]).requires_grad_())
-        students.distillation_loss(student, 1 * teacher).backward()
+        more_losses.distillation_loss(student, 1 * teacher).backward()
         return student.grad, torch.zeros_like(teacher) if teacher.grad is None else teacher.grad
 
     yield case("the teacher gets no gradient", (d([1.0, -2.0]), d([0.0, 0.0])), slopes)
     u = d([3.0, 4.0], [0.0, 1.0])
-    yield case("equal vectors", d(0.0)[0], students.distillation_loss, u, u.clone())
-    yield case("a batch of two", d(0.5)[0], students.distillation_loss, u, d([4.0, 4.0], [0.0, 2.0]))
+    yield case("equal vectors", d(0.0)[0], more_losses.distillation_loss, u, u.clone())
+    yield case("a batch of two", d(0.5)[0], more_losses.distillation_loss, u, d([4.0, 4.0], [0.0, 2.0]))
 
 
 def first(u: Tensor, v: Tensor) -> Tensor:
@@ -188,19 +188,19 @@ def first(u: Tensor, v: Tensor) -> Tensor:
     return (u[:, 0] * v[:, 0]).mean()
 
 
-@example("students.matryoshka_loss")
+@example("losses.matryoshka_loss")
 def _():
     # cut after one column both are [1]; with both, [0.6, 0.8] and [0.8, 0.6]
     u, v = t([3.0, 4.0]), t([8.0, 6.0])
-    yield case("1 * 1 + 0.6 * 0.8", torch.tensor(1.48), students.matryoshka_loss, first, u, v, dims=(1, 2))
+    yield case("1 * 1 + 0.6 * 0.8", torch.tensor(1.48), more_losses.matryoshka_loss, first, u, v, dims=(1, 2))
     expected = torch.tensor(2.24)
-    yield case("weights 2 and 0.5", expected, students.matryoshka_loss, first, u, v, dims=(1, 2), weights=(2.0, 0.5))
+    yield case("weights 2 and 0.5", expected, more_losses.matryoshka_loss, first, u, v, dims=(1, 2), weights=(2.0, 0.5))
 
 
-@trap("students.matryoshka_loss")
+@trap("losses.matryoshka_loss")
 def _():
     u, v = d([3.0, 4.0, 12.0]), d([0.0, 2.0, 1.0])
-    loss = students.matryoshka_loss
+    loss = more_losses.matryoshka_loss
     yield case("a prefix of zeros", d(0.0)[0], loss, first, u, v, dims=(1,))
     expected = losses.cosine_mse_loss(u[:, :2], v[:, :2], d(0.5))
     name, target = "one prefix is the loss of the cut vectors", d(0.5)

@@ -15,11 +15,11 @@ import torch
 
 from lessons.grader import sandbox
 from lessons.grader.pieces import PIECES, ROOT, mine, pieces_of
+from minisbert.checkpoints.layout import find_model
 from minisbert.core import InputError, loop, metrics, tokenizer
 from minisbert.core.encoder import SentenceEncoder, cosine
-from minisbert.data.sources import load_scored_pairs
+from minisbert.data.datasets import load_scored_pairs
 from minisbert.diagnosis.mistakes.planting import replaced
-from minisbert.folder.find import find_model
 from minisbert.system.console import run_command, say
 from minisbert.system.progress import LiveLine, Progress
 from tests.checks import CHECKS

@@ -19,7 +19,7 @@ from minisbert.core import InputError
 ROOT = Path(__file__).resolve().parents[2]
 # where a piece's module is looked for, in this order
 PLACES = ("minisbert/core", "minisbert/search", "minisbert/evaluation", "minisbert/training", "minisbert/architectures")
-PLACES += ("lessons/search", "lessons/grader")  # the last for variants.py
+PLACES += ("minisbert/training/objectives", "lessons/search", "lessons/grader")  # the last for variants.py
 # the learner's files, which git ignores; a teacher points it at a student's folder
 MINE = Path(os.environ.get("MINISBERT_MINE") or ROOT / "lessons" / "mine").resolve()
 

@@ -20,22 +20,22 @@ from lessons.mistakes import (
     training,
     walks,
 )
-from minisbert.diagnosis.mistakes import MISTAKES, bert, modern, planted, pooling
+from minisbert.diagnosis.mistakes import MISTAKES, in_bert, in_modern, in_pooling, planted
 
 __all__ = [
     "MISTAKES",
-    "bert",
     "compression",
     "distillation",
     "forward",
     "heads",
+    "in_bert",
+    "in_modern",
+    "in_pooling",
     "late",
     "lexical",
     "losses",
-    "modern",
     "pipeline",
     "planted",
-    "pooling",
     "retrieval",
     "scores",
     "training",

@@ -8,58 +8,58 @@ from torch import Tensor, nn
 from minisbert.core.bert import Bert
 from minisbert.core.encoder import normalize
 from minisbert.diagnosis.mistakes.planting import mistake
-from minisbert.training import students
+from minisbert.training import losses
 
 # the right versions, kept from before anything is planted: a stand-in may call what it replaces
-_keep, _matryoshka = students.keep_layers, students.matryoshka_loss
+_keep, _matryoshka = losses.keep_layers, losses.matryoshka_loss
 
 # ------------------------------------------------------------------------------------------- layers
 
 
-@mistake(students, "spread_layers", "layers dropped from the top", "the first layers are kept, and the last are lost")
+@mistake(losses, "spread_layers", "layers dropped from the top", "the first layers are kept, and the last are lost")
 def _(total: int, keep: int) -> list[int]:
     return list(range(keep))
 
 
-@mistake(students, "spread_layers", "every n-th from 0", "the last layer, which makes the vectors, is dropped")
+@mistake(losses, "spread_layers", "every n-th from 0", "the last layer, which makes the vectors, is dropped")
 def _(total: int, keep: int) -> list[int]:
     return [i * total // keep for i in range(keep)]
 
 
-@mistake(students, "spread_layers", "middle of each stretch", "neither the first nor the last layer is kept")
+@mistake(losses, "spread_layers", "middle of each stretch", "neither the first nor the last layer is kept")
 def _(total: int, keep: int) -> list[int]:
     return [((2 * i + 1) * total - keep) // (2 * keep) for i in range(keep)]
 
 
-@mistake(students, "spread_layers", "halves rounded to even", "Python's round takes 2.5 to 2, and 3.5 to 4")
+@mistake(losses, "spread_layers", "halves rounded to even", "Python's round takes 2.5 to 2, and 3.5 to 4")
 def _(total: int, keep: int) -> list[int]:
     return [round(i * (total - 1) / (keep - 1)) for i in range(keep)] if keep > 1 else [total - 1]
 
 
-@mistake(students, "spread_layers", "rounded down", "the layers in between are the ones before, not the nearest")
+@mistake(losses, "spread_layers", "rounded down", "the layers in between are the ones before, not the nearest")
 def _(total: int, keep: int) -> list[int]:
     return [i * (total - 1) // (keep - 1) for i in range(keep)] if keep > 1 else [total - 1]
 
 
-@mistake(students, "keep_layers", "layers shared with the teacher", "training the student changes its teacher")
+@mistake(losses, "keep_layers", "layers shared with the teacher", "training the student changes its teacher")
 def _(bert: Bert, layers: Sequence[int]) -> Bert:
     student = _keep(bert, layers)
     student.layers = nn.ModuleList(bert.layers[i] for i in layers)
     return student
 
 
-@mistake(students, "keep_layers", "as many layers from the bottom", "only the number of layers is looked at")
+@mistake(losses, "keep_layers", "as many layers from the bottom", "only the number of layers is looked at")
 def _(bert: Bert, layers: Sequence[int]) -> Bert:
     return _keep(bert, range(len(layers)))
 
 
-@mistake(students, "keep_layers", "the named layers dropped", "the layers to keep are the ones left out")
+@mistake(losses, "keep_layers", "the named layers dropped", "the layers to keep are the ones left out")
 def _(bert: Bert, layers: Sequence[int]) -> Bert:
     rest = [i for i in range(len(bert.layers)) if i not in layers]
     return _keep(bert, rest or layers)
 
 
-@mistake(students, "keep_layers", "the teacher's config kept", "the config counts layers that are not there any more")
+@mistake(losses, "keep_layers", "the teacher's config kept", "the config counts layers that are not there any more")
 def _(bert: Bert, layers: Sequence[int]) -> Bert:
     student = _keep(bert, layers)
     student.config = replace(bert.config)
@@ -69,27 +69,27 @@ def _(bert: Bert, layers: Sequence[int]) -> Bert:
 # ------------------------------------------------------------------------------------------- losses
 
 
-@mistake(students, "distillation_loss", "teacher with gradients", "the teacher is pulled towards its student")
+@mistake(losses, "distillation_loss", "teacher with gradients", "the teacher is pulled towards its student")
 def _(student: Tensor, teacher: Tensor) -> Tensor:
     return (student - teacher).pow(2).mean()
 
 
-@mistake(students, "distillation_loss", "distilled against itself", "the target is the student's own vectors")
+@mistake(losses, "distillation_loss", "distilled against itself", "the target is the student's own vectors")
 def _(student: Tensor, teacher: Tensor) -> Tensor:
     return (student - student.detach()).pow(2).mean()
 
 
-@mistake(students, "distillation_loss", "student without gradients", "the detach is on the wrong side")
+@mistake(losses, "distillation_loss", "student without gradients", "the detach is on the wrong side")
 def _(student: Tensor, teacher: Tensor) -> Tensor:
     return (student.detach() - teacher).pow(2).mean()
 
 
-@mistake(students, "distillation_loss", "columns summed", "the squares are averaged over the rows only")
+@mistake(losses, "distillation_loss", "columns summed", "the squares are averaged over the rows only")
 def _(student: Tensor, teacher: Tensor) -> Tensor:
     return (student - teacher.detach()).pow(2).sum(dim=1).mean()
 
 
-@mistake(students, "distillation_loss", "root of the mean", "the distance is taken, not its square")
+@mistake(losses, "distillation_loss", "root of the mean", "the distance is taken, not its square")
 def _(student: Tensor, teacher: Tensor) -> Tensor:
     return (student - teacher.detach()).pow(2).mean().sqrt()
 
@@ -101,26 +101,26 @@ def _prefixes(
     return sum(weight * loss(*(cut(x, dim) for x in vectors)) for dim, weight in pairs)
 
 
-@mistake(students, "matryoshka_loss", "prefix not renormalised", "a prefix is scaled before it is cut, not after")
+@mistake(losses, "matryoshka_loss", "prefix not renormalised", "a prefix is scaled before it is cut, not after")
 def _(loss, *vectors, dims, weights=None):
     return _prefixes(lambda x, dim: normalize(x)[:, :dim], loss, vectors, dims, weights)
 
 
-@mistake(students, "matryoshka_loss", "prefix not scaled", "the prefixes have any length")
+@mistake(losses, "matryoshka_loss", "prefix not scaled", "the prefixes have any length")
 def _(loss, *vectors, dims, weights=None):
     return _prefixes(lambda x, dim: x[:, :dim], loss, vectors, dims, weights)
 
 
-@mistake(students, "matryoshka_loss", "last columns", "the end of the vectors is trained, and the front is cut out")
+@mistake(losses, "matryoshka_loss", "last columns", "the end of the vectors is trained, and the front is cut out")
 def _(loss, *vectors, dims, weights=None):
     return _prefixes(lambda x, dim: normalize(x[:, -dim:]), loss, vectors, dims, weights)
 
 
-@mistake(students, "matryoshka_loss", "weights left out", "every prefix counts as much as the others")
+@mistake(losses, "matryoshka_loss", "weights left out", "every prefix counts as much as the others")
 def _(loss, *vectors, dims, weights=None):
     return _matryoshka(loss, *vectors, dims=dims)
 
 
-@mistake(students, "matryoshka_loss", "averaged over the prefixes", "the sum is divided by the number of prefixes")
+@mistake(losses, "matryoshka_loss", "averaged over the prefixes", "the sum is divided by the number of prefixes")
 def _(loss, *vectors, dims, weights=None):
     return _matryoshka(loss, *vectors, dims=dims, weights=weights) / len(dims)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from minisbert.core import bert, pooling
-from minisbert.diagnosis.mistakes.bert import attention_with, summed
+from minisbert.diagnosis.mistakes.in_bert import attention_with, summed
 from minisbert.diagnosis.mistakes.planting import mistake
 
 Drop = Callable[[Tensor], Tensor]

@@ -9,7 +9,7 @@ from torch.nn.functional import logsigmoid
 from minisbert.core import encoder, losses
 from minisbert.diagnosis.mistakes.planting import mistake
 from minisbert.training import losses as more_losses
-from minisbert.training import masking
+from minisbert.training.objectives import masked
 
 Maybe = Tensor | None
 
@@ -246,32 +246,32 @@ def _(u: Tensor, v: Tensor, temperature: float = 0.05) -> Tensor:
 
 # ------------------------------------------------------------------------------------- masked words
 
-_mask_tokens, _mlm_loss = masking.mask_tokens, more_losses.mlm_loss
+_mask_tokens, _mlm_loss = masked.mask_tokens, more_losses.mlm_loss
 
 
-@mistake(masking, "mask_tokens", "nothing is hidden", "the inputs are the texts themselves, with every answer in them")
+@mistake(masked, "mask_tokens", "nothing is hidden", "the inputs are the texts themselves, with every answer in them")
 def _(ids: Tensor, words: Tensor, mask_id: int, chance: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
     return ids, _mask_tokens(ids, words, mask_id, chance, other)[1]
 
 
-@mistake(masking, "mask_tokens", "special tokens are hidden too", "[CLS], [SEP] and pads are chosen like words")
+@mistake(masked, "mask_tokens", "special tokens are hidden too", "[CLS], [SEP] and pads are chosen like words")
 def _(ids: Tensor, words: Tensor, mask_id: int, chance: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
     return _mask_tokens(ids, torch.ones_like(words), mask_id, chance, other)
 
 
-@mistake(masking, "mask_tokens", "every chosen word is [MASK]", "none is replaced and none stays: 100, not 80 %")
+@mistake(masked, "mask_tokens", "every chosen word is [MASK]", "none is replaced and none stays: 100, not 80 %")
 def _(ids: Tensor, words: Tensor, mask_id: int, chance: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
     chosen = _mask_tokens(ids, words, mask_id, chance, other)[1]
     return torch.where(chosen, mask_id, ids), chosen
 
 
-@mistake(masking, "mask_tokens", "only [MASK] is to be guessed", "replaced words and those that stay are not asked for")
+@mistake(masked, "mask_tokens", "only [MASK] is to be guessed", "replaced words and those that stay are not asked for")
 def _(ids: Tensor, words: Tensor, mask_id: int, chance: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
     inputs, chosen = _mask_tokens(ids, words, mask_id, chance, other)
     return inputs, chosen & (inputs == mask_id)
 
 
-@mistake(masking, "mask_tokens", "80 % of all words are hidden", "0.8 and 0.9 are not multiplied by 0.15")
+@mistake(masked, "mask_tokens", "80 % of all words are hidden", "0.8 and 0.9 are not multiplied by 0.15")
 def _(ids: Tensor, words: Tensor, mask_id: int, chance: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
     return _mask_tokens(ids, words, mask_id, chance * 0.15, other)
 

@@ -5,118 +5,118 @@ from typing import Any
 import numpy as np
 
 from minisbert.diagnosis.mistakes.planting import mistake
-from minisbert.evaluation import retrieval_metrics
+from minisbert.evaluation import metrics
 
 # the right versions, kept from before anything is planted: a stand-in may call what it replaces
-_recall, _mrr, _dcg = retrieval_metrics.recall_at_k, retrieval_metrics.mrr_at_k, retrieval_metrics.dcg
-_accuracy = retrieval_metrics.accuracy_at_k
+_recall, _mrr, _dcg = metrics.recall_at_k, metrics.mrr_at_k, metrics.dcg
+_accuracy = metrics.accuracy_at_k
 
 
 def _grades(*sides: Any) -> tuple[np.ndarray, ...]:
     return tuple(np.maximum(np.asarray(side, dtype=np.float64), 0.0) for side in sides)
 
 
-@mistake(retrieval_metrics, "accuracy_at_k", "accuracy of every document", "all relevant documents must be found")
+@mistake(metrics, "accuracy_at_k", "accuracy of every document", "all relevant documents must be found")
 def _(ranked: Any, judged: Any, k: int) -> float:
     ranked, judged = _grades(ranked, judged)
     return float(((ranked[:, :k] > 0).sum(1) == (judged > 0).sum(1)).mean())
 
 
-@mistake(retrieval_metrics, "precision_at_k", "precision of what was retrieved", "a short ranking is not divided by k")
+@mistake(metrics, "precision_at_k", "precision of what was retrieved", "a short ranking is not divided by k")
 def _(ranked: Any, judged: Any, k: int) -> float:
     (ranked,) = _grades(ranked)
     return float((ranked[:, :k] > 0).mean())
 
 
-@mistake(retrieval_metrics, "recall_at_k", "recall divided by k", "what was found is divided by k, not by all relevant")
+@mistake(metrics, "recall_at_k", "recall divided by k", "what was found is divided by k, not by all relevant")
 def _(ranked: Any, judged: Any, k: int) -> float:
     (ranked,) = _grades(ranked)
     return float(((ranked[:, :k] > 0).sum(1) / k).mean())
 
 
-@mistake(retrieval_metrics, "recall_at_k", "recall over all queries", "the queries are summed before the division")
+@mistake(metrics, "recall_at_k", "recall over all queries", "the queries are summed before the division")
 def _(ranked: Any, judged: Any, k: int) -> float:
     ranked, judged = _grades(ranked, judged)
     return float((ranked[:, :k] > 0).sum() / (judged > 0).sum())
 
 
-@mistake(retrieval_metrics, "recall_at_k", "grade 0 counts", "a judged document counts as relevant, whatever its grade")
+@mistake(metrics, "recall_at_k", "grade 0 counts", "a judged document counts as relevant, whatever its grade")
 def _(ranked: Any, judged: Any, k: int) -> float:
     ranked, judged = _grades(ranked, judged)
     return float(((ranked[:, :k] > 0).sum(1) / judged.shape[1]).mean())
 
 
-@mistake(retrieval_metrics, "mrr_at_k", "MRR of the found", "queries without a relevant document among k are left out")
+@mistake(metrics, "mrr_at_k", "MRR of the found", "queries without a relevant document among k are left out")
 def _(ranked: Any, judged: Any, k: int) -> float:
     return _mrr(ranked, judged, k) / _accuracy(ranked, judged, k)
 
 
-@mistake(retrieval_metrics, "mrr_at_k", "ranks from 0", "the first relevant document's rank is one too small")
+@mistake(metrics, "mrr_at_k", "ranks from 0", "the first relevant document's rank is one too small")
 def _(ranked: Any, judged: Any, k: int) -> float:
     relevant = _grades(ranked)[0][:, :k] > 0
     return float(np.where(relevant.any(1), 1 / np.maximum(relevant.argmax(1), 1), 0.0).mean())
 
 
-@mistake(retrieval_metrics, "mrr_at_k", "argmax of nothing", "a query without a relevant document counts as rank 1")
+@mistake(metrics, "mrr_at_k", "argmax of nothing", "a query without a relevant document counts as rank 1")
 def _(ranked: Any, judged: Any, k: int) -> float:
     return float((1 / (1 + (_grades(ranked)[0][:, :k] > 0).argmax(1))).mean())
 
 
-@mistake(retrieval_metrics, "mrr_at_k", "MRR without its k", "a relevant document after the first k counts too")
+@mistake(metrics, "mrr_at_k", "MRR without its k", "a relevant document after the first k counts too")
 def _(ranked: Any, judged: Any, k: int) -> float:
     return _mrr(ranked, judged, np.asarray(ranked).shape[1])
 
 
-@mistake(retrieval_metrics, "dcg", "log2(rank)", "the discount is log2(rank), at least 1, not log2(rank + 1)")
+@mistake(metrics, "dcg", "log2(rank)", "the discount is log2(rank), at least 1, not log2(rank + 1)")
 def _(grades: Any) -> np.ndarray:
     (grades,) = _grades(grades)
     return (grades / np.maximum(np.log2(np.arange(grades.shape[1]) + 1), 1.0)).sum(1)
 
 
-@mistake(retrieval_metrics, "dcg", "natural logarithm", "the discount is 1 + ln(rank)")
+@mistake(metrics, "dcg", "natural logarithm", "the discount is 1 + ln(rank)")
 def _(grades: Any) -> np.ndarray:
     (grades,) = _grades(grades)
     return (grades / (1 + np.log(np.arange(grades.shape[1]) + 1))).sum(1)
 
 
-@mistake(retrieval_metrics, "dcg", "gain 2^grade - 1", "high grades count exponentially")
+@mistake(metrics, "dcg", "gain 2^grade - 1", "high grades count exponentially")
 def _(grades: Any) -> np.ndarray:
     return _dcg(2.0 ** _grades(grades)[0] - 1)
 
 
-@mistake(retrieval_metrics, "dcg", "grades as 0 and 1", "a document is relevant or not, however much")
+@mistake(metrics, "dcg", "grades as 0 and 1", "a document is relevant or not, however much")
 def _(grades: Any) -> np.ndarray:
     return _dcg(_grades(grades)[0] > 0)
 
 
-@mistake(retrieval_metrics, "ndcg_at_k", "ideal of the retrieved", "relevant documents that were missed do not count")
+@mistake(metrics, "ndcg_at_k", "ideal of the retrieved", "relevant documents that were missed do not count")
 def _(ranked: Any, judged: Any, k: int) -> float:
     ranked = _grades(ranked)[0][:, :k]
     best = _dcg(-np.sort(-ranked, axis=1))
     return float(np.divide(_dcg(ranked), best, out=np.zeros(len(ranked)), where=best > 0).mean())
 
 
-@mistake(retrieval_metrics, "ndcg_at_k", "ideal beyond k", "the best ranking is not cut at k")
+@mistake(metrics, "ndcg_at_k", "ideal beyond k", "the best ranking is not cut at k")
 def _(ranked: Any, judged: Any, k: int) -> float:
     ranked, judged = _grades(ranked, judged)
     return float((_dcg(ranked[:, :k]) / _dcg(-np.sort(-judged, axis=1))).mean())
 
 
-@mistake(retrieval_metrics, "ndcg_at_k", "ideal in the order of the file", "the best ranking is not sorted by grade")
+@mistake(metrics, "ndcg_at_k", "ideal in the order of the file", "the best ranking is not sorted by grade")
 def _(ranked: Any, judged: Any, k: int) -> float:
     ranked, judged = _grades(ranked, judged)
     best = _dcg(judged[:, :k])
     return float(np.divide(_dcg(ranked[:, :k]), best, out=np.zeros(len(best)), where=best > 0).mean())
 
 
-@mistake(retrieval_metrics, "map_at_k", "AP of the retrieved", "divided by the relevant documents that were found")
+@mistake(metrics, "map_at_k", "AP of the retrieved", "divided by the relevant documents that were found")
 def _(ranked: Any, judged: Any, k: int) -> float:
     relevant = _grades(ranked)[0][:, :k] > 0
     sums = (relevant * relevant.cumsum(1) / (1 + np.arange(relevant.shape[1]))).sum(1)
     return float((sums / np.maximum(relevant.sum(1), 1)).mean())
 
 
-@mistake(retrieval_metrics, "map_at_k", "AP over all ranks", "the precision at every rank counts, relevant or not")
+@mistake(metrics, "map_at_k", "AP over all ranks", "the precision at every rank counts, relevant or not")
 def _(ranked: Any, judged: Any, k: int) -> float:
     ranked, judged = _grades(ranked, judged)
     relevant = ranked[:, :k] > 0

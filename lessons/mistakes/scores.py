@@ -6,7 +6,7 @@ import numpy as np
 
 from minisbert.core import metrics
 from minisbert.diagnosis.mistakes.planting import mistake
-from minisbert.evaluation import classification_metrics as decisions
+from minisbert.evaluation import metrics as decisions
 
 # the right versions, kept from before anything is planted: a stand-in may call what it replaces
 _accuracy, _precision_recall_f1 = decisions.accuracy, decisions.precision_recall_f1

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from minisbert.evaluation.retrieval_metrics import dcg
+from minisbert.evaluation.metrics import dcg
 
 DRAWS = 1000
 

@@ -6,8 +6,8 @@ import torch
 
 from minisbert.core.data import TextColumns, length_grouped_batches
 from minisbert.core.loop import adamw, fit, linear_schedule
-from minisbert.training.from_nothing import new_model, train_vocabulary
 from minisbert.training.losses import cosent_loss
+from minisbert.training.objectives.masked import new_model, train_vocabulary
 
 EPOCHS, BATCH, RATE = 4, 64, 4e-4
 

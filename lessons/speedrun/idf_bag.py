@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from minisbert.training.from_nothing import train_vocabulary
+from minisbert.training.objectives.masked import train_vocabulary
 
 PIECES = 3000
 

@@ -6,8 +6,8 @@ from lessons.speedrun.idf_bag import PIECES, bags, rarity
 from lessons.speedrun.whitened import whitening
 from minisbert.core.encoder import normalize
 from minisbert.core.loop import adamw, fit
-from minisbert.training.from_nothing import train_vocabulary
 from minisbert.training.losses import cosent_loss
+from minisbert.training.objectives.masked import train_vocabulary
 
 WIDTH, EPOCHS, BATCH, RATE, DROPPED = 1024, 16, 128, 3e-3, 0.3
 

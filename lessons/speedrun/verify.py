@@ -19,12 +19,12 @@ from pathlib import Path
 
 import numpy as np
 
+from minisbert.checkpoints import layout as model_folder
 from minisbert.core import InputError
 from minisbert.core.metrics import spearman
+from minisbert.data.datasets import load_scored_pairs
 from minisbert.data.formats import Row
-from minisbert.data.sources import load_scored_pairs
 from minisbert.evaluation.sts import similarities
-from minisbert.folder import model_folder
 from minisbert.system.console import bounded, run_command, say
 
 MINUTES = 30  # of CPU, of all cores together, for training and for encoding the dev pairs

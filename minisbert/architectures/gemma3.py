@@ -9,10 +9,9 @@ from typing import Annotated, Any, ClassVar
 
 from torch import Tensor, nn
 
-from minisbert.architectures.base import PreNormLayer
+from minisbert.architectures.modern import GLOBAL, LOCAL, Base, PreNormLayer, RotaryFamily
 from minisbert.architectures.modernbert import WindowedEncoder
 from minisbert.architectures.qwen3 import QWEN3, DecoderConfig, GatedFeedForward, GroupedAttention, RMSNorm, rms_norm
-from minisbert.architectures.rotary import GLOBAL, LOCAL, Base, RotaryFamily
 from minisbert.core.weights import Size
 
 

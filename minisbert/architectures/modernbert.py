@@ -15,8 +15,18 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from minisbert.architectures.base import ModernEncoder, PreNormLayer
-from minisbert.architectures.rotary import GLOBAL, LOCAL, Base, Flag, RotaryConfig, RotaryFamily, rotary, rotate
+from minisbert.architectures.modern import (
+    GLOBAL,
+    LOCAL,
+    Base,
+    Flag,
+    ModernEncoder,
+    PreNormLayer,
+    RotaryConfig,
+    RotaryFamily,
+    rotary,
+    rotate,
+)
 from minisbert.core.bert import Attention, LayerNorm, attention, gelu, layer_norm
 from minisbert.core.weights import Rate, Size, dense
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from minisbert.architectures.base import Architecture, ModernEncoder
+from minisbert.architectures.modern import Architecture, ModernEncoder
 from minisbert.core import bert
 from minisbert.core.bert import Attention, Bert
 from minisbert.core.weights import BertConfig, dense

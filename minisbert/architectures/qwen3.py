@@ -15,8 +15,15 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor, nn
 
-from minisbert.architectures.base import ModernEncoder, PreNormLayer
-from minisbert.architectures.rotary import GLOBAL, RotaryConfig, RotaryFamily, rotary, rotate
+from minisbert.architectures.modern import (
+    GLOBAL,
+    ModernEncoder,
+    PreNormLayer,
+    RotaryConfig,
+    RotaryFamily,
+    rotary,
+    rotate,
+)
 from minisbert.core import bert
 from minisbert.core.bert import Attention, attention
 from minisbert.core.weights import Size

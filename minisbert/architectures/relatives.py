@@ -13,8 +13,8 @@ from typing import Any
 
 from torch import nn
 
-from minisbert.architectures.base import Architecture
 from minisbert.architectures.gemma3 import GEMMA
+from minisbert.architectures.modern import Architecture
 from minisbert.architectures.modernbert import MODERNBERT
 from minisbert.architectures.mpnet import MPNET, SKIPPED
 from minisbert.architectures.qwen3 import QWEN3

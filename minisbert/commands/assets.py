@@ -9,8 +9,8 @@ MINISBERT_HOME moves the folders, MINISBERT_OFFLINE=1 forbids the network, HF_EN
 """
 
 from minisbert.core import InputError
-from minisbert.system.arguments import command_parser
 from minisbert.system.assets import asset, assets, fetch, problems
+from minisbert.system.command_line import command_parser
 from minisbert.system.console import run_command
 
 

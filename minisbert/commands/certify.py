@@ -17,15 +17,22 @@ from pathlib import Path
 
 import numpy as np
 
-from minisbert.commands.model_options import add_model_options, add_prompt_option, load_pooled, prompt_of
-from minisbert.data.texts import every_text
-from minisbert.diagnosis.certify.certificate import certify
-from minisbert.diagnosis.certify.comparison import EQUAL, ROUNDED, UNEXPLAINED, Certificate
-from minisbert.diagnosis.certify.golden import certify_golden, golden_texts, read_golden, write_golden
-from minisbert.diagnosis.certify.servers import PATHS, fetch_vectors
-from minisbert.diagnosis.certify.vector_files import VectorFile, read_vectors
+from minisbert.commands.options import add_model_options, add_prompt_option, load_pooled, prompt_of
+from minisbert.data.lines import every_text
+from minisbert.diagnosis.certificate import certify
+from minisbert.diagnosis.hypotheses import EQUAL, ROUNDED, UNEXPLAINED, Certificate
+from minisbert.diagnosis.vector_sources import (
+    PATHS,
+    VectorFile,
+    certify_golden,
+    fetch_vectors,
+    golden_texts,
+    read_golden,
+    read_vectors,
+    write_golden,
+)
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.arguments import command_parser
+from minisbert.system.command_line import command_parser
 from minisbert.system.console import check_usage, exiting, run_command, say
 from minisbert.system.files import check_ending, check_output
 

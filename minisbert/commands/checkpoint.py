@@ -5,9 +5,9 @@ minisbert checkpoint convert path/to/pytorch_model.bin
 
 from pathlib import Path
 
+from minisbert.checkpoints.weights import convert
 from minisbert.core import InputError
-from minisbert.folder.convert import convert
-from minisbert.system.arguments import command_parser
+from minisbert.system.command_line import command_parser
 from minisbert.system.console import run_command
 
 

@@ -13,14 +13,11 @@ program: load only packages that you trust.
 import time
 from pathlib import Path
 
-from minisbert.commands.model_options import check_written
-from minisbert.compiled.graphs import compile_model
-from minisbert.compiled.int8 import package_dtype
-from minisbert.compiled.package import identity
-from minisbert.compiled.runtime import compile_to_cache
-from minisbert.folder.find import find_model
-from minisbert.folder.model_folder import ModelFolder
-from minisbert.system.arguments import add_threads_option, command_parser
+from minisbert.backends.graphs import compile_model, package_dtype
+from minisbert.backends.package import compile_to_cache, identity
+from minisbert.checkpoints.layout import ModelFolder, find_model
+from minisbert.commands.options import check_written
+from minisbert.system.command_line import add_threads_option, command_parser
 from minisbert.system.console import run_command, say
 from minisbert.system.devices import use_threads
 

@@ -7,13 +7,13 @@ minisbert encode --model table "A cat sits." "A kitten is sitting."
 
 from pathlib import Path
 
+from minisbert.checkpoints.save import check_replaceable
 from minisbert.core import InputError
-from minisbert.folder.overwrite import check_replaceable
 from minisbert.loading import load_encoder
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.static_distillation import distill
-from minisbert.system.arguments import add_threads_option, command_parser
+from minisbert.models.static_encoder import distill
 from minisbert.system.assets import local_path
+from minisbert.system.command_line import add_threads_option, command_parser
 from minisbert.system.console import bounded, run_command, say
 from minisbert.system.devices import use_threads
 from minisbert.system.files import check_output

@@ -20,23 +20,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from minisbert.commands.corpus_options import TEXT_FILES
-from minisbert.commands.model_options import add_model_options, add_prompt_option, check_written, load_encoder
+from minisbert.checkpoints.weights import write_safetensors
+from minisbert.commands.options import TEXT_FILES, add_model_options, add_prompt_option, check_written, load_encoder
 from minisbert.core import InputError
 from minisbert.corpus.index import MARK, made_from, texts_hash
-from minisbert.corpus.manifest import merge_shards
-from minisbert.corpus.shards import encode_shards
-from minisbert.data.rows import text_lines
-from minisbert.data.texts import every_text
+from minisbert.corpus.shards import encode_shards, merge_shards
+from minisbert.data.lines import every_text, text_lines
 from minisbert.evaluation import plots
-from minisbert.folder.weights import write_safetensors
 from minisbert.loading import Encoder
+from minisbert.models.encoder import BATCH_SIZE
 from minisbert.models.prompts import choose_prompt
 from minisbert.models.sparse_encoder import SparseEncoder
-from minisbert.models.text_encoder import BATCH_SIZE
 from minisbert.search.vector_files import QUANTIZATIONS, write_codes, write_npy
-from minisbert.system.arguments import command_parser
 from minisbert.system.assets import local_path
+from minisbert.system.command_line import command_parser
 from minisbert.system.console import bounded, check_usage, run_command, say
 from minisbert.system.files import atomic_file, check_ending, check_output
 

@@ -19,17 +19,16 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from minisbert.commands.model_options import add_model_options, load_encoder, load_pooled
+from minisbert.commands.options import add_model_options, load_encoder, load_pooled
 from minisbert.core import InputError
-from minisbert.data.sources import SPLITS, score_scale
-from minisbert.evaluation.reranking import two_stage_search
-from minisbert.evaluation.retrieval import CUTOFFS, load_retrieval, retrieval_scores
-from minisbert.evaluation.retrieval_metrics import METRICS
+from minisbert.data.datasets import SPLITS, score_scale
+from minisbert.evaluation.metrics import METRICS
+from minisbert.evaluation.retrieval import CUTOFFS, load_retrieval, retrieval_scores, two_stage_search
 from minisbert.evaluation.sts import PROTOCOL, load_rows
 from minisbert.evaluation.suite import average, evaluate_suite, load_suite
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.arguments import command_parser
+from minisbert.system.command_line import command_parser
 from minisbert.system.console import bounded, check_usage, run_command, say
 
 RETRIEVAL = ("queries", "corpus", "qrels")

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from minisbert.compiled.onnx_export import TEXTS, export_onnx, onnx_vectors, quantize_onnx
+from minisbert.backends.onnx_export import TEXTS, export_onnx, onnx_vectors, quantize_onnx
+from minisbert.checkpoints.save import check_replaceable, model_folder
 from minisbert.core import InputError
-from minisbert.folder.overwrite import check_replaceable, model_folder
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.arguments import command_parser
 from minisbert.system.assets import local_path
+from minisbert.system.command_line import command_parser
 from minisbert.system.console import run_command, say
 from minisbert.system.files import check_output
 

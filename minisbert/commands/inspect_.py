@@ -13,14 +13,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from minisbert.data.sources import score_scale
-from minisbert.diagnosis.inspect.inspected_file import NOTE, PROBLEM, WARNING, InspectedFile
-from minisbert.diagnosis.inspect.inspection import compare_files, inspect, training_command
+from minisbert.data.datasets import score_scale
+from minisbert.diagnosis.inspection import (
+    NOTE,
+    PROBLEM,
+    WARNING,
+    InspectedFile,
+    compare_files,
+    inspect,
+    training_command,
+)
 from minisbert.evaluation.plots import draw_histogram, new_figure, require, save, shorten
 from minisbert.loading import load_tokenizer
 from minisbert.models.tokenizer import Tokenizer
-from minisbert.system.arguments import command_parser
 from minisbert.system.assets import asset, local_path
+from minisbert.system.command_line import command_parser
 from minisbert.system.console import exiting, run_command, say
 from minisbert.system.files import check_output
 

@@ -16,22 +16,24 @@ from pathlib import Path
 
 import numpy as np
 
-from minisbert.commands.corpus_options import (
+from minisbert.commands.options import (
+    ROLES,
     TEXT_FILES,
     add_corpus_options,
+    check_written,
     encoded_metadata,
     load_and_encode,
+    prompt_of,
     read_corpus,
 )
-from minisbert.commands.model_options import ROLES, check_written, prompt_of
 from minisbert.core import InputError
 from minisbert.corpus.index import encode_with_progress
 from minisbert.corpus.mining import Candidates, Mined, Rules, candidates_of, mine, triplets
+from minisbert.data.datasets import read_file
 from minisbert.data.formats import PAIRS
-from minisbert.data.sources import read_file
 from minisbert.loading import Encoder
-from minisbert.search.vectors import Stacked
-from minisbert.system.arguments import command_parser
+from minisbert.search.dense import Stacked
+from minisbert.system.command_line import command_parser
 from minisbert.system.console import check_usage, run_command, say
 from minisbert.system.files import atomic_file, listed
 

@@ -6,10 +6,10 @@ minisbert pairs questions.txt.gz --top 1000 --min-score 0.9 --index questions.sa
 
 import json
 
-from minisbert.commands.corpus_options import TEXT_FILES, add_corpus_options, load_and_encode, read_corpus
+from minisbert.commands.options import TEXT_FILES, add_corpus_options, load_and_encode, read_corpus
 from minisbert.core import InputError
 from minisbert.search.dense import closest_pairs
-from minisbert.system.arguments import command_parser
+from minisbert.system.command_line import command_parser
 from minisbert.system.console import bounded, run_command, say
 
 

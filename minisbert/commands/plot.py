@@ -6,7 +6,7 @@ minisbert plot runs/A runs/B runs/C --out compared.png
 
 from pathlib import Path
 
-from minisbert.system.arguments import command_parser
+from minisbert.system.command_line import command_parser
 from minisbert.system.console import run_command, say
 from minisbert.system.files import check_ending, check_output
 from minisbert.training.curves import curves

@@ -12,15 +12,14 @@ import argparse
 
 import numpy as np
 
-from minisbert.commands.model_options import add_compiled_option, if_compiled
-from minisbert.compiled.runtime import CompiledPairModel
+from minisbert.backends.package import CompiledPairModel
+from minisbert.checkpoints.encoder_settings import MAX_SCORE
+from minisbert.checkpoints.layout import find_model
+from minisbert.commands.options import add_compiled_option, if_compiled
 from minisbert.core import InputError, reading
-from minisbert.data.rows import Rows
-from minisbert.folder.find import find_model
-from minisbert.folder.settings import MAX_SCORE
-from minisbert.models.pair_model import PairModel
-from minisbert.models.pair_scorer import SEVERAL, PairScorer
-from minisbert.system.arguments import add_threads_option, command_parser
+from minisbert.data.lines import Rows
+from minisbert.models.pair_model import SEVERAL, PairModel, PairScorer
+from minisbert.system.command_line import add_threads_option, command_parser
 from minisbert.system.console import run_command, say
 from minisbert.system.devices import use_threads
 

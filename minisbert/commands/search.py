@@ -13,13 +13,12 @@ import json
 
 import numpy as np
 
-from minisbert.commands.corpus_options import TEXT_FILES, add_corpus_options, load_and_encode, read_corpus
-from minisbert.commands.model_options import ROLES, prompt_of
+from minisbert.commands.options import ROLES, TEXT_FILES, add_corpus_options, load_and_encode, prompt_of, read_corpus
 from minisbert.corpus.index import encode_with_progress, index_metadata
-from minisbert.evaluation.reranking import rerank
+from minisbert.evaluation.retrieval import rerank
 from minisbert.models.pair_model import PairModel
 from minisbert.search.vector_files import RESCORE, Bits
-from minisbert.system.arguments import command_parser
+from minisbert.system.command_line import command_parser
 from minisbert.system.console import bounded, check_usage, run_command, say
 
 CANDIDATES = 50  # texts for each query that a reranker reads

@@ -11,11 +11,11 @@ import argparse
 import os
 import socket
 
-from minisbert.commands.model_options import add_model_options, load_encoder
+from minisbert.commands.options import add_model_options, load_encoder
 from minisbert.core import InputError
 from minisbert.models.pair_model import PairModel
 from minisbert.serving.engine import Engine
-from minisbert.system.arguments import command_parser
+from minisbert.system.command_line import command_parser
 from minisbert.system.console import run_command, say
 
 
@@ -43,8 +43,7 @@ def main(arguments: list[str] | None = None) -> None:
         import uvicorn
     except ImportError as error:
         raise InputError(f"minisbert serve needs {error.name}: pip install 'minisbert[serve]'") from None
-    from minisbert.serving.application import Limits, Server  # here: they import Starlette and uvicorn
-    from minisbert.serving.connections import BACKLOG, BoundedConnection, raise_file_limit
+    from minisbert.serving.application import BACKLOG, BoundedConnection, Limits, Server, raise_file_limit
 
     encoder = load_encoder(options)
     reranker = None

@@ -17,15 +17,15 @@ from pathlib import Path
 
 from torch import Tensor
 
-from minisbert.commands.model_options import check_written
+from minisbert.checkpoints.layout import find_model
+from minisbert.checkpoints.weights import write_safetensors
+from minisbert.commands.options import check_written
 from minisbert.core import reading
-from minisbert.diagnosis.trace import tracing
-from minisbert.diagnosis.trace.tracing import DOUBLE, HIDDEN, INPUTS, VECTOR, Stage, compare_states, our_states
-from minisbert.folder.find import find_model
-from minisbert.folder.weights import write_safetensors
+from minisbert.diagnosis import tracing
+from minisbert.diagnosis.tracing import DOUBLE, HIDDEN, INPUTS, VECTOR, Stage, compare_states, our_states
 from minisbert.models.guards import check_inputs
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.arguments import add_threads_option, command_parser
+from minisbert.system.command_line import add_threads_option, command_parser
 from minisbert.system.console import check_usage, exiting, run_command, say
 from minisbert.system.devices import use_threads
 from minisbert.system.files import atomic_file

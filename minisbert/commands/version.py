@@ -7,7 +7,7 @@ minisbert --version
 import torch
 
 import minisbert
-from minisbert.system.arguments import command_parser
+from minisbert.system.command_line import command_parser
 from minisbert.system.console import run_command
 from minisbert.system.torch_internals import GAIN, onednn_gain
 

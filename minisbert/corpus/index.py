@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from minisbert.checkpoints.weights import read_metadata, write_safetensors
 from minisbert.core import InputError, one_line, reading
 from minisbert.core.weights import read_safetensors
-from minisbert.folder.weights import read_metadata, write_safetensors
 from minisbert.loading import Encoder, uncompiled
 from minisbert.models.pooling import Dense
 from minisbert.models.prompts import choose_prompt
+from minisbert.search.dense import Stacked
 from minisbert.search.vector_files import Bits, read_codes
-from minisbert.search.vectors import Stacked
 from minisbert.system.console import say
 from minisbert.system.files import atomic_file, check_ending
 

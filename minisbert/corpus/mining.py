@@ -14,8 +14,7 @@ import numpy as np
 import torch
 
 from minisbert.core import InputError
-from minisbert.search.dense import cosines_of, top_k
-from minisbert.search.vectors import Source, Vectors
+from minisbert.search.dense import Source, Vectors, cosines_of, top_k
 from minisbert.system.progress import Bar
 
 ANCHORS = 1024  # at a time

@@ -8,15 +8,10 @@ import numpy as np
 
 from minisbert.core import InputError
 from minisbert.core.metrics import pearson, spearman
+from minisbert.data.datasets import Table, check_labels, check_scores, load_labelled, read_file, scored_table
 from minisbert.data.formats import LABELLED, PAIRS, SCORED, Row
-from minisbert.data.recognition import recognise
-from minisbert.data.sources import Table, check_labels, check_scores, load_labelled, read_file, scored_table
-from minisbert.evaluation.classification_metrics import (
-    average_precision,
-    best_threshold,
-    precision_recall_f1,
-    triplet_accuracy,
-)
+from minisbert.data.reader import recognise
+from minisbert.evaluation.metrics import average_precision, best_threshold, precision_recall_f1, triplet_accuracy
 from minisbert.evaluation.retrieval import retrieval_from_pairs, retrieval_scores
 from minisbert.models.sentence_encoder import SentenceEncoder
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from minisbert.core import InputError, reading
+from minisbert.data.datasets import load_scored_pairs
 from minisbert.data.formats import Row, parse_score
-from minisbert.data.rows import Rows
-from minisbert.data.sources import load_scored_pairs
+from minisbert.data.lines import Rows
 from minisbert.evaluation.sts import correlate, encode_pairs, similarities
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.assets import asset, ensure, problems

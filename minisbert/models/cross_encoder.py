@@ -12,11 +12,7 @@ import torch
 from torch import nn
 
 from minisbert.architectures.relatives import CLASSIFIERS, FAMILIES
-from minisbert.core import InputError, reading
-from minisbert.core.heads import JointHead
-from minisbert.core.weights import fill
-from minisbert.folder.model_folder import ModelFolder
-from minisbert.folder.settings import (
+from minisbert.checkpoints.encoder_settings import (
     CONFIG,
     MODULES_FILE,
     SENTENCE,
@@ -25,7 +21,8 @@ from minisbert.folder.settings import (
     CrossEncoderSettings,
     unsupported,
 )
-from minisbert.folder.weights import (
+from minisbert.checkpoints.layout import ModelFolder
+from minisbert.checkpoints.weights import (
     Unfilled,
     fill_bert,
     named_tensors,
@@ -33,6 +30,9 @@ from minisbert.folder.weights import (
     stored_config,
     write_safetensors,
 )
+from minisbert.core import InputError, reading
+from minisbert.core.heads import JointHead
+from minisbert.core.weights import fill
 from minisbert.models.pooling import Pooling
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.tokenizer import Tokenizer

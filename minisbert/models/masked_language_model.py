@@ -13,12 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from minisbert.architectures.relatives import FAMILIES
-from minisbert.core import InputError, one_line
-from minisbert.core.bert import Bert, LayerNorm, gelu
-from minisbert.core.weights import fill
-from minisbert.folder.model_folder import ModelFolder
-from minisbert.folder.settings import CONFIG, WEIGHTS, unsupported
-from minisbert.folder.weights import (
+from minisbert.checkpoints.encoder_settings import CONFIG, WEIGHTS, unsupported
+from minisbert.checkpoints.layout import ModelFolder
+from minisbert.checkpoints.weights import (
     Unfilled,
     named_tensors,
     read_weights,
@@ -26,6 +23,9 @@ from minisbert.folder.weights import (
     weight_files,
     write_safetensors,
 )
+from minisbert.core import InputError, one_line
+from minisbert.core.bert import Bert, LayerNorm, gelu
+from minisbert.core.weights import fill
 from minisbert.models.guards import check_count, evaluating
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.files import write_json

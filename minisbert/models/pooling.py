@@ -14,15 +14,14 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from minisbert.checkpoints.encoder_settings import CONFIG, WEIGHTS, DenseSettings, unsupported
+from minisbert.checkpoints.layout import POOLING_NAMES, ModelFolder
+from minisbert.checkpoints.weights import Unfilled, read_weights, write_safetensors
 from minisbert.core import InputError, one_line, pooling, reading
 from minisbert.core.bert import Bert
 from minisbert.core.encoder import POOLING_FLAGS
 from minisbert.core.pooling import POOLINGS, attention_pool, mean_pool
 from minisbert.core.weights import fill
-from minisbert.folder.model_folder import ModelFolder
-from minisbert.folder.modules import POOLING_NAMES
-from minisbert.folder.settings import CONFIG, WEIGHTS, DenseSettings, unsupported
-from minisbert.folder.weights import Unfilled, read_weights, write_safetensors
 from minisbert.system.console import say
 from minisbert.system.files import write_json
 

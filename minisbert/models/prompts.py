@@ -5,8 +5,8 @@ A prompt changes the states of all tokens. With ``include_prompt: false`` its ow
 
 from collections.abc import Sequence
 
+from minisbert.checkpoints.encoder_settings import EncoderSettings
 from minisbert.core import InputError, one_line
-from minisbert.folder.settings import EncoderSettings
 from minisbert.models.tokenizer import Tokenizer
 
 # the names under which models keep their prompts for queries and documents, as in sentence-transformers

@@ -13,18 +13,17 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from minisbert.checkpoints.encoder_settings import EncoderSettings, write_settings
+from minisbert.checkpoints.layout import ModelFolder, write_modules
+from minisbert.checkpoints.save import model_folder
+from minisbert.checkpoints.weights import load_transformer, save_bert
 from minisbert.core import encoder
 from minisbert.core.bert import Bert
 from minisbert.core.encoder import normalize as unit
-from minisbert.folder.model_folder import ModelFolder
-from minisbert.folder.modules import write_modules
-from minisbert.folder.overwrite import model_folder
-from minisbert.folder.settings import EncoderSettings, write_settings
-from minisbert.folder.weights import load_transformer, save_bert
 from minisbert.models.batching import Batch, same_text, unpack
+from minisbert.models.encoder import TextEncoder
 from minisbert.models.guards import check_ids, check_inputs, evaluating
 from minisbert.models.pooling import Dense, Pooling, load_dense, load_pooling, sentence_width
-from minisbert.models.text_encoder import TextEncoder
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.devices import choose_dtype
 from minisbert.system.torch_internals import fastest_linear

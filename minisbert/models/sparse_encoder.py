@@ -16,18 +16,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from minisbert.checkpoints.encoder_settings import CONFIG, MODULES_FILE, SENTENCE, TEXT_FILES, write_settings
+from minisbert.checkpoints.layout import MASKED_MODULE, ModelFolder, write_modules
+from minisbert.checkpoints.weights import load_transformer
 from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
-from minisbert.folder.model_folder import ModelFolder
-from minisbert.folder.modules import write_modules
-from minisbert.folder.settings import CONFIG, MODULES_FILE, SENTENCE, TEXT_FILES, write_settings
-from minisbert.folder.text_settings import MASKED_MODULE
-from minisbert.folder.weights import load_transformer
+from minisbert.models.encoder import as_progress
 from minisbert.models.guards import check_count
 from minisbert.models.masked_language_model import MaskedHead, load_head, save_masked
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.similarity import as_rows
-from minisbert.models.text_encoder import as_progress
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.search.inverted import from_sparse_tensors, sparse_rows, sparse_tensors, sparse_top_k
 from minisbert.system.files import write_json

@@ -8,9 +8,12 @@ Opens the folders of sentence-transformers' ``StaticEmbedding`` and of Model2Vec
 """
 
 import json
+from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
+from numbers import Real
 from pathlib import Path
 from statistics import median
 from typing import Any, Self
@@ -20,20 +23,21 @@ import torch
 from tokenizers import Tokenizer as Backend
 from torch import Tensor, nn
 
+from minisbert.checkpoints.encoder_settings import CONFIG, WEIGHTS, EncoderSettings, unsupported, write_settings
+from minisbert.checkpoints.layout import ModelFolder, write_modules
+from minisbert.checkpoints.save import model_folder
+from minisbert.checkpoints.tokenizer_files import check_vocabulary
+from minisbert.checkpoints.weights import read_weights, write_safetensors
 from minisbert.core import InputError, one_line, reading
 from minisbert.core.checks import check_texts
-from minisbert.core.tokenizer import Encoded
-from minisbert.folder.model_folder import ModelFolder
-from minisbert.folder.modules import write_modules
-from minisbert.folder.overwrite import model_folder
-from minisbert.folder.settings import CONFIG, WEIGHTS, EncoderSettings, unsupported, write_settings
-from minisbert.folder.tokenizer import check_vocabulary
-from minisbert.folder.weights import read_weights, write_safetensors
-from minisbert.models.batching import ID_BYTES
+from minisbert.core.tokenizer import Encoded, assemble
+from minisbert.models.batching import ID_BYTES, packed_batches
+from minisbert.models.encoder import BATCH_TOKENS, TextEncoder
 from minisbert.models.guards import check_count
-from minisbert.models.text_encoder import TextEncoder
+from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.files import write_json
+from minisbert.system.progress import Progress
 
 TABLE, MODEL2VEC_TABLE = "embedding.weight", "embeddings"  # names of the tensor in the two layouts
 UNLIMITED = 2**31 - 1
@@ -219,3 +223,52 @@ def read_table(path: Path, tensors: dict[str, Tensor]) -> Tensor:
         if not table.isfinite().all():
             raise ValueError("table must be finite")
     return table.contiguous()
+
+
+def sif_weights(tokens: int, coefficient: float = 1e-4) -> Tensor:
+    """Weights that count frequent tokens less, a / (a + p): (V,) for a vocabulary that is sorted by frequency.
+
+    Smooth inverse frequency (Arora et al. 2017, unverified), with Zipf's law in place of counts: p of the token of rank
+    r, from 0, is 1 / (r + 2) over the sum of all. ``sif_weights(2, 0.4) = [0.4, 0.5]``.
+    """
+    inverse = 1 / torch.arange(2, tokens + 2, dtype=torch.float64)  # (V,)
+    return coefficient / (coefficient + inverse / inverse.sum())
+
+
+def principal_components(x: Tensor, count: int) -> Tensor:
+    """x (V, D), centred, on the ``count`` directions in which it varies most -> (V, ``count``), the first one most.
+
+    Signs are arbitrary, and change no distance. [[1, 0], [3, 0]] and one direction give [[-1], [1]] or [[1], [-1]].
+    """
+    centred = x - x.mean(dim=0)  # (V, D)
+    directions = torch.linalg.eigh(centred.T @ centred).eigenvectors.flip(1)  # (D, D), by falling variance
+    return centred @ directions[:, :count]
+
+
+def token_vectors(encoder: SentenceEncoder, progress: bool = False) -> Tensor:
+    """The encoder's vector of every token of its vocabulary alone between the special tokens, unscaled: (V, D)."""
+    slots, total = encoder.tokenizer.single_template, encoder.tokenizer.backend.get_vocab_size()
+    keys = [array("i", assemble(slots, [[token]])[0]).tobytes() for token in range(total)]
+    found = torch.empty(total, encoder.width)
+    with encoder.computing(None), Progress(total, progress) as line:
+        line.expect(total, total * len(slots))
+        for batch in packed_batches(keys, BATCH_TOKENS):
+            found[batch.texts] = encoder.vectors(batch).float().cpu()
+            line.update(batch.tokens)
+    return found
+
+
+def distill(
+    encoder: SentenceEncoder, dim: int = 256, coefficient: float = 1e-4, progress: bool = False
+) -> StaticEncoder:
+    """A table of ``dim`` columns, or as many as the encoder has if those are fewer, with the encoder's tokenizer.
+
+    ``coefficient`` is that of ``sif_weights``; a large one weights all tokens alike.
+    """
+    check_count("dim", dim)
+    if not isinstance(coefficient, Real) or not 0 < coefficient < inf:
+        raise InputError(f"coefficient must be above 0 and finite, not {one_line(coefficient)}")
+    table = principal_components(token_vectors(encoder, progress).double(), dim)  # (V, dim)
+    table = (table * sif_weights(len(table), coefficient)[:, None]).float().contiguous()
+    words = BareTokenizer(Backend.from_str(encoder.tokenizer.backend.to_str()))
+    return StaticEncoder(table, words, normalize=True).eval()

@@ -8,11 +8,7 @@ from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
-from minisbert.core import InputError, one_line, reading, tokenizer
-from minisbert.core.checks import check_text, check_texts
-from minisbert.core.tokenizer import Encoded
-from minisbert.folder.model_folder import ModelFolder
-from minisbert.folder.settings import (
+from minisbert.checkpoints.encoder_settings import (
     SPECIAL_TOKENS,
     TEXT_FILES,
     TOKENIZER_CONFIG,
@@ -22,9 +18,26 @@ from minisbert.folder.settings import (
     parse_settings,
     unsupported,
 )
-from minisbert.folder.text_settings import CLASSIFIER_MODULE, ENCODER_MODULE, HUB, first_given, read_text_settings
-from minisbert.folder.tokenizer import TOKENIZER, build_backend, check_vocabulary, prepend_lowercase
-from minisbert.folder.tokenizer_classes import BACKEND, LEFT_CLASSES, TYPED_CLASSES
+from minisbert.checkpoints.layout import (
+    CLASSIFIER_MODULE,
+    ENCODER_MODULE,
+    HUB,
+    ModelFolder,
+    first_given,
+    read_text_settings,
+)
+from minisbert.checkpoints.tokenizer_files import (
+    BACKEND,
+    LEFT_CLASSES,
+    TOKENIZER,
+    TYPED_CLASSES,
+    build_backend,
+    check_vocabulary,
+    prepend_lowercase,
+)
+from minisbert.core import InputError, one_line, reading, tokenizer
+from minisbert.core.checks import check_text, check_texts
+from minisbert.core.tokenizer import Encoded
 from minisbert.models.guards import check_count
 from minisbert.system.console import without_panics
 from minisbert.system.files import write_json

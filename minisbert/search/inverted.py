@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from minisbert.checkpoints.weights import read_weights
 from minisbert.core import InputError, reading
-from minisbert.folder.weights import read_weights
-from minisbert.search.vectors import check_k
+from minisbert.search.dense import check_k
 from minisbert.system.progress import Bar
 
 warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from minisbert.core.checks import check
-from minisbert.search.vectors import check_k
+from minisbert.search.dense import check_k
 
 LEVELS = 255  # steps of an int8 code: 256 values
 PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")  # sentence-transformers' names

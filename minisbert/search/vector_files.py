@@ -14,11 +14,11 @@ from typing import IO
 import numpy as np
 import torch
 
+from minisbert.checkpoints.weights import write_safetensors
 from minisbert.core import InputError, reading
 from minisbert.core.weights import read_safetensors
-from minisbert.folder.weights import write_safetensors
+from minisbert.search.dense import Stacked
 from minisbert.search.quantized import calibrate, from_bits, from_int8, hamming_top_k, rescore, to_bits, to_int8
-from minisbert.search.vectors import Stacked
 
 QUANTIZATIONS = ("int8", "binary")
 RESCORE = 4  # candidates by bits for each result

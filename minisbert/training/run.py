@@ -23,16 +23,19 @@ from minisbert.system.files import naming
 from minisbert.system.progress import LiveLine, duration
 from minisbert.training.distributed import ProcessGroup
 from minisbert.training.objectives.base import Objective
-from minisbert.training.resume import RunState, identity, load_state, save_state
 from minisbert.training.run_folder import (
     LAST,
     METRICS,
     MODEL,
     STATE,
+    RunState,
     create_folder,
     finish_folder,
+    identity,
+    load_state,
     open_log,
     print_table,
+    save_state,
 )
 from minisbert.training.settings import RunSettings
 

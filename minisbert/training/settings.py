@@ -1,12 +1,29 @@
 """The settings of a training run: each field is an option of ``minisbert train`` and a key of the run's config.json."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
-from minisbert.data.sources import Sources, score_scale
+from minisbert.core.loop import linear_schedule
+from minisbert.data.datasets import Sources, score_scale
 from minisbert.system.console import bounded
-from minisbert.training.schedules import SCHEDULES
+
+
+def cosine_schedule(step: int, warmup: int, total: int) -> float:
+    """The same warm-up, then down to 0 along half a cosine (Loshchilov & Hutter 2017); .5 halfway down."""
+    if step < warmup:
+        return step / warmup
+    return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - warmup) / max(1, total - warmup))))
+
+
+def constant_schedule(step: int, warmup: int, total: int) -> float:
+    """The same warm-up, then 1."""
+    return min(1.0, step / warmup) if warmup else 1.0
+
+
+SCHEDULES = {"linear": linear_schedule, "cosine": cosine_schedule, "constant": constant_schedule}
+
 
 HEADS_ON_SCORES = ("cross-encoder", "siamese", "cross-attention")
 HEADS_ON_LABELS = ("softmax", "binary")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from minisbert.compiled.graphs import VectorGraph
+from minisbert.backends.graphs import VectorGraph
 from minisbert.core import InputError
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.tokenizer import Tokenizer

@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from minisbert.architectures.gemma3 import GEMMA, gelu_gate
+from minisbert.architectures.modern import rotary, rotate
 from minisbert.architectures.modernbert import MODERNBERT, geglu, local_mask
-from minisbert.architectures.rotary import rotary, rotate
 from minisbert.core import InputError
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.training.students import keep_layers
+from minisbert.training.losses import keep_layers
 from tests.architectures.tiny import (
     GLOBAL,
     LOCAL,

@@ -3,15 +3,15 @@
 import pytest
 import torch
 
+from minisbert.architectures.modern import rotary
 from minisbert.architectures.qwen3 import Decoder, DecoderConfig, causal_mask, repeat_heads, rms_norm, swiglu
-from minisbert.architectures.rotary import rotary
 from minisbert.core import InputError
 from minisbert.core.bert import Bert
 from minisbert.core.weights import BertConfig
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.training.command_line import parse
 from minisbert.training.objectives.registry import make_objective
-from minisbert.training.trainable import count_parameters
+from minisbert.training.run_options import parse
+from minisbert.training.train import count_parameters
 from tests import toys
 from tests.architectures.tiny import (
     batch,

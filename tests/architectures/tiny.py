@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from minisbert.architectures.base import Architecture, ModernEncoder
+from minisbert.architectures.modern import Architecture, ModernEncoder
 from minisbert.architectures.relatives import FAMILIES
 from tests.parity import REFERENCE
 

@@ -16,7 +16,7 @@ from safetensors import numpy
 from lessons.mistakes import MISTAKES, planted
 from minisbert.commands.certify import main
 from minisbert.core import InputError, bert
-from minisbert.diagnosis.certify.certificate import certify
+from minisbert.diagnosis.certificate import certify
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.parity import REFERENCE
 from tests.toys import NOUNS

@@ -105,7 +105,7 @@ def test_a_long_file_is_streamed_in_chunks(tiny, lines, tmp_path, monkeypatch):
             sizes.append(len(chunk))
             yield chunk
 
-    monkeypatch.setattr("minisbert.models.text_encoder.chunks", in_parts)
+    monkeypatch.setattr("minisbert.models.encoder.chunks", in_parts)
     main(["--model", str(tiny), "--file", str(lines), "--out", str(tmp_path / "v.npy")])
     assert sizes == [1, 2, 1]
     vectors = np.load(tmp_path / "v.npy", mmap_mode="r")
@@ -212,7 +212,7 @@ def test_a_heat_map_without_matplotlib_is_refused_before_the_work(tiny, tmp_path
     ("name", "saver", "failure"),
     [
         ("v.npy", "search.vector_files.write_header", OSError(errno.ENOSPC, "No space left on device")),
-        ("v.safetensors", "folder.weights.save_file", SafetensorError("I/O error: No space left on device")),
+        ("v.safetensors", "checkpoints.weights.save_file", SafetensorError("I/O error: No space left on device")),
     ],
 )
 def test_a_full_disk_leaves_the_old_file(tiny, tmp_path, monkeypatch, name, saver, failure):

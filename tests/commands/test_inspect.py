@@ -14,10 +14,20 @@ import pytest
 from minisbert.commands.inspect_ import draw_inspection, main
 from minisbert.core import InputError
 from minisbert.data import datasets
-from minisbert.diagnosis.inspect.inspected_file import FAULTS, NOTE, PROBLEM, WARNING, normalised, text_hash
-from minisbert.diagnosis.inspect.inspection import compare_files, inspect, repeats, training_command
+from minisbert.diagnosis.inspection import (
+    FAULTS,
+    NOTE,
+    PROBLEM,
+    WARNING,
+    compare_files,
+    inspect,
+    normalised,
+    repeats,
+    text_hash,
+    training_command,
+)
 from minisbert.models.tokenizer import Tokenizer
-from minisbert.training.command_line import parse
+from minisbert.training.run_options import parse
 from minisbert.training.settings import sources_of
 from tests import toys
 from tests.conftest import ROOT, exit_code_without_a_reader

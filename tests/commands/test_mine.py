@@ -11,8 +11,8 @@ from minisbert.commands.mine import main
 from minisbert.core import InputError
 from minisbert.corpus import mining
 from minisbert.corpus.mining import Rules, candidates_of, mine, triplets
+from minisbert.data.datasets import read_file
 from minisbert.data.formats import PAIRS as PAIR_FORMAT
-from minisbert.data.sources import read_file
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search.dense import top_k
 

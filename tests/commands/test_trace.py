@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 from lessons.mistakes import MISTAKES, planted
 from minisbert.commands.trace_ import TEXTS, main
 from minisbert.core import InputError
-from minisbert.diagnosis.trace import tracing
-from minisbert.diagnosis.trace.tracing import huggingface, inputs_of
+from minisbert.diagnosis import tracing
+from minisbert.diagnosis.tracing import huggingface, inputs_of
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.conftest import ROOT
 from tests.parity import REFERENCE, golden
@@ -242,8 +242,8 @@ def install(folder: Path, monkeypatch) -> Path:
     for source, target in wheel["wheel"]["force-include"].items():
         (folder / target).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / source, folder / target)
-    monkeypatch.setattr(tracing, "__file__", str(folder / "minisbert" / "diagnosis" / "trace" / "tracing.py"))
-    return folder / "minisbert" / "diagnosis" / "trace" / "reference_states.py"
+    monkeypatch.setattr(tracing, "__file__", str(folder / "minisbert" / "diagnosis" / "tracing.py"))
+    return folder / "minisbert" / "diagnosis" / "reference_states.py"
 
 
 def test_without_transformers_or_its_script_the_error_says_what_to_do(tiny, tmp_path, monkeypatch):

@@ -10,9 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from minisbert.checkpoints import weights
 from minisbert.core import InputError
 from minisbert.core.encoder import SentenceEncoder, cosine, normalize, pooling_modes
-from minisbert.folder import weights
 from minisbert.models import sentence_encoder
 from tests.parity import MINILM_VECTOR, PIECE, REFERENCE
 

@@ -9,7 +9,7 @@ from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from minisbert.core import InputError, read_json
 from minisbert.core.tokenizer import Tokenizer, longest_first, pad_batch, split_words, token_ids, word_pieces
-from minisbert.data.sources import SPLITS, load_scored_pairs
+from minisbert.data.datasets import SPLITS, load_scored_pairs
 from tests.parity import ROOT
 from tests.reference.texts import SENTENCES, TEXTS
 

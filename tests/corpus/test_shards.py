@@ -19,7 +19,8 @@ import torch
 
 from minisbert.commands.encode import main
 from minisbert.core import InputError
-from minisbert.corpus import manifest, shards
+from minisbert.corpus import shards
+from minisbert.corpus import shards as manifest
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.conftest import ROOT
 from tests.parity import MINILM_VECTOR

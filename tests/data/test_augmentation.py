@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from minisbert.core import InputError
-from minisbert.data.augmentation import (
+from minisbert.data.batches import (
     augment,
     crop,
     delete,

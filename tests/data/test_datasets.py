@@ -5,11 +5,19 @@ from pathlib import Path
 import pytest
 
 from minisbert.core import InputError
-from minisbert.data import sources
-from minisbert.data.datasets import class_rows, duplicate_rows, scored_rows, sentence_rows, triplet_rows
+from minisbert.data import datasets as sources
+from minisbert.data.datasets import (
+    Sources,
+    Table,
+    class_rows,
+    duplicate_rows,
+    load_scored_pairs,
+    scored_rows,
+    sentence_rows,
+    triplet_rows,
+)
 from minisbert.data.formats import Row
-from minisbert.data.sources import Sources, Table, load_scored_pairs
-from minisbert.training.command_line import parse
+from minisbert.training.run_options import parse
 from minisbert.training.settings import RunSettings, sources_of
 from tests import toys
 

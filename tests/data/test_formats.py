@@ -6,9 +6,9 @@ import re
 import pytest
 
 from minisbert.core import InputError
+from minisbert.data.datasets import load_scored_pairs, read_file
 from minisbert.data.formats import LABELLED, MULTILABEL, NLI, PAIRS, SCORED, SENTENCES, Format, Row
-from minisbert.data.recognition import recognise
-from minisbert.data.sources import load_scored_pairs, read_file
+from minisbert.data.reader import recognise
 
 CONTRADICTION, ENTAILMENT, NEUTRAL = "contradiction", "entailment", "neutral"
 

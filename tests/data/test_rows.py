@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from minisbert.core import InputError
+from minisbert.data.datasets import load_labelled, load_scored_pairs, read_file
 from minisbert.data.formats import LABELLED, NLI, PAIRS, Row
-from minisbert.data.rows import LONGEST_LINE, text_lines
-from minisbert.data.sources import load_labelled, load_scored_pairs, read_file
-from minisbert.data.texts import read_texts
+from minisbert.data.lines import LONGEST_LINE, read_texts, text_lines
 from tests.data.test_formats import ENTAILMENT, NEUTRAL, NLI_LINES, NLI_ROWS, nli_line
 
 # --------------------------------------------------------------------------------------------- lines
@@ -125,7 +124,7 @@ def test_a_split_of_a_published_archive(archive, tmp_path, monkeypatch, data, sp
     pack(tmp_path, "multinli", ("train", "dev_matched", "dev_mismatched"), genre="telephone", promptID="31193")
     expected = ([Row((file, "b"), ENTAILMENT)], 1, [])
     assert load_labelled(tmp_path / f"{data}_1.0.zip", NLI, split) == expected
-    monkeypatch.setattr("minisbert.data.sources.ensure", {data: tmp_path}.__getitem__)
+    monkeypatch.setattr("minisbert.data.datasets.ensure", {data: tmp_path}.__getitem__)
     assert load_labelled(data, NLI, split) == expected
 
 

@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minisbert.data.datasets import load_scored_pairs, nli_triplets, split_rows
 from minisbert.data.formats import Row
-from minisbert.data.sources import load_scored_pairs, nli_triplets
-from minisbert.data.splits import split_rows
 from tests.data.test_formats import CONTRADICTION, ENTAILMENT, NEUTRAL, SCORED_ROWS, STSB_9
 
 
@@ -65,7 +64,7 @@ def test_copies_of_a_pair_in_either_order_are_on_one_side():
 
 @pytest.mark.parametrize("split", ["train", "dev", "test"])
 def test_the_benchmark_by_name_and_a_file_by_path(tmp_path, monkeypatch, split):
-    monkeypatch.setattr("minisbert.data.sources.ensure", lambda name: tmp_path)
+    monkeypatch.setattr("minisbert.data.datasets.ensure", lambda name: tmp_path)
     path = tmp_path / f"sts-{split}.csv"
     path.write_text(STSB_9, encoding="utf-8")
     assert load_scored_pairs("stsb", split) == load_scored_pairs(str(path), "") == SCORED_ROWS

@@ -7,7 +7,7 @@ import pytest
 
 from minisbert.commands import encode, mine, pairs, search
 from minisbert.core import InputError
-from minisbert.data.texts import every_text, read_texts
+from minisbert.data.lines import every_text, read_texts
 
 TEXTS = ["the dog, small", "a cat", "the moon"]
 LINES = "\n".join(f"  {text}\t" for text in TEXTS)

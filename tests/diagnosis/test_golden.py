@@ -8,7 +8,7 @@ import pytest
 
 from minisbert.commands.certify import main
 from minisbert.core import InputError
-from minisbert.diagnosis.certify.golden import golden_texts, read_golden
+from minisbert.diagnosis.vector_sources import golden_texts, read_golden
 from minisbert.models.sentence_encoder import SentenceEncoder
 
 

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from minisbert.core import InputError
-from minisbert.diagnosis.inspect.inspection import compare_files, inspect, training_command
+from minisbert.diagnosis.inspection import compare_files, inspect, training_command
 from tests.commands.test_inspect import train_on
 
 HEADERS = ("", "score,sentence1,sentence2", "label,sentence1,sentence2", "id,question1,question2,is_duplicate")

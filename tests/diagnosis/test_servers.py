@@ -9,8 +9,8 @@ import pytest
 
 from minisbert.commands.certify import main
 from minisbert.core import InputError
-from minisbert.diagnosis.certify import servers
-from minisbert.diagnosis.certify.servers import fetch_vectors
+from minisbert.diagnosis import vector_sources as servers
+from minisbert.diagnosis.vector_sources import fetch_vectors
 from minisbert.models.sentence_encoder import SentenceEncoder
 
 TEXTS = [f"the {noun} sits" for noun in "cat dog man woman bird boy girl moon sun rain snow tree".split()] * 2

@@ -9,8 +9,8 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from minisbert.evaluation import classification_metrics as more_metrics
-from minisbert.evaluation.classification_metrics import (
+from minisbert.evaluation import metrics as more_metrics
+from minisbert.evaluation.metrics import (
     accuracy,
     alignment,
     average_precision,

@@ -8,9 +8,9 @@ import pytest
 
 from minisbert.core import InputError, losses
 from minisbert.data.formats import Row
-from minisbert.evaluation.model_scores import binary_scores, cosine_scores, pair_scores, vector_scores
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training import losses as more_losses
+from minisbert.training.objectives.base import binary_scores, cosine_scores, pair_scores, vector_scores
 
 PAIRS = [
     Row(("the cat", "a cat"), 5),

@@ -7,7 +7,7 @@ import pytest
 
 from minisbert.commands.evaluate import main
 from minisbert.core import InputError
-from minisbert.evaluation.reranking import rerank, two_stage_search
+from minisbert.evaluation.retrieval import rerank, two_stage_search
 from minisbert.models.sentence_encoder import SentenceEncoder
 
 TEXTS = ["a cat", "a dog", "the moon", "two guitars", "snow"]

@@ -13,6 +13,7 @@ import torch
 from minisbert.commands.evaluate import main
 from minisbert.core import InputError
 from minisbert.evaluation import retrieval
+from minisbert.evaluation.metrics import METRICS, map_at_k
 from minisbert.evaluation.retrieval import (
     CUTOFFS,
     REPORTED,
@@ -24,13 +25,12 @@ from minisbert.evaluation.retrieval import (
     retrieval_from_pairs,
     retrieval_scores,
 )
-from minisbert.evaluation.retrieval_metrics import METRICS, map_at_k
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search.dense import top_k
-from minisbert.training.command_line import parse
 from minisbert.training.objectives.registry import make_objective
+from minisbert.training.run_options import parse
+from minisbert.training.train import load_encoder
 from minisbert.training.train import main as train
-from minisbert.training.trainable import load_encoder
 from tests import toys
 
 # ------------------------------------------------------------------------------------------- formulas

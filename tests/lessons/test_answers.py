@@ -189,18 +189,18 @@ for i, batch in enumerate(batches):
             g.mul_(clip / length)
     optimizer.step()
     yield Step(number=start + i + 1, batch=batch, loss=seen, multiplier=share)
-== students.spread_layers
+== losses.spread_layers
 return [total - 1] if keep == 1 else [int(i * (total - 1) / (keep - 1) + 0.5) for i in range(keep)]
-== students.keep_layers
+== losses.keep_layers
 student = copy.deepcopy(bert)
 student.layers = torch.nn.ModuleList(student.layers[i] for i in layers)
 student.config = replace(bert.config, num_hidden_layers=len(layers))
 return student
-== students.distillation_loss
+== losses.distillation_loss
 with torch.no_grad():
     target = teacher.clone()
 return ((student - target) * (student - target)).sum() / student.numel()
-== students.matryoshka_loss
+== losses.matryoshka_loss
 total = 0.0
 for m, w in zip(dims, weights or [1.0] * len(dims)):
     total = total + w * loss(*[torch.nn.functional.normalize(x[:, :m], dim=-1) for x in vectors])
@@ -298,7 +298,7 @@ scores = query @ document.T
 return scores.amax(-1).sum()
 == late_interaction.max_sim: a token at a time
 return sum(torch.stack([(token * other).sum() for other in document]).max() for token in query)
-== rotary.rotate
+== modern.rotate
 first, second = x.chunk(2, dim=-1)
 return x * cos + torch.cat([-second, first], dim=-1) * sin
 == qwen3.rms_norm
@@ -324,11 +324,11 @@ ALSO_RIGHT = [
     ("data.length_grouped_batches", "lengths[row])", "lengths[row], reverse=True)"),
     ("loop.fit", "value.item()", "float(value.detach())", "norm.is", "norm.sum().is"),
     ("bm25.bm25_scores", f"math.log({IDF})", "math.log(N + 1) - math.log(n + 0.5)"),
-    ("students.keep_layers", COPY, "student: Bert = copy.deepcopy(bert)"),
-    ("students.keep_layers", COPY, "student = other = copy.deepcopy(bert)"),
-    ("students.keep_layers", COPY, "duplicate = copy.deepcopy\nstudent = duplicate(bert)"),
-    ("students.keep_layers", COPY, "if (student := copy.deepcopy(bert)) is None:\n    raise ValueError"),
-    ("students.keep_layers", COPY, "def twin(x):\n    return copy.deepcopy(x)\nstudent = twin(bert)"),
+    ("losses.keep_layers", COPY, "student: Bert = copy.deepcopy(bert)"),
+    ("losses.keep_layers", COPY, "student = other = copy.deepcopy(bert)"),
+    ("losses.keep_layers", COPY, "duplicate = copy.deepcopy\nstudent = duplicate(bert)"),
+    ("losses.keep_layers", COPY, "if (student := copy.deepcopy(bert)) is None:\n    raise ValueError"),
+    ("losses.keep_layers", COPY, "def twin(x):\n    return copy.deepcopy(x)\nstudent = twin(bert)"),
 ]
 
 
@@ -455,7 +455,7 @@ MISTAKEN = [  # what is changed in the right answer
         "scores[node] >",
     ),
     ("late_interaction.max_sim", "sides exchanged", "amax(-1)", "amax(0)"),
-    ("rotary.rotate", "sign of the second half forgotten", "-second", "second"),
+    ("modern.rotate", "sign of the second half forgotten", "-second", "second"),
     ("qwen3.rms_norm", "sum of squares", "mean(-1", "sum(-1"),
     ("qwen3.swiglu", "gate and up swapped", "sigmoid(gate)", "sigmoid(up)"),
 ]
@@ -473,7 +473,7 @@ u, v = ((x / x.norm(dim=1, keepdim=True)).nan_to_num() for x in (u, v))
 return u @ v.T
 == metrics.ranks: Spearman without tie handling
 return np.argsort(np.argsort(x)) + 1
-== rotary.rotate: rotation interleaved
+== modern.rotate: rotation interleaved
 a, b = x[..., ::2], x[..., 1::2]
 c, s = cos.chunk(2, -1)[0], sin.chunk(2, -1)[0]
 return torch.stack([a * c - b * s, a * s + b * c], -1).reshape(x.shape)
@@ -520,8 +520,8 @@ NEARLY_RIGHT = [
     ("gradient_cache.replay", ".backward()", ".backward()\n    network.eval()"),
     ("gradient_cache.replay", "    set_random", "    start or set_random"),
     ("bert.Bert.forward", "return x", "self.eval()\nreturn x"),
-    ("students.matryoshka_loss", "zip(dims", "zip(sorted(dims)"),
-    ("students.keep_layers", "return student", "return student.requires_grad_(False)"),
+    ("losses.matryoshka_loss", "zip(dims", "zip(sorted(dims)"),
+    ("losses.keep_layers", "return student", "return student.requires_grad_(False)"),
     ("quantized.rescore", "[..., 0].float()", "[..., 0]"),
     ("loop.fit", TOTAL, "total = value.item()"),
     ("loop.fit", TOTAL, "total += value.detach()"),
@@ -629,8 +629,8 @@ def test_no_mistake_is_named_that_was_not_made(master, body):
         ("bert.gelu", "x *= 0.5\nreturn x", "inputs", "an argument is not what it was"),
         ("bert.gelu", f"if x.requires_grad:\n    x *= 0.5\n{GELU}", "inputs", "changed in place (RuntimeError, line "),
         (
-            "students.keep_layers",
-            changed("students.keep_layers", COPY, "student = bert"),
+            "losses.keep_layers",
+            changed("losses.keep_layers", COPY, "student = bert"),
             "inputs",
             "not what it was",
         ),

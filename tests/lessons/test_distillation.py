@@ -11,7 +11,7 @@ import torch
 from minisbert.core.encoder import cosine as cosine_of
 from minisbert.core.losses import cosine_mse_loss
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.training.students import (
+from minisbert.training.losses import (
     distillation_loss,
     keep_layers,
     kl_divergence_loss,

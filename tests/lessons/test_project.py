@@ -13,7 +13,7 @@ from lessons.grader import project
 from lessons.search import docstrings
 from lessons.search.measure import grades, interval, ndcg_of_each
 from minisbert.core import InputError
-from minisbert.evaluation.retrieval_metrics import ndcg_at_k, recall_at_k
+from minisbert.evaluation.metrics import ndcg_at_k, recall_at_k
 
 MODULE = '''
 import nothing_of_this_name

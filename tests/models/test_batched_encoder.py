@@ -10,7 +10,7 @@ import torch
 
 import minisbert
 from minisbert.core import InputError
-from minisbert.models.batched_encoder import all_finite
+from minisbert.models.encoder import all_finite
 from minisbert.models.pair_model import CrossEncoder, PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.conftest import ROOT

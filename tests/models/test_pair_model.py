@@ -17,7 +17,7 @@ from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.objectives.pairs import pooler_head
 from minisbert.training.settings import RunSettings
-from minisbert.training.trainable import load_encoder
+from minisbert.training.train import load_encoder
 from tests.parity import GRADIENT, MINILM_VECTOR, PIECE, REFERENCE, assert_parity, assert_same_weights
 from tests.reference.texts import SENTENCES
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from minisbert.checkpoints.layout import ModelFolder
 from minisbert.core import InputError, pooling
 from minisbert.core.heads import JointHead
-from minisbert.folder.model_folder import ModelFolder
 from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.pair_model import PairModel
 from minisbert.models.pooling import MORE_POOLINGS, POOLING_NAMES, Dense, Pooling, first_last_pool, load_dense

@@ -16,9 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import SafetensorError
 
+from minisbert.checkpoints import weights as checkpoint
 from minisbert.core import InputError
-from minisbert.folder import weights as checkpoint
-from minisbert.models import batching, sentence_encoder, text_encoder
+from minisbert.models import batching, sentence_encoder
+from minisbert.models import encoder as text_encoder
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system import devices
 from tests.conftest import ROOT
@@ -68,7 +69,7 @@ def unit(x: np.ndarray) -> np.ndarray:
 
 def test_loads_a_path_a_string_or_a_name_in_eval_mode(tiny, monkeypatch):
     asked = []
-    monkeypatch.setattr("minisbert.folder.find.ensure", lambda name: asked.append(name) or tiny)
+    monkeypatch.setattr("minisbert.checkpoints.layout.ensure", lambda name: asked.append(name) or tiny)
     for folder in (tiny, str(tiny), "all-MiniLM-L6-v2"):
         model = SentenceEncoder.load(folder)
         assert (model.width, model.pooling.mode, model.normalize) == (24, "mean", True)

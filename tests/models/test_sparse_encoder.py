@@ -20,11 +20,11 @@ from minisbert.loading import load
 from minisbert.models.sparse_encoder import splade_pool
 from minisbert.search.inverted import read_sparse, sparse_rows, sparse_top_k
 from minisbert.training import train
-from minisbert.training.command_line import parse
 from minisbert.training.losses import flops_loss, splade_loss
 from minisbert.training.objectives.encoders import Splade
 from minisbert.training.objectives.registry import make_objective
-from minisbert.training.trainable import load_encoder
+from minisbert.training.run_options import parse
+from minisbert.training.train import load_encoder
 from tests import toys
 from tests.architectures.tiny import alter, change_tensors, folder_of, randomise
 from tests.parity import GRADIENT, PIECE, REFERENCE, assert_parity, golden

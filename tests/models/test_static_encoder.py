@@ -17,10 +17,17 @@ from minisbert.commands.encode import main as encode
 from minisbert.commands.search import main as search
 from minisbert.core import InputError
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.static_distillation import distill, principal_components, sif_weights, token_vectors
-from minisbert.models.static_encoder import StaticEncoder, bag_mean, read_table
-from minisbert.training.command_line import parse
-from minisbert.training.trainable import load_encoder
+from minisbert.models.static_encoder import (
+    StaticEncoder,
+    bag_mean,
+    distill,
+    principal_components,
+    read_table,
+    sif_weights,
+    token_vectors,
+)
+from minisbert.training.run_options import parse
+from minisbert.training.train import load_encoder
 from tests.parity import PIECE, ROOT, assert_parity
 from tests.reference.texts import SENTENCES, TEXTS
 

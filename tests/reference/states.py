@@ -3,7 +3,7 @@
     python -m tests.reference.states MODEL INPUTS.safetensors OUTPUT.safetensors [--double]
 
 MODEL is a folder; INPUTS contains ``ids``, ``mask`` and ``token_types`` (B, T). ``minisbert trace`` runs this
-script; the wheel has it as ``minisbert/diagnosis/trace/reference_states.py``. It imports nothing of minisbert.
+script; the wheel has it as ``minisbert/diagnosis/reference_states.py``. It imports nothing of minisbert.
 """
 
 import inspect

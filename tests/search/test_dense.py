@@ -11,9 +11,8 @@ from hypothesis.extra.numpy import arrays
 
 from minisbert.core import InputError
 from minisbert.search import dense as search
-from minisbert.search import vectors as sources
-from minisbert.search.dense import closest_pairs, from_keys, order_keys, top_k
-from minisbert.search.vectors import Stacked
+from minisbert.search import dense as sources
+from minisbert.search.dense import Stacked, closest_pairs, from_keys, order_keys, top_k
 
 
 def normal(rows: int, width: int, seed: int = 0) -> np.ndarray:

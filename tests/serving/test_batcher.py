@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from minisbert.serving.batcher import Batcher, Busy
+from minisbert.serving.engine import Batcher, Busy
 
 
 class Recorder:

@@ -9,7 +9,7 @@ import pytest
 
 from minisbert import __version__
 from minisbert.core import InputError
-from minisbert.system import arguments
+from minisbert.system import command_line as arguments
 from minisbert.system.help_pages import typed
 from tests.conftest import ROOT
 

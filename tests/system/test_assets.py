@@ -11,9 +11,8 @@ import pytest
 from minisbert.commands import assets as command
 from minisbert.core import InputError
 from minisbert.system import assets
-from minisbert.system.assets import ensure, fetch, home
+from minisbert.system.assets import AssetFile, ensure, fetch, home
 from minisbert.system.console import run_command
-from minisbert.system.sources import AssetFile
 from tests.servers import cut, repository, serve, use_hub
 from tests.system.test_sources import CONTENT, GOOD, PACKERS, WRONG
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from huggingface_hub import constants, snapshot_download
 
+from minisbert.checkpoints.layout import find_model
 from minisbert.core import InputError
-from minisbert.folder.find import find_model
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system import hub
 from minisbert.system.hub import download_model, is_hub_name

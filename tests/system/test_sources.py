@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from minisbert.system import assets, sources
-from minisbert.system.assets import Asset
-from minisbert.system.sources import AssetFile
+from minisbert.system import assets
+from minisbert.system import assets as sources
+from minisbert.system.assets import Asset, AssetFile
 from tests.servers import Site, cut, cut_chunked, serve
 
 CONTENT = {"model.bin": bytes(range(256)) * 8, "sub/config.json": b'{"a": 1}\n'}

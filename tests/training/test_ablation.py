@@ -8,7 +8,7 @@ import pytest
 from benchmarks.ablation import TABLES, folder_name, main
 from minisbert.core import InputError
 from minisbert.training import train
-from minisbert.training.command_line import parse
+from minisbert.training.run_options import parse
 from tests import toys
 
 

@@ -12,12 +12,11 @@ from minisbert.core import InputError
 from minisbert.models.pair_model import PairModel
 from minisbert.system.console import run_command
 from minisbert.training import train as training
-from minisbert.training.command_line import ABOUT, as_flags, list_recipes, make_parser, parse, recipe_settings, recipes
 from minisbert.training.objectives.registry import MAKERS, make_objective
 from minisbert.training.run_folder import create_folder
+from minisbert.training.run_options import ABOUT, as_flags, list_recipes, make_parser, parse, recipe_settings, recipes
 from minisbert.training.settings import OBJECTIVES, SETTINGS
-from minisbert.training.train import main
-from minisbert.training.trainable import load_encoder
+from minisbert.training.train import load_encoder, main
 from tests import toys
 from tests.parity import REFERENCE
 

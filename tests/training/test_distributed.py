@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
+from minisbert.checkpoints.weights import read_safetensors
 from minisbert.core import InputError
-from minisbert.folder.weights import read_safetensors
 from minisbert.training.distributed import ProcessGroup, process_group, say_once
 from minisbert.training.train import main
 from tests import toys

@@ -8,9 +8,8 @@ import torch
 from minisbert import SentenceEncoder
 from minisbert.core import InputError
 from minisbert.models.masked_language_model import MaskedLanguageModel
-from minisbert.training.from_nothing import SPECIAL, new_model, train_vocabulary
 from minisbert.training.losses import mlm_loss
-from minisbert.training.objectives.masked import MaskedNetwork
+from minisbert.training.objectives.masked import SPECIAL, MaskedNetwork, new_model, train_vocabulary
 from minisbert.training.train import main
 from tests import toys
 

@@ -6,14 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from minisbert.training.command_line import parse
 from minisbert.training.distributed import ProcessGroup
 from minisbert.training.gradient_cache import GradientCache, cut, whole
 from minisbert.training.micro_batches import CACHED_TOKENS, divide, micro_batches
 from minisbert.training.objectives.registry import make_objective
 from minisbert.training.run import Run
-from minisbert.training.train import main
-from minisbert.training.trainable import load_encoder
+from minisbert.training.run_options import parse
+from minisbert.training.train import load_encoder, main
 from tests import toys
 
 CPU = torch.device("cpu")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from minisbert.training.masking import draw_masks, mask_tokens
+from minisbert.training.objectives.masked import draw_masks, mask_tokens
 
 MASK = 4
 

@@ -19,9 +19,9 @@ from minisbert.core.loop import fit
 from minisbert.core.tokenizer import Encoded
 from minisbert.data.formats import Row
 from minisbert.system.devices import random_state, set_random_state
-from minisbert.training import resume as state
+from minisbert.training import run_folder as state
 from minisbert.training.objectives.base import Objective
-from minisbert.training.resume import RunState, content_hash, identity, load_state, save_state
+from minisbert.training.run_folder import RunState, content_hash, identity, load_state, save_state
 
 CPU = torch.device("cpu")
 PROGRESS = RunState(

@@ -23,9 +23,8 @@ from minisbert.system.progress import LiveLine
 from minisbert.training import train as training
 from minisbert.training.distributed import ProcessGroup
 from minisbert.training.objectives.encoders import CosineRegression
-from minisbert.training.resume import RunState
 from minisbert.training.run import Run
-from minisbert.training.run_folder import open_log, print_table
+from minisbert.training.run_folder import RunState, open_log, print_table
 from minisbert.training.train import main
 from tests import toys
 from tests.conftest import ROOT

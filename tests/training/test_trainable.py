@@ -7,7 +7,7 @@ from torch import nn
 from minisbert.architectures.relatives import build_bert
 from minisbert.core.bert import Bert, BertConfig
 from minisbert.core.heads import CrossHead, JointHead, siamese
-from minisbert.training.trainable import count_parameters, freeze, set_dropout
+from minisbert.training.train import count_parameters, freeze, set_dropout
 
 MINILM = BertConfig(30522, 384, 6, 12, 1536, 512)
 

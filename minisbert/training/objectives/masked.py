@@ -1,18 +1,56 @@
 """The objective of masked words, which needs texts and nothing else."""
 
+from collections import Counter
+from collections.abc import Sequence
+
 import torch
+from tokenizers import Tokenizer as Backend
+from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 from torch import Tensor, nn
 
+from minisbert.core import InputError
+from minisbert.core.bert import Bert
+from minisbert.core.checks import check
 from minisbert.core.data import TextColumns
 from minisbert.core.tokenizer import pad_batch
+from minisbert.core.weights import BertConfig
 from minisbert.data.datasets import plain_texts, scored_rows
-from minisbert.evaluation.model_scores import Scores, vector_scores
 from minisbert.models.guards import evaluating
-from minisbert.models.masked_language_model import MaskedLanguageModel
+from minisbert.models.masked_language_model import MaskedHead, MaskedLanguageModel
+from minisbert.models.pooling import Pooling
+from minisbert.models.tokenizer import Tokenizer
 from minisbert.training.losses import mlm_losses
-from minisbert.training.masking import draw_masks
-from minisbert.training.objectives.base import Objective
+from minisbert.training.objectives.base import Objective, Scores, vector_scores
 from minisbert.training.settings import RunSettings, sources_of
+
+CHOSEN = 0.15  # of the words are to be guessed; of these
+MASKED = 0.8 * CHOSEN  # become [MASK],
+REPLACED = 0.9 * CHOSEN  # or, from MASKED on, another word; the rest stay as they are
+
+
+def mask_tokens(ids: Tensor, words: Tensor, mask_id: int, chance: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    """Hide 15 % of a batch's words -> inputs (B, T), and which tokens are to be guessed, boolean (B, T).
+
+    ids (B, T); words (B, T), True where a token may be chosen: not [CLS], [SEP] or a pad; ``chance`` (B, T), drawn
+    evenly from 0..1; ``other`` (B, T), random ids. A word is chosen where chance is below 0.15: below 0.12 it becomes
+    [MASK], below 0.135 ``other``, else it stays, because later there is no [MASK] in a text.
+    ids [5, 6, 7, 8] with chance [.11, .13, .14, .5] and mask_id 4 give [4, other, 7, 8]; all but the last are chosen.
+    """
+    check("ids (B, T), words (B, T), chance (B, T), other (B, T)", ids, words, chance, other)
+    chosen = words.bool() & (chance < CHOSEN)
+    inputs = torch.where(chosen & (chance < REPLACED), other, ids)
+    inputs = torch.where(chosen & (chance < MASKED), mask_id, inputs)
+    return inputs, chosen
+
+
+def draw_masks(
+    ids: Tensor, words: Tensor, mask_id: int, vocabulary: int, generator: torch.Generator | None = None
+) -> tuple[Tensor, Tensor]:
+    """``mask_tokens`` with random draws; other words are any of the ``vocabulary``'s."""
+    chance = torch.rand(ids.shape, generator=generator)
+    other = torch.randint(vocabulary, ids.shape, generator=generator)
+    return mask_tokens(ids, words, mask_id, chance.to(ids.device), other.to(ids.device))
+
 
 DEV_BATCH = 64  # texts
 
@@ -80,3 +118,61 @@ class MaskedWords(Objective):
         found = {"masked_accuracy": torch.cat(right).double().mean().item()}
         found["loss"] = torch.cat(losses).double().mean().item()
         return found | vector_scores(model, pairs)
+
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+ALPHABET = 200  # characters, the most frequent; a word with another one is unknown
+HEAD_WIDTH = 64  # as in BERT
+
+
+def train_vocabulary(texts: Sequence[str], size: int, max_length: int = 128) -> Tokenizer:
+    """BERT's uncased WordPiece tokenizer with ``size`` pieces: single characters, then what the texts need most.
+
+    The same texts give the same vocabulary. Raises ``InputError`` if ``size`` has no room for the characters.
+    """
+    backend = Backend(models.WordPiece(unk_token="[UNK]"))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=True)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(backend.normalizer.normalize_str(text))
+    del counts[" "]
+    alphabet = sorted(character for character, _ in counts.most_common(ALPHABET))
+    pieces = SPECIAL + alphabet + [f"##{character}" for character in alphabet]
+    if size < len(pieces):
+        raise InputError(f"a vocabulary of {size} has no room for the {len(pieces)} pieces of one character")
+    # subtle: the trainer numbers pieces as it meets them, in an order that changes from run to run, and breaks ties by
+    # number; given as special tokens they have their numbers before it starts
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=size,
+        special_tokens=pieces,
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    trained = Backend(models.WordPiece(backend.get_vocab(), unk_token="[UNK]"))
+    trained.normalizer, trained.pre_tokenizer = backend.normalizer, backend.pre_tokenizer
+    trained.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))  # their places in SPECIAL
+    trained.add_special_tokens(SPECIAL)
+    return Tokenizer(trained, max_length)
+
+
+def new_model(tokenizer: Tokenizer, layers: int, width: int, dropout: float = 0.1) -> MaskedLanguageModel:
+    """Random weights as ``Bert`` draws them, heads of 64 columns, mean pooling, vectors of length 1."""
+    config = BertConfig(
+        vocab_size=tokenizer.backend.get_vocab_size(),
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=width // HEAD_WIDTH,
+        intermediate_size=4 * width,
+        max_position_embeddings=tokenizer.limit,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+    )
+    bert = Bert(config, pooler=False)
+    head = MaskedHead(width, config.vocab_size, config.layer_norm_eps)
+    nn.init.normal_(head.dense.weight, std=config.initializer_range)
+    nn.init.zeros_(head.dense.bias)
+    head.words = bert.embeddings.word.weight  # tied
+    return MaskedLanguageModel(head, tokenizer, bert, Pooling("mean", width), True).eval()

@@ -8,22 +8,28 @@ import torch
 from torch import Tensor, nn
 
 from minisbert.architectures.relatives import CLASSIFIERS
+from minisbert.checkpoints.encoder_settings import MAX_SCORE
+from minisbert.checkpoints.layout import ModelFolder, find_model
 from minisbert.core import InputError, losses
 from minisbert.core.bert import Bert
 from minisbert.core.heads import ConcatHead, CrossHead, Head, JointHead, siamese
-from minisbert.data.datasets import Notes, class_rows, duplicate_rows, multilabel_rows, scored_rows, triplet_rows
-from minisbert.data.sources import load_scored_pairs, note
-from minisbert.data.splits import hold_out
-from minisbert.evaluation.model_scores import Loss, Scores, pair_scores, vector_scores
-from minisbert.folder.find import find_model
-from minisbert.folder.model_folder import ModelFolder
-from minisbert.folder.settings import MAX_SCORE
+from minisbert.data.datasets import (
+    Notes,
+    class_rows,
+    duplicate_rows,
+    hold_out,
+    load_scored_pairs,
+    multilabel_rows,
+    note,
+    scored_rows,
+    triplet_rows,
+)
 from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import say
 from minisbert.training import losses as more_losses
-from minisbert.training.objectives.base import Objective, PairNetwork
+from minisbert.training.objectives.base import Loss, Objective, PairNetwork, Scores, pair_scores, vector_scores
 from minisbert.training.settings import RunSettings, sources_of
 
 

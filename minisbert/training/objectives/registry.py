@@ -17,8 +17,8 @@ from minisbert.evaluation.retrieval import load_retrieval_folder
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.objectives import encoders
 from minisbert.training.objectives.base import Objective
-from minisbert.training.objectives.late_interaction import LateInteraction
 from minisbert.training.objectives.masked import MaskedWords
+from minisbert.training.objectives.multi_vectors import LateInteraction
 from minisbert.training.objectives.pairs import (
     BinaryReranker,
     Duplicates,

@@ -3,25 +3,23 @@
 import torch
 from torch import Tensor, nn
 
+from minisbert.checkpoints.encoder_settings import HEAD_FILE
+from minisbert.checkpoints.layout import ModelFolder, find_model
 from minisbert.core import InputError
 from minisbert.core.encoder import cosine, normalize
 from minisbert.core.heads import ConcatHead
 from minisbert.data.datasets import translation_rows, triplet_rows
-from minisbert.folder.find import find_model
-from minisbert.folder.model_folder import ModelFolder
-from minisbert.folder.settings import HEAD_FILE
+from minisbert.models.encoder import BATCH_SIZE
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
-from minisbert.models.pair_model import PairModel
-from minisbert.models.pair_scorer import SEVERAL
+from minisbert.models.pair_model import SEVERAL, PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.text_encoder import BATCH_SIZE
 from minisbert.search.late_interaction import max_sim_matrix
 from minisbert.training.distributed import is_first, say_once
+from minisbert.training.losses import distillation_loss, kl_divergence_loss, margin_mse_loss, principal_columns
 from minisbert.training.objectives.encoders import UnscoredRows
-from minisbert.training.objectives.late_interaction import TokenObjective
-from minisbert.training.resume import content_hash
+from minisbert.training.objectives.multi_vectors import TokenObjective
+from minisbert.training.run_folder import content_hash
 from minisbert.training.settings import RunSettings, sources_of
-from minisbert.training.students import distillation_loss, kl_divergence_loss, margin_mse_loss, principal_columns
 
 SCALE = 20.0  # from a student's cosine to the range of a cross-encoder's logits; that of the ranking losses
 

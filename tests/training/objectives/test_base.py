@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.training.command_line import parse
 from minisbert.training.objectives.base import Objective, VectorNetwork
 from minisbert.training.objectives.registry import make_objective
-from minisbert.training.trainable import freeze
+from minisbert.training.run_options import parse
+from minisbert.training.train import freeze
 from tests import toys
 
 

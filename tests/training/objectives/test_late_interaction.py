@@ -12,13 +12,12 @@ from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.training.command_line import parse
 from minisbert.training.gradient_cache import GradientCache
 from minisbert.training.objectives.base import Objective
-from minisbert.training.objectives.late_interaction import LateInteraction, TokenNetwork
+from minisbert.training.objectives.multi_vectors import LateInteraction, TokenNetwork
 from minisbert.training.objectives.registry import make_objective
-from minisbert.training.train import main
-from minisbert.training.trainable import load_encoder
+from minisbert.training.run_options import parse
+from minisbert.training.train import load_encoder, main
 from tests import toys
 from tests.models.test_multi_vector_encoder import EXPANSIONS, write
 from tests.parity import GRADIENT, PIECE, assert_parity

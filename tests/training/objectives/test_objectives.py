@@ -13,17 +13,16 @@ from torch.nn import functional
 from minisbert.core import InputError, encoder, loop, losses
 from minisbert.core.metrics import spearman
 from minisbert.core.tokenizer import pad_batch
-from minisbert.data.augmentation import augment
+from minisbert.data.batches import augment
 from minisbert.data.formats import Row
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import run_command
 from minisbert.training import losses as more_losses
-from minisbert.training.command_line import parse
 from minisbert.training.objectives.base import Objective
 from minisbert.training.objectives.registry import make_objective
-from minisbert.training.train import main
-from minisbert.training.trainable import load_encoder
+from minisbert.training.run_options import parse
+from minisbert.training.train import load_encoder, main
 from tests import toys
 
 FORM = toys.FORM | dict.fromkeys(("triplet", "mnr", "simcse-supervised"), "triplets")

@@ -13,11 +13,10 @@ from minisbert.core.heads import Head, JointHead, siamese
 from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.training.command_line import parse
 from minisbert.training.objectives.base import Objective
 from minisbert.training.objectives.registry import make_objective
-from minisbert.training.train import main
-from minisbert.training.trainable import load_encoder
+from minisbert.training.run_options import parse
+from minisbert.training.train import load_encoder, main
 from tests import toys
 
 ROWS = [7, 0, 3, 12, 5]

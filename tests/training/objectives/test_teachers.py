@@ -14,12 +14,11 @@ from minisbert.core.heads import ConcatHead
 from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.training.command_line import parse
+from minisbert.training.losses import kl_divergence_loss, margin_mse_loss, principal_columns
 from minisbert.training.objectives.base import Objective, VectorNetwork
 from minisbert.training.objectives.registry import make_objective
-from minisbert.training.students import kl_divergence_loss, margin_mse_loss, principal_columns
-from minisbert.training.train import main
-from minisbert.training.trainable import load_encoder
+from minisbert.training.run_options import parse
+from minisbert.training.train import load_encoder, main
 from tests import toys
 from tests.conftest import ROOT
 

@@ -1,0 +1,213 @@
+"""What the encoders in this folder share: one forward, the layer with its norms in front, and how files are read."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Annotated, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from minisbert.core import one_line
+from minisbert.core.bert import Bert
+from minisbert.core.checks import check, check_fields
+from minisbert.core.weights import Family, Rate, Size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture(Family):
+    """A family whose encoder is a ``ModernEncoder``. ``linears`` names all of its modules, with a bias or without."""
+
+    tables: dict[str, str] = field(default_factory=dict)
+    norms: dict[str, str] = field(default_factory=dict)
+    pooler: dict[str, str] = field(default_factory=dict)
+    config: type  # a frozen dataclass that checks itself
+    encoder: Callable[[Any, bool], nn.Module]  # called with the config and whether the file has a pooler
+    relative: bool = False  # only distances between tokens count: pads before a text move nothing
+    only: dict[str, Any] = field(default_factory=dict)  # the only supported value of keys in config.json
+
+    def read(self, raw: dict[str, Any]) -> Any:
+        """The contents of ``config.json`` as the config. Raises ``ValueError`` for a setting that is not supported."""
+        check_only(raw, self.only)
+        # our name of a setting that the family calls something else is not read
+        stated = self.fields({key: value for key, value in raw.items() if key not in self.settings})
+        given = [each.name for each in fields(self.config) if each.default is MISSING or each.name in stated]
+        return self.config(**{name: stated[name] for name in given})
+
+    def write(self, config: dict[str, Any]) -> dict[str, Any]:
+        """The config's fields as ``config.json`` has them, without what is empty or the family never states."""
+        kept = {name: value for name, value in config.items() if name not in self.constants and value != ()}
+        return {self.settings.get(name, name): value for name, value in kept.items()}
+
+
+def check_only(stated: dict[str, Any], accepted: dict[str, Any]) -> None:
+    """Raise ``ValueError`` for a key that is stated with another value than the only one accepted."""
+    for key, only in accepted.items():
+        if stated.get(key) not in (None, only):
+            raise ValueError(f"{key} {one_line(stated[key])} is not supported, only {one_line(only)} is")
+
+
+class ModernEncoder(Bert):
+    """``Bert`` with layers that read more than a mask, and a norm after the last one."""
+
+    def __init__(self, config: Any, layers: Iterable[nn.Module], norm: nn.Module):
+        nn.Module.__init__(self)
+        self.config, self.pooler = config, None
+        self.embeddings = nn.ModuleDict({"word": nn.Embedding(config.vocab_size, config.hidden_size)})
+        self.layers = nn.ModuleList(layers)
+        self.norm = norm
+        self.initialise()
+
+    def initialise(self) -> None:
+        """New weights as in the book: normal numbers, and biases of 0."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.Embedding):
+                nn.init.normal_(module.weight, std=self.config.initializer_range)
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+    def embed(self, ids: Tensor, positions: Tensor) -> Tensor:
+        """ids (B, T), positions (B or 1, T) -> the input of the first layer, (B, T, D)."""
+        return self.embeddings.word(ids)
+
+    def views(self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[tuple]:
+        """What each layer reads in addition to x, for a mask (B, 1, T or 1, T) and positions (B or 1, T)."""
+        raise NotImplementedError
+
+    def forward(
+        self,
+        ids: Tensor,
+        mask: Tensor | None = None,
+        token_types: Tensor | None = None,
+        trace: dict[str, Tensor] | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        """As ``Bert.forward``: ids (B, T) -> hidden states (B, T, D), after ``norm``. ``token_types`` are not read."""
+        if mask is not None:
+            check("mask whole", mask)
+            mask = mask.bool() if mask.ndim == 4 else mask.bool()[:, None, None, :]  # (B, 1, T or 1, T)
+        if positions is None:
+            positions = torch.arange(ids.shape[1], device=ids.device)[None]  # (1, T)
+        x = self.embed(ids, positions)  # (B, T, D)
+        views = self.views(mask, positions, x.dtype)
+        if trace is not None:
+            trace["embeddings"] = x
+        for i, layer in enumerate(self.layers):
+            x, probabilities = layer(x, *views[i])  # (B, T, D), (B, H, T, T)
+            if i == len(self.layers) - 1:
+                x = self.norm(x)
+            if trace is not None:
+                trace[f"layers.{i}.attention"], trace[f"layers.{i}"] = probabilities, x
+        return x
+
+
+class PreNormLayer(nn.Module):
+    """Attention, then feed-forward; each reads its input normalised and is added to it as it was (pre-norm)."""
+
+    def __init__(
+        self, attention_norm: nn.Module, attention: nn.Module, feed_forward_norm: nn.Module, feed_forward: nn.Module
+    ):
+        super().__init__()
+        self.attention_norm, self.attention = attention_norm, attention
+        self.feed_forward_norm, self.feed_forward = feed_forward_norm, feed_forward
+
+    def forward(self, x: Tensor, *view: Any) -> tuple[Tensor, Tensor | None]:
+        """x (B, T, D), what attention reads in addition -> (B, T, D) and the probabilities (B, H, T, T)."""
+        attended, probabilities = self.attention(self.attention_norm(x), *view)
+        x = x + attended
+        return x + self.feed_forward(self.feed_forward_norm(x)), probabilities
+
+
+def rotary(positions: Tensor, width: int, base: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of each position's angles: positions (B, T) -> twice (B, 1, T, K), for all heads alike.
+
+    Pair i of K/2 turns by ``base ** (-2i / K)`` a token, the first pair by 1 radian (section 3.4.3 of the paper, whose
+    base is 10,000). ``rotary([[2]], 4, 10000, float64)``: angles 2, .02, 2, .02.
+    """
+    # subtle: at position 8,000 bfloat16 is off by whole turns, so the angles never are in it
+    kind = torch.float64 if dtype == torch.float64 else torch.float32
+    # subtle: base ** -x rounds otherwise in float32, by up to .002 radians at position 32,768
+    rates = 1.0 / base ** (torch.arange(0, width, 2, device=positions.device).to(kind) / width)  # (K/2,)
+    angles = (positions.to(kind)[..., None] * rates)[:, None]  # (B, 1, T, K/2)
+    angles = torch.cat([angles, angles], dim=-1)  # (B, 1, T, K)
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Every pair of columns turned by its angle: x (B, H, T, K), cos and sin (B, 1, T, K) -> (B, H, T, K).
+
+    A quarter turn takes (3, 4) to (-4, 3).
+    """
+    # subtle: column i is paired with column i + K/2, not with i + 1 as in the paper; weights are made for one of them
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat([-second, first], dim=-1) * sin
+
+
+GLOBAL, LOCAL = "full_attention", "sliding_attention"  # kinds of layers, as files name them
+MOST_LAYERS = 1000
+Base = Annotated[float, "above 0 and finite"]
+Flag = Annotated[bool, "0 or 1"]
+
+
+@dataclass(frozen=True)
+class RotaryConfig:
+    """The sizes and constants that encoders with rotated positions share. Raises ``ValueError`` as ``BertConfig``."""
+
+    vocab_size: Size  # V
+    hidden_size: Size  # D
+    num_hidden_layers: Size  # L
+    num_attention_heads: Size  # H
+    intermediate_size: Size  # F
+    max_position_embeddings: Size = 8192
+    layer_types: tuple[str, ...] = ()  # one of ``kinds`` for each layer; empty if all are global
+    rope_theta: Base = 10_000.0  # the base of the rotation in global layers
+    attention_bias: Flag = False
+    hidden_dropout_prob: Rate = 0.0
+    attention_probs_dropout_prob: Rate = 0.0
+    initializer_range: Rate = 0.02
+    type_vocab_size: int = 0
+    pad_token_id: int | None = None
+
+    kinds: ClassVar[tuple[str, ...]] = (GLOBAL, LOCAL)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not {*self.layer_types} <= {*self.kinds} or len(self.layer_types) not in (0, self.num_hidden_layers):
+            known, found = " or ".join(self.kinds), one_line([*self.layer_types])
+            raise ValueError(f"layer_types must be {known} for each layer, not {found}")
+
+    @property
+    def positions(self) -> int:
+        """The largest number of tokens that one text can have."""
+        return self.max_position_embeddings
+
+
+@dataclass(frozen=True, kw_only=True)
+class RotaryFamily(Architecture):
+    """A family whose files state a base of the rotation, or one for each kind of layer.
+
+    ``bases`` maps kinds of layers, or None for all of them, to our settings. ``spacing`` is for files without
+    ``layer_types``: a key of ``config.json``, its default n, and s; layer i is global if n divides i + s.
+    """
+
+    bases: dict[str | None, str]
+    spacing: tuple[str, int, int] | None = None
+    relative: bool = True
+
+    def read(self, raw: dict[str, Any]) -> Any:
+        """As ``Architecture.read``. Newer files state the kind of each layer, and bases in ``rope_parameters``."""
+        scaling, ropes = (raw.get(key) or {} for key in ("rope_scaling", "rope_parameters"))
+        kinds = raw.get("layer_types") or ()
+        if self.spacing and not kinds:
+            key, usual, shift = self.spacing
+            layers, every = raw["num_hidden_layers"], raw.get(key, usual)
+            check(f"num_hidden_layers an integer from 1, {key} an integer from 1", layers, every)
+            # a damaged number of layers must not fill the memory: with fewer kinds the config refuses it
+            kinds = [LOCAL if (i + shift) % every else GLOBAL for i in range(min(layers, MOST_LAYERS))]
+        stated = raw | {"layer_types": tuple(kinds)}
+        for kind, base in self.bases.items():
+            rope = {**ropes, **scaling} if kind is None else ropes.get(kind) or {}
+            for each in (scaling, ropes, rope):
+                check_only({"rope_type": each.get("rope_type") or each.get("type")}, {"rope_type": "default"})
+            if "rope_theta" in rope:
+                stated[self.settings.get(base, base)] = rope["rope_theta"]
+        return super().read(stated)

@@ -1,0 +1,298 @@
+"""What is compiled of a model, and compiling it: ``python -m minisbert.backends.graphs FOLDER DTYPE POOLING OUT``.
+
+A graph is the model's own forward pass without Python around it. torch exports it with example inputs.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from minisbert.backends.package import compile_package, identity
+from minisbert.checkpoints.layout import ModelFolder
+from minisbert.core import InputError
+from minisbert.core.bert import Attention, Bert
+from minisbert.core.encoder import normalize
+from minisbert.models.batching import ID_BYTES, SHORT, packed_batches, same_text
+from minisbert.models.guards import evaluating
+from minisbert.models.pair_model import PairModel
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.console import run_command
+from minisbert.system.devices import bfloat16_hardware, choose_dtype, cpu_flags
+from minisbert.system.torch_internals import int8_products, onednn_gain
+
+INSTRUCTIONS = "avx512_vnni"  # without them torch multiplies int8 number by number
+SMALLEST = 1e-12  # step of a token whose activations are all the same
+CLIPS = 16  # ranges of a weight's row to choose from: 70 to 100 % of its largest number
+
+
+def package_dtype(name: str) -> str:
+    """What a package of dtype ``name`` is compiled for: float32, bfloat16 or int8. ``InputError`` without hardware."""
+    if name != "int8":
+        return str(choose_dtype(name, torch.device("cpu"))[0]).removeprefix("torch.")
+    if INSTRUCTIONS not in cpu_flags():
+        raise InputError(f"int8 cannot be used: the CPU has no {INSTRUCTIONS}; choose float32 or bfloat16")
+    return name
+
+
+def stored(x: Tensor) -> Tensor:
+    """``x`` behind a view with strides of its own, so that the compiler stores it instead of recomputing it."""
+    strides = [1]
+    for size in x.shape[:0:-1]:  # not numel(): it makes the example's sizes constants
+        strides.insert(0, strides[0] * size)
+    return x.contiguous().as_strided(x.shape, strides)
+
+
+def quantize_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """A weight (C, D) as codes (C, D) int8 from -127 to 127 and a scale (C,): ``weight`` is about scale * codes.
+
+    Of several ranges each row takes the one with the smallest squared error: larger numbers are clipped, the others get
+    finer steps. ``quantize_weight([[1.27, -0.01]]) = [[127, -1]], [0.01]``.
+    """
+    shares = torch.linspace(1.0, 0.7, CLIPS)[:, None, None]
+    scale = (shares * weight.abs().amax(dim=1, keepdim=True) / 127).clamp_min(SMALLEST)  # (CLIPS, C, 1)
+    codes = (weight / scale).round().clamp(-127, 127)  # (CLIPS, C, D)
+    error = (scale * codes - weight).pow(2).sum(dim=2)  # (CLIPS, C)
+    best, rows = error.argmin(dim=0), torch.arange(len(weight))
+    return codes[best, rows].to(torch.int8), scale[best, rows, 0]
+
+
+def quantized_linear(x: Tensor, codes: Tensor, scale: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``x @ (scale * codes).T + bias`` with a product of integers: x (N, D), codes (C, D), scale, bias (C,) -> (N, C).
+
+    Each token x is written as step * c + middle, with integers c from -128 to 127. Then
+
+        x . w  =  step * (c . codes) * scale  +  middle * sum(codes) * scale
+
+    For x = [-1, 0, 1.55], codes = [1, 2, 3] and scale 0.5: step 0.01, c = [-128, -28, 127], middle 0.28, so
+    0.01 * 197 * 0.5 + 0.28 * 6 * 0.5 = 1.825, which is (-1 + 0 + 4.65) * 0.5.
+    """
+    low, high = x.amin(dim=-1, keepdim=True), x.amax(dim=-1, keepdim=True)  # (N, 1)
+    step = ((high - low) / 255).clamp_min(SMALLEST)  # (N, 1)
+    c = ((x - low) * (1 / step)).round() - 128  # (N, D)
+    middle = low + 128 * step  # (N, 1)
+    sums = int8_products(c.to(torch.int8), codes) * scale  # (N, C)
+    # subtle: ``sums * step`` would match a pattern of torch's compiler, whose product of signed numbers is 2,000 times
+    # slower on a Zen 4 (docs/speed.md)
+    y = step * sums + middle * (codes.sum(dim=1) * scale)  # (N, C)
+    return y if bias is None else y + bias
+
+
+class QuantizedLinear(nn.Module):
+    """``quantized_linear`` with the weights of an ``nn.Linear``."""
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        codes, scale = quantize_weight(linear.weight.detach())
+        self.register_buffer("codes", codes)  # (C, D) int8
+        self.register_buffer("scale", scale)  # (C,)
+        self.bias = linear.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = quantized_linear(stored(x.flatten(0, -2)), self.codes, self.scale, self.bias)  # (N, C)
+        return y.unflatten(0, x.shape[:-1])  # (..., C)
+
+
+def replace_linear(bert: Bert, kind: Callable[[nn.Linear], nn.Module]) -> None:
+    """Replace all linear layers of an encoder's layers in place, and nothing else."""
+    for module in list(bert.layers.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, nn.Linear):
+                setattr(module, name, kind(child))
+
+
+def quantize(bert: Bert) -> None:
+    """Replace the linear layers of an encoder's layers in place by ``QuantizedLinear``."""
+    replace_linear(bert, QuantizedLinear)
+
+
+FEW = 24  # tokens: loops are faster for rows of up to this length, if there are few of them
+
+
+def written_out(parts: Tensor, mask: Tensor, bias: Tensor) -> Tensor:
+    """softmax(q k^T / sqrt(K) + bias) v by products of bfloat16, the softmax in float32.
+
+    parts (R, T, 3, H, K): query, key and value; ``bias`` (R, 1, 1 or T, T): 0, or minus infinity where ``mask`` is
+    False.
+    """
+    rows, tokens, _, heads, width = parts.shape
+    q, k, v = (x.transpose(1, 2).bfloat16().reshape(-1, tokens, width) for x in parts.unbind(2))  # (R H, T, K)
+    scores = torch.bmm(q, k.transpose(1, 2)).view(rows, heads, tokens, tokens)
+    scores = scores.float() * width**-0.5 + bias.float()  # not in the product: one loop with the softmax
+    probabilities = scores.softmax(dim=-1).bfloat16().view(-1, tokens, tokens)  # (R H, T, T)
+    return torch.bmm(probabilities, v).view(rows, heads, tokens, width).to(parts.dtype)
+
+
+def looped(parts: Tensor, mask: Tensor, bias: Tensor) -> Tensor:
+    """The same, rounded alike, without products of matrices: the compiler makes loops of it."""
+    q, k, v = (x.transpose(1, 2).bfloat16().float() for x in parts.unbind(2))  # (R, H, T, K)
+    scores = (q.unsqueeze(3) * k.unsqueeze(2)).sum(dim=-1).bfloat16()  # (R, H, T, T)
+    scores = scores.float() * parts.shape[-1] ** -0.5 + bias.float()
+    probabilities = scores.softmax(dim=-1).bfloat16().float()
+    return (probabilities.unsqueeze(4) * v.unsqueeze(2)).sum(dim=3).bfloat16().to(parts.dtype)
+
+
+def short(parts: Tensor, mask: Tensor, bias: Tensor) -> Tensor:
+    """``looped`` or ``written_out``."""
+    tokens = torch.scalar_tensor(parts.shape[1], dtype=torch.int64)
+    return torch.cond(tokens <= FEW, looped, written_out, (parts, mask, bias))
+
+
+def fused(parts: Tensor, mask: Tensor, bias: Tensor) -> Tensor:
+    """The same by torch's operation."""
+    q, k, v = (x.transpose(1, 2) for x in parts.unbind(2))
+    return nn.functional.scaled_dot_product_attention(q, k, v, mask).contiguous()
+
+
+class RowAttention(nn.Module):
+    """``bert.Attention`` that chooses, when the graph runs, between ``short`` and ``fused``."""
+
+    def __init__(self, attention: Attention):
+        super().__init__()
+        together = [attention.query, attention.key, attention.value]
+        self.heads, self.output, self.merge = attention.heads, attention.output, attention.merge
+        self.parts = nn.Linear(together[0].in_features, sum(linear.out_features for linear in together))
+        self.parts.weight = nn.Parameter(torch.cat([linear.weight.detach() for linear in together]))  # (3 D, D)
+        self.parts.bias = nn.Parameter(torch.cat([linear.bias.detach() for linear in together]))
+
+    def forward(self, x: Tensor, mask: Tensor) -> tuple[Tensor, None]:
+        """x (R, T, D), mask (R, 1, 1 or T, T) boolean -> (R, T, D), and no probabilities."""
+        parts = self.parts(x).unflatten(-1, (3, self.heads, -1))  # (R, T, 3, H, K)
+        bias = stored(torch.zeros_like(mask, dtype=torch.bfloat16).masked_fill(~mask, float("-inf")))
+        tokens = torch.scalar_tensor(x.shape[1], dtype=torch.int64)
+        context = torch.cond(tokens <= SHORT, short, fused, (parts, mask, bias))  # (R, H, T, K)
+        return self.output(self.merge(context)), None
+
+
+def attend_by_length(bert: Bert) -> bool:
+    """Replace the attention of an encoder's layers in place; False for newer architectures, which keep their own."""
+    for layer in bert.layers:
+        if type(getattr(layer, "attention", None)) is not Attention:
+            return False
+        layer.attention = RowAttention(layer.attention)
+    return True
+
+
+EXAMPLE = (3, 5, 4, 6, 7)  # lengths of texts in the example batch: its sizes differ from each other, 0 and 1
+
+
+class TransposedLinear(nn.Module):
+    """``nn.Linear`` for MKL: the weight as it multiplies few rows fastest, the bias added by the loop that follows."""
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        self.weight = nn.Parameter(linear.weight.detach().mT.contiguous())  # (D, C)
+        self.bias = linear.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x @ self.weight  # (..., D) -> (..., C)
+        if self.bias is not None:
+            x = x + self.bias
+        return x
+
+
+class BFloat16Linear(nn.Module):
+    """``nn.Linear`` in bfloat16."""
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        self.linear = linear.bfloat16()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x.bfloat16())
+
+
+class VectorGraph(nn.Module):
+    """An encoder's graph: a packed batch to vectors (N, W), scaled to length 1 if the model scales its vectors."""
+
+    def __init__(self, encoder: SentenceEncoder):
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, ids: Tensor, positions: Tensor, text_index: Tensor, places: Tensor) -> Tensor:
+        """``Batch.inputs``: (R, T) three times and (N, S)."""
+        hidden, mask, first = self.encoder.unpacked(ids, positions, same_text(text_index), places)
+        vectors = self.encoder.dense(self.encoder.pool(stored(hidden), mask, first))
+        if self.encoder.normalize:
+            vectors = normalize(vectors)
+        return vectors
+
+
+class ScoreGraph(nn.Module):
+    """A cross-encoder's graph: joined pairs to its outputs, (B,) or (B, C)."""
+
+    def __init__(self, model: PairModel):
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: Tensor, mask: Tensor, token_types: Tensor) -> Tensor:
+        """ids, mask (1 for real tokens) and token types, (B, T) each."""
+        types = token_types if self.model.types else None
+        hidden = self.model.encoder.bert(ids, mask, types).float()  # (B, T, D)
+        return self.model.squeezed(self.model.head(hidden))
+
+
+def compile_model(folder: Path, dtype: str, pooling: str | None, path: Path) -> None:
+    """Compile the encoder or the cross-encoder in a folder to the package ``path``."""
+    package_dtype(dtype)  # raises for what the CPU has no hardware for
+    if ModelFolder(folder).holds_pair_model:
+        compile_pair_model(PairModel.load(folder, device="cpu"), folder, dtype, path)
+    else:
+        compile_encoder(SentenceEncoder.load(folder, pooling=pooling, device="cpu"), folder, dtype, path)
+
+
+def by_blas(dtype: str) -> bool:
+    """Whether MKL is to multiply in a package, not oneDNN: in float32, on a CPU on which it is the faster one."""
+    return dtype == "float32" and torch.backends.mkl.is_available() and onednn_gain() < 1
+
+
+def prepare(bert: Bert, dtype: str) -> None:
+    """Replace in place the parts of an encoder that a package of this dtype computes in another way."""
+    low = dtype != "float32" and bfloat16_hardware(torch.device("cpu"))[0]
+    by_length = low and attend_by_length(bert)
+    if dtype == "int8":
+        quantize(bert)
+    elif by_length:  # not autocast: torch cannot export a choice within a choice under it
+        replace_linear(bert, BFloat16Linear)
+    elif dtype == "bfloat16":
+        bert.forward = torch.autocast("cpu", torch.bfloat16)(bert.forward)  # type: ignore[method-assign]
+    elif by_blas(dtype):
+        replace_linear(bert, TransposedLinear)
+
+
+def compile_encoder(encoder: SentenceEncoder, folder: Path, dtype: str, path: Path) -> None:
+    """Compile an encoder that was loaded from ``folder``."""
+    if "pooler" in encoder.pooling.names and not encoder.settings.include_prompt:
+        raise InputError("pooler pooling with include_prompt false cannot be compiled")
+    about = identity(ModelFolder(folder), dtype, encoder.pooling.mode)
+    about |= {"model": folder.name, "width": encoder.width, "hidden_size": encoder.hidden_size}
+    batch = next(packed_batches([bytes(ID_BYTES * length) for length in EXAMPLE], sum(EXAMPLE)))
+    rows = [x.repeat(2, 1) for x in (batch.ids, batch.positions, batch.text_index)]  # (2, T) each
+    prepare(encoder.bert, dtype)
+    graph = VectorGraph(encoder)
+    with evaluating(graph):
+        compile_package(graph, [*rows, batch.places], path, about, prepack=not by_blas(dtype))
+
+
+def compile_pair_model(model: PairModel, folder: Path, dtype: str, path: Path) -> None:
+    """Compile a cross-encoder that was loaded from ``folder``."""
+    if not model.joint:
+        raise InputError("only cross-encoders (joint heads) compile; for another head compile its encoder")
+    about = identity(ModelFolder(folder), dtype)
+    about |= {"model": folder.name, "task": model.task, "labels": model.labels, "types": model.types}
+    ids = torch.ones(3, 5, dtype=torch.long)
+    prepare(model.encoder.bert, dtype)
+    graph = ScoreGraph(model)
+    with evaluating(graph):
+        compile_package(graph, [ids, ids.clone(), 0 * ids], path, about, prepack=not by_blas(dtype))
+
+
+def main() -> None:
+    folder, dtype, pooling, path = sys.argv[1:]
+    compile_model(Path(folder), dtype, pooling or None, Path(path))
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,322 @@
+"""Compiled packages: a module exported by ``torch.export`` and compiled by AOTInductor to one ``.pt2`` file.
+
+PyTorch's compiler fuses the operations between two matrix products, and lays the weights out for the CPU once. The file
+holds native code, weights included, and loading it runs that code: load only files that you, or somebody you trust,
+compiled. A package belongs to one model, dtype, version of torch and kind of CPU; ``About`` says which.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from filelock import FileLock
+from torch import Tensor, nn
+
+from minisbert.checkpoints.encoder_settings import parse_settings
+from minisbert.checkpoints.layout import ModelFolder, find_model
+from minisbert.core import InputError, one_line, reading
+from minisbert.models.batching import Batch
+from minisbert.models.encoder import TextEncoder
+from minisbert.models.pair_model import PairScorer
+from minisbert.models.pooling import choose_pooling
+from minisbert.models.tokenizer import Tokenizer
+from minisbert.system.assets import file_hash, home
+from minisbert.system.console import check_usage, say
+from minisbert.system.devices import instruction_sets
+from minisbert.system.files import atomic_file
+from minisbert.system.torch_internals import package_runner
+
+OLDEST = "2.9"  # the oldest torch known to compile our models; 2.6 fails, 2.7 and 2.8 are untested
+AGAIN = "compile the model again: minisbert compile"
+COMPILERS = ("g++", "clang++", "cl" if sys.platform == "win32" else "c++")
+ADVICE = "Debian and Ubuntu: apt install g++; macOS: xcode-select --install; Windows: Visual Studio's build tools"
+# weights are constants, query, key and value one product, and the number of threads is that of the process that runs it
+INDUCTOR = {"freezing": True, "cpp.enable_concat_linear": True, "cpp.dynamic_threads": True}
+CACHE = "TORCHINDUCTOR_CACHE_DIR"
+GRAPH_FILES = ("config.json", "modules.json", "head.json", "*.safetensors*")  # of each module: what makes its graph
+IMPORT = r"^\s*from (?:(\.)|(?=minisbert\b))([\w.]*) import (\([^)]*\)|.*)"  # of our own files
+PACKAGE = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class About:
+    """What a package says about itself: first what ``identity`` gives of its model."""
+
+    kind: str = ""  # SentenceEncoder or PairModel
+    dtype: str = ""
+    weights: str = ""
+    minisbert: str = ""
+    pooling: str = ""
+    model: str = "another model"  # the folder's name
+    torch: str = ""
+    cpu: list[str] = field(default_factory=list)
+    width: int = 0  # of an encoder: columns of a vector, and of a token's hidden state
+    hidden_size: int = 0
+    task: str = ""  # of a PairModel, with ``labels`` and ``types``
+    labels: list[str] = field(default_factory=list)
+    types: bool = False
+
+
+def identity(folder: ModelFolder, dtype: str, pooling: str | None = None) -> dict[str, str]:
+    """What tells the package of this model from all others: hashes of the files and the code that its graph is made of.
+
+    ``kind`` is PairModel for a folder with a head for pairs, which has no ``pooling``.
+    """
+    digest, paths = hashlib.sha256(), set()
+    for _, place in [("", "."), *folder.modules]:
+        for name in GRAPH_FILES:
+            paths.update((folder.path / place).glob(name))
+    for path in sorted(paths):
+        digest.update(f"{path.relative_to(folder.path)} {file_hash(path)}\n".encode())
+    about = {"dtype": dtype, "weights": digest.hexdigest(), "minisbert": code_hash()}
+    if not folder.holds_pair_model:
+        return about | {"kind": "SentenceEncoder", "pooling": choose_pooling(folder, pooling)}
+    if pooling:
+        raise InputError(f"pooling {pooling}: {folder.path} holds a head for pairs, which chooses what it reads")
+    return about | {"kind": "PairModel"}
+
+
+def cache_path(expected: dict[str, str]) -> Path:
+    """The place of a package in the cache folder, for this version of torch and this CPU."""
+    parts = [*sorted(expected.items()), torch.__version__, instruction_sets()]
+    return home() / "compiled" / f"{expected['kind']}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}.pt2"
+
+
+@cache
+def code_hash() -> str:
+    """sha256 of all code of this package that a graph imports, directly or through other files."""
+    sources: dict[Path, str] = {}
+    pending = [PACKAGE / "backends" / "graphs.py"]
+    while pending:
+        path = pending.pop()
+        if path in sources or not path.is_file():
+            continue
+        sources[path] = path.read_text(encoding="utf-8")
+        for dots, module, names in re.findall(IMPORT, sources[path], re.MULTILINE):
+            home = path.parent if dots else PACKAGE.parent
+            target = home / module.replace(".", "/")
+            pending += [target.with_suffix(".py"), target / "__init__.py"]
+            pending += [target / f"{name}.py" for name in re.findall(r"\w+", names)]
+    return hashlib.sha256("".join(sources[path] for path in sorted(sources)).encode()).hexdigest()
+
+
+def compile_package(
+    module: nn.Module, examples: Sequence[Tensor], path: Path, about: dict[str, Any], prepack: bool = True
+) -> None:
+    """Compile ``module`` for inputs like ``examples`` with any sizes, and write it to ``path`` atomically.
+
+    The sizes of the examples, (n, m) each, must differ from 0 and 1, which would be compiled as constants. The file
+    keeps ``about``, with torch's version and the CPU. ``prepack`` lets oneDNN multiply, with weights laid out for it;
+    without, MKL does in float32. Only the first call of a process can choose. Takes 20 to 90 seconds. Raises
+    ``InputError`` without a C++ compiler or torch 2.9, or if it fails.
+    """
+    lacking = not any(map(shutil.which, filter(None, [os.environ.get("CXX"), *COMPILERS])))
+    check_usage(
+        (torch.__version__ < OLDEST, f"compiling needs torch {OLDEST} or newer, this is {torch.__version__}"),
+        (lacking, f"compiling needs a C++ compiler, and none was found ({ADVICE}); loading a package needs none"),
+    )
+    about = about | {"torch": torch.__version__, "cpu": instruction_sets()}
+    metadata = {"minisbert": json.dumps(about)}
+    settings = INDUCTOR | {"cpp.weight_prepack": prepack, "aot_inductor.metadata": metadata}
+    auto = torch.export.Dim.AUTO
+    with atomic_file(path) as partial, compiler_cache() as folder:
+        try:
+            exported = torch.export.export(module, tuple(examples), dynamic_shapes=[{0: auto, 1: auto}] * len(examples))
+            made = torch._inductor.aoti_compile_and_package(
+                exported,
+                package_path=str(folder / "package.pt2"),
+                inductor_configs=settings,
+            )
+        except (RuntimeError, OSError) as error:
+            lines = [line for line in str(error).splitlines() if "error" in line.lower()]
+            reason = one_line(lines[0].strip()) if lines else type(error).__name__
+            raise InputError(f"compiling {path.name} failed: {reason}") from error
+        shutil.copyfile(made, partial)
+
+
+@contextmanager
+def compiler_cache() -> Iterator[Path]:
+    """Let the compiler keep its files in a temporary folder; without its warnings.
+
+    Not beside the package: the compiler fails at a path with a space.
+    """
+    before = os.environ.get(CACHE)
+    try:
+        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(), torch.no_grad():
+            os.environ[CACHE] = folder
+            warnings.simplefilter("ignore")
+            yield Path(folder)
+    finally:
+        os.environ.pop(CACHE, None)
+        if before is not None:
+            os.environ[CACHE] = before
+
+
+def read_about(path: Path) -> About:
+    """What a package says about itself, without running it. Raises ``InputError`` for another or a damaged file."""
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} is a folder, a pipe or a device, not a package of minisbert compile")
+    with reading(path), zipfile.ZipFile(path) as package:
+        if (damaged := package.testzip()) is not None:
+            raise zipfile.BadZipFile(f"{damaged} is damaged")
+        names = [name for name in package.namelist() if re.search(r"/data/.*wrapper_metadata\.json$", name)]
+        content = json.loads(json.loads(package.read(names[0]))["minisbert"]) if names else None
+        if not isinstance(content, dict):
+            raise ValueError("not a package of minisbert compile")
+    return parse_settings(About, (path, content))
+
+
+def load_package(path: Path, expected: dict[str, str]) -> tuple[Callable, About]:
+    """The compiled module and what it says about itself. This runs the code in the file.
+
+    Raises ``InputError`` for a file that another user can write, and, by name, for another model, version of torch or
+    CPU than ``expected`` and this process have.
+    """
+    about = read_about(path)
+    if missing := sorted({*about.cpu} - {*instruction_sets()}):
+        raise InputError(f"{path} was compiled for a CPU with {', '.join(missing)}, which this one lacks: {AGAIN}")
+    for key, value in (expected | {"torch": torch.__version__}).items():
+        if getattr(about, key) != value:
+            others = {"weights": "other weights", "minisbert": "another version of minisbert"}
+            other = others.get(key, f"{key} {getattr(about, key)}, not {value}")
+            raise InputError(f"{path} was compiled from {about.model} with {other}: {AGAIN}")
+    status, writable = path.stat(), stat.S_IWGRP | stat.S_IWOTH
+    if hasattr(os, "getuid") and (status.st_uid not in (0, os.getuid()) or status.st_mode & writable):
+        raise InputError(f"{path} is a program, and other users can change it: chown it, chmod go-w")
+    with reading(path):
+        return package_runner(path), about
+
+
+class CompiledEncoder(TextEncoder):
+    """``encode`` and ``similarity`` of a compiled ``SentenceEncoder``."""
+
+    dtype, device = torch.float32, torch.device("cpu")
+    scales_itself = True
+
+    def __init__(self, folder: ModelFolder, run: Callable, about: About, limit: int | None = None):
+        self.folder, self.run, self.compiled_dtype = folder.path, run, about.dtype
+        self.pooling_mode, self.width, self.hidden_size = about.pooling, about.width, about.hidden_size
+        self.tokenizer, self.settings = Tokenizer.load(folder.encoder, limit), folder.settings
+        self.normalize, self.most_tokens = folder.normalize, folder.config[1].positions
+
+    @classmethod
+    def load(
+        cls,
+        model: str | Path,
+        package: str | Path | bool = True,
+        *,
+        pooling: str | None = None,
+        dtype: str | None = None,
+        max_seq_length: int | None = None,
+        truncate_dim: int | None = None,
+        prompts: Mapping[str, str] | None = None,
+        default_prompt_name: str | None = None,
+        similarity_fn_name: str | None = None,
+    ) -> Self:
+        """The model ``model``, a name or a folder, as a package that was compiled from it.
+
+        ``package`` is its path; True for the one in the cache folder, which is compiled first if it is missing; "auto"
+        for that one only if it is there. ``pooling`` and ``dtype`` are those that it was compiled for; one at a
+        path may have any dtype, unless ``dtype`` says which. The other options are those of ``SentenceEncoder.load``.
+        A package is a program: load only those that you trust. Raises ``InputError`` for anything missing, damaged or
+        made from another model.
+        """
+        folder = ModelFolder(find_model(model))
+        if folder.model_class != "SentenceEncoder" or folder.holds_pair_model:
+            kind = "PairModel" if folder.holds_pair_model else folder.model_class
+            raise InputError(f"{folder.path} holds a {kind}: only a SentenceEncoder is compiled for encoding")
+        encoder = cls(folder, *open_package(package, folder, dtype, pooling), max_seq_length)
+        return encoder.configured(truncate_dim, prompts, default_prompt_name, similarity_fn_name)
+
+    def computing(self, dtype: str | None) -> AbstractContextManager:
+        if dtype not in (None, "auto", self.compiled_dtype):
+            raise InputError(f"this encoder was compiled for dtype {self.compiled_dtype}, not {dtype}")
+        return torch.inference_mode()
+
+    def vectors(self, batch: Batch, skip: int = 0) -> Tensor:
+        ids, positions, text_index, places = batch.inputs(self.device)
+        return self.run(ids, positions, text_index, places[:, skip:].contiguous())[0]
+
+
+class CompiledPairModel(PairScorer):
+    """``scores`` of a compiled cross-encoder."""
+
+    device, dtype, joint = torch.device("cpu"), torch.float32, True
+
+    def __init__(self, folder: ModelFolder, run: Callable, about: About, limit: int | None = None):
+        self.run, self.compiled_dtype, self.types = run, about.dtype, about.types
+        self.tokenizer, self.task, self.labels = Tokenizer.load(folder, limit), about.task, tuple(about.labels)
+
+    @classmethod
+    def load(
+        cls,
+        model: str | Path,
+        package: str | Path | bool = True,
+        *,
+        dtype: str | None = None,
+        max_length: int | None = None,
+    ) -> Self:
+        """As ``CompiledEncoder.load``, of a ``PairModel`` with a joint head or a CrossEncoder."""
+        folder = ModelFolder(find_model(model))
+        if not folder.holds_pair_model:
+            raise InputError(f"{folder.path} holds an encoder, but no head that was trained on pairs")
+        return cls(folder, *open_package(package, folder, dtype), max_length)
+
+    def __call__(self, ids: Tensor, mask: Tensor | None, types: Tensor | None) -> Tensor:
+        mask = torch.ones_like(ids) if mask is None else mask.long()
+        types = torch.zeros_like(ids) if types is None else types
+        return self.run(ids, mask, types)[0]
+
+
+def open_package(
+    package: str | Path | bool, folder: ModelFolder, dtype: str | None, pooling: str | None = None
+) -> tuple[Callable, About]:
+    """Load the package at a path; for True the one in the cache folder, compiled first if it is missing."""
+    expected = identity(folder, dtype or "float32", pooling)
+    if not isinstance(package, bool) and package != "auto":
+        if dtype is None:
+            del expected["dtype"]
+        return load_package(Path(package), expected)
+    with suppress(InputError):
+        return load_package(cache_path(expected), expected)
+    if package == "auto":
+        raise InputError("no package in the cache folder fits: minisbert compile makes one")
+    return load_package(compile_to_cache(folder.path, expected), expected)
+
+
+def compile_to_cache(folder: Path, expected: dict[str, str]) -> Path:
+    """Compile a model to the cache folder, unless its package is there. A second process waits for the first one's.
+
+    The compiler runs in a process of its own: it takes memory, and nothing in this process can disturb it there.
+    """
+    path = cache_path(expected)
+    with reading(f"{path.parent} (set MINISBERT_HOME, or compile with --out FILE.pt2)"):
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    arguments = [str(folder.resolve()), expected["dtype"], expected.get("pooling", ""), str(path)]
+    paths = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")]))
+    with FileLock(f"{path}.lock"):
+        with suppress(InputError):
+            read_about(path)
+            return path  # of the process that held the lock
+        say(f"compiling {folder.name} in {expected['dtype']} for this CPU, once, 20 to 90 seconds")
+        command = [sys.executable, "-m", "minisbert.backends.graphs", *arguments]
+        done = subprocess.run(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": paths})
+    if done.returncode:
+        reason = done.stderr.rpartition("error: ")[2].strip()
+        raise InputError(reason or f"compiling {folder.name} ended with exit code {done.returncode}")
+    return path

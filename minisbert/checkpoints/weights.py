@@ -1,0 +1,234 @@
+"""An encoder's weights on disk: loading without wasted work, and writing.
+
+Reading is the book's (``core/weights.py``); here it covers every family, and does not fill weights with random numbers
+that are replaced at once. Only safetensors are opened. What is loaded is a copy of the file's: a model may be saved
+over its own source, or its files changed in place by another program (``rsync --inplace``), while it is in use.
+"""
+
+import dataclasses
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from minisbert.architectures.modern import Architecture
+from minisbert.architectures.relatives import ELECTRA, FAMILIES, build_bert
+from minisbert.checkpoints.encoder_settings import CONFIG, WEIGHTS, WEIGHTS_INDEX, fits, unsupported
+from minisbert.checkpoints.layout import ModelFolder
+from minisbert.core import InputError, one_line, reading, weights
+from minisbert.core.bert import Bert, BertConfig
+from minisbert.core.weights import read_safetensors
+from minisbert.system.files import atomic_file, listed, open_bytes, write_json
+
+# prefixes of the tensors that transformers adds to an encoder for a task
+TASK_HEADS = ("classifier.", "pre_classifier.", "qa_outputs.", "score.", "regressor.")
+BUFFERS = ("embeddings.token_type_ids", "rotary_emb.inv_freq")  # constants that some versions saved
+ADAPTER = "adapter_config.json"  # of peft: weights to add to the encoder's
+MOST_FAULTS = 20  # lines of a message
+
+
+def load_transformer(folder: str | Path | ModelFolder) -> Bert:
+    """The encoder of a folder, of any family, float32, in eval mode.
+
+    Every tensor of the file is used or skipped by name, every parameter of the model is filled from the file.
+    Raises ``InputError`` with a list of missing, unexpected and misshapen tensors.
+    """
+    folder = ModelFolder.of(folder)
+    return fill_bert(folder, *read_encoder(folder))
+
+
+def read_encoder(folder: ModelFolder) -> tuple[Path, dict[str, Tensor]]:
+    """The file to name in errors, and every tensor of a folder under its canonical name."""
+    family, config = folder.config  # errors in the config come first
+    if folder.has(ADAPTER):
+        advice = "merge it into the weights (peft: merge_and_unload) and save those"
+        raise InputError(f"{folder.path / ADAPTER}: adapters are not supported: {advice}")
+    files = weight_files(folder)
+    path = files[0] if len(files) == 1 else folder.path / WEIGHTS_INDEX
+    tensors: dict[str, Tensor] = {}
+    for file in files:
+        for name, tensor in weights.read_tensors(check_present(file), family).items():
+            if name in tensors:
+                raise InputError(f"{file} and another shard hold {one_line(name)}")
+            if not name.endswith(BUFFERS):
+                tensors[name] = tensor
+    quantization = folder.json(CONFIG).get("quantization_config")
+    if quantization is not None and not all(map(holds_floats, tensors.values())):
+        reason = "save the dequantized weights (transformers: model.dequantize()) without this key"
+        raise unsupported(folder.path / CONFIG, "quantization_config", quantization, reason)
+    if config.num_hidden_layers > len(tensors):  # before they are built
+        key = family.settings.get("num_hidden_layers", "num_hidden_layers")
+        stated = f"{folder.path / CONFIG}: {key} {config.num_hidden_layers}"
+        raise InputError(f"{stated}, but {path.name} has {len(tensors)} tensors")
+    return path, tensors
+
+
+def holds_floats(tensor: Tensor) -> bool:
+    """Whether a tensor can be a weight as it is: not integers, and not the eight bits of a float8."""
+    return tensor.is_floating_point() and tensor.element_size() > 1
+
+
+def weight_files(folder: ModelFolder) -> list[Path]:
+    """``model.safetensors``, or the shards that an index names, if there is one."""
+    if folder.has(WEIGHTS) or not folder.has(WEIGHTS_INDEX):
+        return [folder.path / WEIGHTS]
+    index, shards = folder.path / WEIGHTS_INDEX, folder.json(WEIGHTS_INDEX).get("weight_map")
+    if not fits(shards, dict[str, str]):
+        raise InputError(f"{index}: weight_map must map the names of tensors to files, not {one_line(shards)}")
+    for name in shards.values():
+        if Path(name).name != name or "\\" in name or not name.endswith(".safetensors"):
+            raise InputError(f"{index}: {one_line(name)} is not the name of a safetensors file beside it")
+    return [folder.path / name for name in sorted(set(shards.values())) or [WEIGHTS]]
+
+
+def check_present(path: Path) -> Path:
+    """The path; ``InputError`` if the file is missing, naming what is there instead."""
+    if ModelFolder(path.parent).has(path.name):
+        return path
+    old = path.with_name("pytorch_model.bin")
+    if old.exists():
+        raise InputError(f"{path} is missing; convert the old checkpoint: minisbert checkpoint convert {old}")
+    raise InputError(f"{path} is missing")
+
+
+def fill_bert(folder: ModelFolder, path: Path, tensors: dict[str, Tensor]) -> Bert:
+    """An encoder with the tensors of ``read_encoder``, built without memory or random numbers for its weights."""
+    family, config = folder.config
+    pooler = any(name.startswith(f"{stored}.") for stored in family.pooler.values() for name in tensors)
+    with reading(folder.path / CONFIG), torch.device("meta"), Unfilled():
+        bert = build_bert(config, pooler)
+    try:
+        weights.fill(bert, tensors, path, family.names(config.num_hidden_layers, pooler))
+    except InputError as error:
+        lines = str(error).splitlines()
+        if len(lines) > MOST_FAULTS:
+            lines[MOST_FAULTS:] = [f"  and {len(lines) - MOST_FAULTS} more"]
+        head = sorted(name for name in tensors if name.startswith(TASK_HEADS))
+        if head:
+            names, classes = ", ".join(head), ", ".join(folder.model.architectures)
+            lines.append(f"  {path.name} has a task head, {names} (architecture {classes}): PairModel opens a")
+            lines[-1] += " CrossEncoder; for vectors save the encoder alone (model.base_model.save_pretrained)"
+        raise InputError("\n".join(lines)) from error
+    return bert.eval()
+
+
+class Unfilled(TorchFunctionMode):
+    """Inside this context ``torch.nn.init`` fills no weights.
+
+    On the device "meta" there is nothing to fill, yet ``normal_`` would import torch's compiler there: 800 modules,
+    which takes a second.
+    """
+
+    def __torch_function__(self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if getattr(function, "__module__", None) == "torch.nn.init":
+            return kwargs["tensor"] if kwargs and "tensor" in kwargs else args[0]
+        return function(*args, **(kwargs or {}))
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Every tensor of a model's file by name. Raises ``InputError`` if it is missing or damaged."""
+    return read_safetensors(check_present(path))
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """The metadata of a safetensors file; ``InputError`` if it is not one or is damaged."""
+    with reading(path), safe_open(path, "pt") as file:
+        return file.metadata() or {}
+
+
+def write_safetensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
+    """Write tensors as they are, from any device; a full disk is an ``OSError``."""
+    path.touch()
+    mode = path.stat().st_mode
+    contents: dict[str, Tensor] = {}
+    memory: set[int] = set()
+    for name, tensor in tensors.items():
+        content = tensor.detach().cpu().contiguous()
+        place = content.untyped_storage().data_ptr()
+        if place in memory:  # safetensors refuses tensors that share memory (tied weights)
+            content = content.clone()
+        contents[name] = content
+        memory.add(place)
+    try:
+        save_file(contents, path, metadata={"format": "pt"} | (metadata or {}))
+    except SafetensorError as error:
+        code = re.search(r"os error (\d+)", str(error))
+        if code is None:
+            raise OSError(f"{path}: {error}") from error
+        number = int(code[1])  # with it, an atomic write can add the target's name
+        raise OSError(number, os.strerror(number)) from error
+    path.chmod(mode)  # save_file makes the file readable for its owner only
+
+
+def save_bert(bert: Bert, folder: Path) -> None:
+    """Write ``config.json`` and ``model.safetensors`` as the model's own family has them, float32."""
+    write_json(folder / CONFIG, stored_config(bert.config))
+    write_safetensors(named_tensors(bert), folder / WEIGHTS)
+
+
+def stored_config(config: BertConfig) -> dict[str, Any]:
+    """The contents of the family's ``config.json``, without what it never states."""
+    family, fields = FAMILIES[config.model_type], dataclasses.asdict(config)
+    content = {"architectures": [family.architecture], "dtype": "float32"}
+    if isinstance(family, Architecture):
+        return content | family.write(fields)
+    if family is ELECTRA:
+        content["embedding_size"] = config.hidden_size
+    for name, value in fields.items():
+        if name not in family.constants and name != "position_offset":
+            content[family.settings.get(name, name)] = value
+    return content
+
+
+def named_tensors(bert: Bert) -> dict[str, Tensor]:
+    """The parameters under the names that the model's own family has for them, float32."""
+    names = FAMILIES[bert.config.model_type].names(bert.config.num_hidden_layers, bert.pooler is not None)
+    return {names[ours]: parameter.float() for ours, parameter in bert.named_parameters()}
+
+
+MOST_SHARED = 8  # the largest ratio of the tensors' size to the checkpoint's: tied weights are written twice
+
+
+def convert(path: Path, out: Path) -> int:
+    """Write the tensors of an old checkpoint as safetensors, dtypes kept, and return their number.
+
+    Raises ``InputError`` for anything but a checkpoint of tensors alone: torch's restricted unpickler
+    (``weights_only=True``) runs no code from the file.
+    """
+    with open_bytes(path) as file:
+        try:
+            content = torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as error:  # the bytes decide what an unpickler raises
+            cause = type(error).__name__
+            refused = re.search(r"GLOBAL \S+", str(error))  # torch also says how to run the code in the file
+            if refused:
+                cause = refused[0]
+            raise InputError(f"{path} is not a checkpoint of tensors alone: {one_line(cause)}") from error
+    form = "a state dict, names with dense tensors of real numbers"
+    if not isinstance(content, dict) or not content:
+        raise InputError(f"{path} does not hold {form}")
+    odd = [str(name) for name, tensor in content.items() if not is_storable(name, tensor)]
+    if odd:
+        raise InputError(f"{path} does not hold {form}, but {listed(odd)}")
+    size, stored = sum(tensor.nbytes for tensor in content.values()), path.stat().st_size
+    if size > MOST_SHARED * stored:  # views of one small block of memory would each be written in full
+        raise InputError(f"{path} has {stored:,} bytes, but its tensors would take {size:,}: is it damaged?")
+    with atomic_file(out) as partial:
+        write_safetensors(content, partial)
+    return len(content)
+
+
+def is_storable(name: object, tensor: object) -> bool:
+    """Whether safetensors can hold an entry of a state dict."""
+    if not isinstance(name, str) or not name.isprintable() or name == "__metadata__":
+        return False
+    if type(tensor) not in (Tensor, nn.Parameter) or tensor.is_nested or tensor.layout != torch.strided:
+        return False
+    return not (tensor.is_quantized or tensor.is_complex() or tensor.is_meta)

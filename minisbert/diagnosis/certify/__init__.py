@@ -1,1 +1,0 @@
-"""What ``minisbert certify`` finds in vectors of another engine."""

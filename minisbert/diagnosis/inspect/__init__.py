@@ -1,1 +1,0 @@
-"""What ``minisbert inspect`` finds in files of training data."""

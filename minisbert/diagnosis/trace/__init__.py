@@ -1,1 +1,0 @@
-"""What ``minisbert trace`` finds in another implementation's hidden states."""

@@ -1,0 +1,259 @@
+"""Metrics beyond the book: decisions against labels, and the geometry of vectors.
+
+All take lists, arrays or tensors on the CPU, return Python floats, and raise ``ValueError`` for input for which the
+metric is not defined.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+
+from minisbert.core.checks import check
+
+CHUNK = 256  # rows of the matrix of all pairs that are computed at a time
+
+# ----------------------------------------------------------------------------------------- decisions
+
+
+def accuracy(predicted: ArrayLike, labels: ArrayLike) -> float:
+    """Share of correct rows. Both (N,), integers: ``accuracy([1, 0, 2, 2], [1, 0, 2, 0]) = 0.75``."""
+    predicted, labels = torch.as_tensor(predicted), torch.as_tensor(labels)
+    check("predicted (N) whole, labels (N) whole", predicted, labels)
+    return float((predicted == labels).double().mean())
+
+
+def precision_recall_f1(predicted: ArrayLike, labels: ArrayLike) -> tuple[float, float, float]:
+    """Precision, recall and F1 of predictions (N,) and labels (N,), both of 0 and 1.
+
+    With TP true positives, FP false positives and FN false negatives: precision TP / (TP + FP), recall TP / (TP + FN),
+    F1 = 2 P R / (P + R) = 2 TP / (2 TP + FP + FN). If nothing is predicted to be 1, precision is 0.
+    ``precision_recall_f1([1, 1, 1, 0, 0], [1, 0, 0, 1, 0]) = (1/3, 1/2, 2/5)``.
+    """
+    predicted, labels = np.asarray(predicted), np.asarray(labels)
+    check("predicted (N) 0 or 1, labels (N) 0 or 1", predicted, labels)
+    predicted, labels = predicted == 1, labels == 1
+    called, true = predicted.sum(), _positives(labels)
+    true_positives = (predicted & labels).sum()
+    precision, recall = true_positives / max(called, 1), true_positives / true
+    return float(precision), float(recall), float(2 * true_positives / (called + true))
+
+
+def best_threshold(scores: ArrayLike, labels: ArrayLike, metric: str = "f1") -> tuple[float, float]:
+    """The threshold with the highest F1 or ``"accuracy"``, and that value, when ``score >= threshold`` means 1.
+
+    scores (N,), labels (N,) of 0 and 1. Every cut is tried: between two adjacent different scores (the threshold is
+    their midpoint), below all (the lowest score) and above all (just above the highest). Of equally good cuts the
+    highest threshold wins. ``best_threshold([0.9, 0.8, 0.8, 0.1], [1, 1, 0, 0]) = (0.45, 0.8)``;
+    by accuracy (0.85, 0.75). On the rows it was chosen on, a threshold looks too good: choose it on dev.
+    """
+    check("metric f1|accuracy", metric)
+    scores, labels, last, called, true_positives = _cuts(scores, labels)
+    called, true_positives = np.append(0, called), np.append(0, true_positives)  # (G + 1,) the first: above all scores
+    if metric == "f1":
+        values = 2 * true_positives / (called + _positives(labels))
+    else:
+        true_negatives = (~labels).sum() - (called - true_positives)
+        values = (true_positives + true_negatives) / len(labels)
+    above, below = scores[last[:-1]], scores[last[1:]]
+    middle = above / 2 + below / 2
+    # subtle: two adjacent floats have no midpoint; the upper one gives the same cut. All in the dtype of the scores, or
+    # a float32 score could fall on the other side of a float64 threshold
+    middle = np.where((below < middle) & (middle <= above), middle, above)
+    cuts = np.concatenate([[np.nextafter(scores[0], np.inf, dtype=scores.dtype)], middle, scores[-1:]])
+    best = int(np.argmax(values))  # the first of the best
+    return float(cuts[best]), float(values[best])
+
+
+def average_precision(scores: ArrayLike, labels: ArrayLike) -> float:
+    """Precision averaged over recall: the sum of (R_g - R_(g-1)) P_g over the cuts g, from the highest score down.
+
+    scores (N,), labels (N,) of 0 and 1. Equal scores share a cut, as in scikit-learn's ``average_precision_score``, so
+    constant scores give the share of ones. 1 is best: every 1 is above every 0.
+    ``average_precision([0.9, 0.8, 0.8, 0.1], [1, 1, 0, 0]) = 1/2 * 1 + 1/2 * 2/3 = 5/6``.
+    """
+    _, labels, _, called, true_positives = _cuts(scores, labels)
+    gained = np.diff(true_positives, prepend=0)  # (G,) ones that each cut adds
+    return float((gained * true_positives / called).sum() / _positives(labels))
+
+
+def _cuts(scores: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Scores and labels from the highest score down, and a cut after each of the G different scores.
+
+    A cut is its last row's index, how many rows it calls 1, and how many of these are 1: (G,) each.
+    """
+    scores, labels = np.asarray(scores), np.asarray(labels)
+    check("scores (N) finite, labels (N) 0 or 1", scores, labels)
+    scores = scores if scores.dtype.kind == "f" else scores.astype(np.float64)
+    order = np.argsort(-scores, kind="stable")
+    scores, labels = scores[order], labels[order] == 1
+    # subtle: no threshold can split a group of equal scores, so a cut only comes after the last row of a group
+    last = np.append(np.flatnonzero(scores[1:] < scores[:-1]), len(scores) - 1)  # (G,)
+    return scores, labels, last, last + 1, np.cumsum(labels)[last]
+
+
+# ------------------------------------------------------------------------------------------ geometry
+
+
+def triplet_accuracy(anchor: ArrayLike, positive: ArrayLike, negative: ArrayLike) -> float:
+    """Share of rows with cos(a, p) > cos(a, n); equality does not count. All (N, D).
+
+    ``a = [[1, 0], [1, 0]], p = [[1, 1], [0, 1]], n = [[0, 1], [2, 1]]`` gives 0.5.
+    """
+    a, p, n = _directions("anchor", anchor), _directions("positive", positive), _directions("negative", negative)
+    check("anchor (N, D), positive (N, D), negative (N, D)", a, p, n)
+    return float(((a * p).sum(1) > (a * n).sum(1)).mean())
+
+
+def alignment(u: ArrayLike, v: ArrayLike) -> float:
+    """How close positive pairs are: mean of ||u - v||^2 on the unit sphere (Wang & Isola 2020, section 4.1).
+
+    u and v (N, D), each row scaled to length 1 first. 0 is best, 4 is worst; it is 2 - 2 * the mean cosine.
+    ``u = [[1, 0], [0, 2]], v = [[1, 0], [1, 1]]`` gives (0 + 0.58579) / 2 = 0.29289.
+    """
+    u, v = _directions("u", u), _directions("v", v)
+    check("u (N, D), v (N, D)", u, v)
+    return float(((u - v) ** 2).sum(1).mean())
+
+
+def uniformity(x: ArrayLike) -> float:
+    """How evenly vectors are spread: log of the mean of exp(-2 ||x - y||^2) over all pairs of different rows.
+
+    Wang & Isola 2020, section 4.1, with t = 2. x (N, D), N >= 2, each row scaled to length 1 first. Lower is better:
+    0 if all directions are the same, about -4 for an even spread over a sphere of many dimensions.
+    ``[[1, 0], [0, 1], [-1, 0]]`` gives log((2 exp(-4) + exp(-8)) / 3) = -4.39635.
+    """
+    x = _directions("x", x)
+    check("pairs an integer from 1", len(x) * (len(x) - 1) // 2)
+    total = 0.0
+    for start in range(0, len(x), CHUNK):
+        cosines = x[start : start + CHUNK] @ x[start:].T  # (b, N - start)
+        # -2 ||x - y||^2 = -2 (2 - 2 cos); above the diagonal each pair occurs once, and no row meets itself
+        total += np.triu(np.exp(4 * cosines - 4), k=1).sum()
+    return float(np.log(total / (len(x) * (len(x) - 1) / 2)))
+
+
+def mean_off_diagonal_cosine(x: ArrayLike) -> float:
+    """Mean cosine of all pairs of different rows, N >= 2: x (N, D). Near 0: all directions are used; near 1: one cone.
+
+    For unit vectors the sum over all pairs is ||sum of x||^2, of which each row with itself contributes 1.
+    ``[[1, 0], [0, 1], [1, 1]]`` gives (0 + 0.70711 + 0.70711) / 3 = 0.47140.
+    """
+    x = _directions("x", x)
+    check("pairs an integer from 1", len(x) * (len(x) - 1) // 2)
+    total = x.sum(0)  # (D,)
+    return float((total @ total - (x * x).sum()) / (len(x) * (len(x) - 1)))
+
+
+# -------------------------------------------------------------------------------------------- checks
+
+
+def _positives(labels: np.ndarray) -> int:
+    if not labels.any():
+        raise ValueError("no label is 1: recall and F1 are not defined")
+    return int(labels.sum())
+
+
+def _directions(name: str, values: ArrayLike) -> np.ndarray:
+    """(N, D) -> float64 rows of length 1."""
+    values = np.asarray(values, dtype=np.float64)
+    check(f"{name} (N, D)", values)
+    # each row is scaled by its largest number first: 1e-200 must not underflow when it is squared
+    largest = np.abs(values).max(1, keepdims=True)  # (N, 1)
+    if (bad := ~np.isfinite(largest) | (largest == 0)).any():
+        raise ValueError(f"{name} has a row without a direction: row {int(np.argmax(bad))} is zero or not finite")
+    values = values / largest
+    return values / np.sqrt((values * values).sum(1, keepdims=True))
+
+
+def accuracy_at_k(ranked: ArrayLike, judged: ArrayLike, k: int) -> float:
+    """Share of the queries with a relevant document among the first k.
+
+    ``accuracy_at_k([[0, 1], [0, 0]], [[1], [1]], 2) = 1/2``.
+    """
+    ranked, _ = _check(ranked, judged, k)
+    return float((ranked > 0).any(axis=1).mean())
+
+
+def precision_at_k(ranked: ArrayLike, judged: ArrayLike, k: int) -> float:
+    """Share of the first k that is relevant; a ranking shorter than k is filled up with documents that are not.
+
+    ``precision_at_k([[1, 0, 1]], [[1, 1, 1]], 3) = 2/3``.
+    """
+    ranked, _ = _check(ranked, judged, k)
+    return float(((ranked > 0).sum(axis=1) / k).mean())
+
+
+def recall_at_k(ranked: ArrayLike, judged: ArrayLike, k: int) -> float:
+    """Share of the relevant documents that is among the first k.
+
+    ``recall_at_k([[1, 0, 1]], [[1, 1, 1, 1]], 3) = 2/4``.
+    """
+    ranked, judged = _check(ranked, judged, k)
+    return float(((ranked > 0).sum(axis=1) / (judged > 0).sum(axis=1)).mean())
+
+
+def mrr_at_k(ranked: ArrayLike, judged: ArrayLike, k: int) -> float:
+    """Mean reciprocal rank: 1 / rank of the first relevant document, 0 if there is none among the first k.
+
+    ``mrr_at_k([[0, 1, 1], [0, 0, 0]], [[1, 1], [1, 0]], 3) = (1/2 + 0) / 2``.
+    """
+    ranked, _ = _check(ranked, judged, k)
+    relevant = ranked > 0
+    # subtle: argmax is 0 for a query without a relevant document too; it counts as 0 and stays in the mean
+    return float(np.where(relevant.any(axis=1), 1 / (1 + relevant.argmax(axis=1)), 0.0).mean())
+
+
+def ndcg_at_k(ranked: ArrayLike, judged: ArrayLike, k: int) -> float:
+    """Normalised discounted cumulative gain: the DCG of the first k, divided by that of the best possible ranking.
+
+    Järvelin & Kekäläinen 2002 with the grade itself as gain, as trec_eval and BEIR have it (not 2^grade - 1).
+    ``ndcg_at_k([[1, 0, 2]], [[2, 1]], 3) = (1 + 2/2) / (2 + 1/1.58496) = 0.76019``.
+    """
+    ranked, judged = _check(ranked, judged, k)
+    best = -np.sort(-judged, axis=1)[:, :k]  # subtle: of all judged documents, retrieved or not
+    return float((dcg(ranked) / dcg(best)).mean())
+
+
+def dcg(grades: ArrayLike) -> np.ndarray:
+    """Discounted cumulative gain: the sum of grade / log2(rank + 1), ranks from 1. grades (Q, R) -> (Q,).
+
+    ``dcg([[1, 0, 2]]) = [1/1 + 0 + 2/2] = [2]``.
+    """
+    grades = np.asarray(grades, dtype=np.float64)
+    return (grades / np.log2(np.arange(grades.shape[1]) + 2)).sum(axis=1)
+
+
+def map_at_k(ranked: ArrayLike, judged: ArrayLike, k: int) -> float:
+    """Mean average precision: the precision at the rank of each relevant document, summed, divided by their number.
+
+    A relevant document that is not among the first k adds 0, as in trec_eval's map_cut. sentence-transformers divides
+    by ``min(k, relevant)``, which differs only for queries with more than k relevant documents.
+    ``map_at_k([[1, 0, 1]], [[1, 1, 1]], 3) = (1/1 + 2/3 + 0) / 3 = 0.55556``.
+    """
+    ranked, judged = _check(ranked, judged, k)
+    relevant = ranked > 0
+    precisions = relevant.cumsum(axis=1) / (1 + np.arange(ranked.shape[1]))  # (Q, R), at every rank
+    return float(((relevant * precisions).sum(axis=1) / (judged > 0).sum(axis=1)).mean())
+
+
+METRICS: dict[str, Callable[[ArrayLike, ArrayLike, int], float]] = {
+    "accuracy": accuracy_at_k,
+    "precision": precision_at_k,
+    "recall": recall_at_k,
+    "mrr": mrr_at_k,
+    "ndcg": ndcg_at_k,
+    "map": map_at_k,
+}
+
+
+def _check(ranked: ArrayLike, judged: ArrayLike, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """The first k of ``ranked`` (Q, R), and ``judged`` (Q, J): grades in float64, those below 0 as 0."""
+    ranked, judged = np.asarray(ranked, dtype=np.float64), np.asarray(judged, dtype=np.float64)
+    check("ranked (Q, R) finite, judged (Q, J) finite, k an integer from 1", ranked, judged, k)
+    found, relevant = (ranked > 0).sum(axis=1), (judged > 0).sum(axis=1)
+    if (wrong := (found > relevant) | (relevant == 0)).any():
+        query = int(np.argmax(wrong))
+        raise ValueError(f"query {query}: {found[query]} relevant documents ranked, {relevant[query]} judged")
+    return np.maximum(ranked[:, :k], 0.0), np.maximum(judged, 0.0)

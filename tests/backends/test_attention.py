@@ -1,0 +1,85 @@
+"""Attention of compiled graphs: the book's formula in bfloat16, and a choice by the length of the rows."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from minisbert.backends import graphs as attention
+from minisbert.backends.graphs import RowAttention, attend_by_length, fused, looped, written_out
+from minisbert.backends.package import CompiledEncoder
+from minisbert.commands import compile as command
+from minisbert.core import bert
+from minisbert.models import batching
+from minisbert.models.batching import same_text
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.devices import bfloat16_hardware
+from tests.backends.test_int8 import generated_code
+from tests.backends.test_runtime import COMPILER, TEXTS
+
+TWO_TEXTS = torch.tensor([[0, 0, 0, 1, 1, 1, 1], [2, 2, 2, 2, 2, -1, -1]])  # of a row, and one with pads
+MASKS = {"texts that share rows": same_text(TWO_TEXTS), "pads": (TWO_TEXTS >= 0)[:, None, None, :]}
+
+
+def inputs(mask: Tensor) -> tuple[Tensor, ...]:
+    """Query, key and value (2, 7, 3, 3, 8), the mask and its bias."""
+    torch.manual_seed(0)
+    bias = torch.zeros_like(mask, dtype=torch.bfloat16).masked_fill(~mask, float("-inf"))
+    return torch.randn(2, 7, 3, 3, 8), mask, bias
+
+
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize(("way", "bound"), [(written_out, 2**-6), (looped, 2**-6), (fused, 1e-6)])
+def test_each_way_is_the_formula(way, bound, name):
+    """bfloat16 has 8 bits: products of numbers around 1 are off by some 2^-8 each."""
+    parts, mask, bias = inputs(MASKS[name])
+    expected, _ = bert.attention(*parts.double().permute(2, 0, 3, 1, 4), mask)
+    found = way(parts, mask, bias)
+    assert found.dtype == torch.float32
+    assert (found - expected).abs().max() < bound
+
+
+@pytest.mark.parametrize("way", [written_out, looped])
+def test_what_the_mask_hides_changes_no_bit(way):
+    parts, mask, bias = inputs(MASKS["pads"])
+    before = way(parts, mask, bias)
+    parts[1, 5:, 1], parts[1, 5:, 2] = 100.0, -100.0  # keys and values of pads
+    assert torch.equal(way(parts, mask, bias), before)
+
+
+def test_loops_round_as_products_do():
+    """Other sums of the same products: one that lies between two numbers of bfloat16 may round to the other."""
+    arguments = inputs(MASKS["pads"])
+    apart = (looped(*arguments) - written_out(*arguments)).abs()
+    assert apart.median() == 0
+    assert apart.max() < 2**-7  # the neighbour of a number from 1 to 2
+
+
+def test_the_layers_of_the_books_encoder_and_no_others(tiny):
+    encoder = SentenceEncoder.load(tiny)
+    assert attend_by_length(encoder.bert)
+    assert all(isinstance(layer.attention, RowAttention) for layer in encoder.bert.layers)
+    other = torch.nn.Module()
+    other.layers = torch.nn.ModuleList([torch.nn.Linear(2, 2)])
+    assert not attend_by_length(other)
+    assert isinstance(other.layers[0], torch.nn.Linear)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not COMPILER, reason="there is no C++ compiler")
+@pytest.mark.skipif(not bfloat16_hardware(torch.device("cpu"))[0], reason="the CPU has no bfloat16 instructions")
+def test_a_package_has_all_ways(tiny, tmp_path, monkeypatch):
+    """A long text has a row to itself. The vectors of a text do not depend on what comes with it."""
+    for module in (attention, batching):
+        monkeypatch.setattr(module, "SHORT", 40)
+    monkeypatch.setattr(attention, "FEW", 12)
+    monkeypatch.setattr(batching, "ROW", 24)
+    command.main([str(tiny), "--dtype", "bfloat16", "--out", str(tmp_path / "p.pt2")])
+    code = generated_code(tmp_path / "p.pt2")
+    assert "cpu_bmm_out(" in code
+    assert "scaled_dot_product" in code
+    ours, eager = CompiledEncoder.load(tiny, tmp_path / "p.pt2"), SentenceEncoder.load(tiny)
+    texts = [*TEXTS * 4, " ".join(TEXTS), " ".join(TEXTS * 2), " ".join(TEXTS[:4] * 2)]
+    vectors, expected = ours.encode(texts), eager.encode(texts)
+    assert abs(vectors - expected).max() < 0.02
+    alone = [ours.encode(text) for text in texts]
+    assert abs(vectors - alone).max() < 2**-8  # bfloat16 rounds a sum of another order to its neighbour

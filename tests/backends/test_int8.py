@@ -1,0 +1,156 @@
+"""int8 packages: the formula by hand, what the compiler makes of it, and how far the vectors are from float32's."""
+
+import re
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from minisbert.backends import graphs as int8
+from minisbert.backends.graphs import QuantizedLinear, attend_by_length, quantize, quantize_weight, quantized_linear
+from minisbert.backends.package import CompiledEncoder, CompiledPairModel
+from minisbert.commands import compile as command
+from minisbert.core import InputError
+from minisbert.core.heads import JointHead
+from minisbert.core.metrics import spearman
+from minisbert.data.datasets import load_scored_pairs
+from minisbert.models.pair_model import PairModel
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system import torch_internals
+from minisbert.system.devices import bfloat16_hardware, cpu_flags
+
+TEXTS = ["the cat sits on the mat", "a dog", "a woman eats an apple", "moon", "the horse runs fast over snow"]
+VNNI = int8.INSTRUCTIONS in cpu_flags()
+needs_vnni = pytest.mark.skipif(not VNNI, reason=f"the CPU has no {int8.INSTRUCTIONS}")
+
+
+def tensor(*rows: list[float]) -> torch.Tensor:
+    return torch.tensor(rows)
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_the_product_of_the_docstring(private, monkeypatch):
+    if not private:
+        monkeypatch.delattr(torch_internals.torch, "_int_mm")
+    codes = torch.tensor([[1, 2, 3], [0, 0, -127]], dtype=torch.int8)
+    y = quantized_linear(tensor([-1.0, 0.0, 1.55]), codes, torch.tensor([0.5, 0.01]), torch.tensor([0.0, 10.0]))
+    torch.testing.assert_close(y, tensor([1.825, 10 - 1.27 * 1.55]), atol=1e-6, rtol=0)
+
+
+def test_a_token_of_equal_numbers_is_exact():
+    codes = torch.tensor([[1, -3]], dtype=torch.int8)
+    y = quantized_linear(tensor([0.0, 0.0], [7.0, 7.0], [-1e6, -1e6]), codes, torch.ones(1))
+    assert y.tolist() == [[0], [-14], [2e6]]
+
+
+def test_weights_are_within_half_a_step_unless_they_are_clipped():
+    codes, scale = quantize_weight(tensor([1.27, -0.01], [0.0, 0.0], [-2.54, 2.54]))
+    assert codes.tolist() == [[127, -1], [0, 0], [-127, 127]]
+    torch.testing.assert_close(scale, torch.tensor([0.01, int8.SMALLEST, 0.02]))
+    weight = torch.randn(5, 64, generator=torch.Generator().manual_seed(0)) ** 3  # a few of them are large
+    codes, scale = quantize_weight(weight)
+    error = (scale[:, None] * codes - weight).abs()
+    clipped = weight.abs() > 127.5 * scale[:, None]
+    assert (error <= 0.5001 * scale[:, None])[~clipped].all()
+    assert (scale >= 0.69 * weight.abs().amax(1) / 127).all()
+
+
+def test_a_layer_is_off_by_at_most_the_rounding_of_both_sides():
+    """|error| <= half a step of x times the sum of |w|, plus |x| times the error of the weights."""
+    torch.manual_seed(0)
+    linear = nn.Linear(48, 20)
+    x = torch.randn(3, 7, 48) + 2
+    quantized = QuantizedLinear(linear)
+    assert [name for name, _ in quantized.named_buffers()] == ["codes", "scale"]
+    weights = quantized.scale[:, None] * quantized.codes  # (C, D)
+    step = (x.amax(-1) - x.amin(-1))[..., None] / 255
+    bound = step / 2 * weights.abs().sum(1) + x.abs() @ (weights - linear.weight).abs().T
+    error = (quantized(x) - linear(x)).abs()
+    assert error.shape == (3, 7, 20)
+    assert (error <= bound + 1e-5).all()
+
+
+def test_activations_may_lie_in_memory_in_any_order():
+    layer, x = QuantizedLinear(torch.nn.Linear(6, 4)), torch.randn(6, 5)
+    assert torch.equal(layer(x.T), layer(x.T.contiguous()))
+
+
+def test_every_linear_layer_of_the_encoder_and_nothing_else(tiny):
+    encoder = SentenceEncoder.load(tiny)
+    quantize(encoder.bert)
+    layers = list(encoder.bert.layers.modules())
+    assert sum(isinstance(module, QuantizedLinear) for module in layers) == 6 * len(encoder.bert.layers)
+    assert not any(isinstance(module, nn.Linear) for module in layers)
+    assert encoder.bert.embeddings.word.weight.dtype == torch.float32
+
+
+def test_it_is_refused_without_the_instructions_and_uncompiled(tiny, tmp_path, monkeypatch):
+    with pytest.raises(InputError, match="dtype int8 is for compiled models"):
+        SentenceEncoder.load(tiny).encode(TEXTS, dtype="int8")
+    monkeypatch.setattr(int8, "cpu_flags", lambda: {"avx2"})
+    with pytest.raises(InputError, match="int8 cannot be used: the CPU has no avx512_vnni; choose float32 or bfloat16"):
+        command.main([str(tiny), "--dtype", "int8", "--out", str(tmp_path / "p.pt2")])
+    assert not list(tmp_path.iterdir())
+
+
+def generated_code(package: Path) -> str:
+    """The C++ that the compiler wrote, which a package contains."""
+    with zipfile.ZipFile(package) as archive:
+        return "\n".join(archive.read(name).decode() for name in archive.namelist() if name.endswith(".cpp"))
+
+
+@needs_vnni
+@pytest.mark.slow
+def test_a_package_multiplies_by_the_fast_product(tiny, tmp_path):
+    """torch's compiler has a pattern that turns it into one that is 2,000 times slower on a Zen 4."""
+    command.main([str(tiny), "--dtype", "int8", "--out", str(tmp_path / "p.pt2")])
+    code = generated_code(tmp_path / "p.pt2")
+    by_length = bfloat16_hardware(torch.device("cpu"))[0]
+    products = 4 if by_length else 6  # of each of two layers: one for query, key and value, or three
+    assert len(re.findall(r"_int_mm_out\(", code)) == 2 * products
+    assert "qlinear" not in code
+    assert len(set(re.findall(r"auto (tmp\d+) = tmp\d+\.erf\(\)", code))) == 1  # GELU once a number, not in two loops
+    ours, eager = CompiledEncoder.load(tiny, tmp_path / "p.pt2"), SentenceEncoder.load(tiny)
+    assert ours.compiled_dtype == "int8"
+    vectors, expected = ours.encode(TEXTS), eager.encode(TEXTS)
+    assert ((vectors * expected).sum(1) > 0.99).all()
+    if by_length:
+        attend_by_length(eager.bert)
+    quantize(eager.bert)
+    assert abs(vectors - eager.encode(TEXTS)).max() < 2e-3  # a number between two codes may be rounded to either
+    with pytest.raises(InputError, match="compiled from tiny with dtype int8, not bfloat16"):
+        CompiledEncoder.load(tiny, tmp_path / "p.pt2", dtype="bfloat16")
+
+
+@needs_vnni
+@pytest.mark.slow
+def test_a_cross_encoder(tiny, tmp_path):
+    torch.manual_seed(0)
+    encoder = SentenceEncoder.load(tiny)
+    model = PairModel(encoder, JointHead(encoder.width)).eval()
+    model.save(tmp_path / "model")
+    command.main([str(tmp_path / "model"), "--dtype", "int8", "--out", str(tmp_path / "p.pt2")])
+    assert "_int_mm_out" in generated_code(tmp_path / "p.pt2")
+    ours = CompiledPairModel.load(tmp_path / "model", tmp_path / "p.pt2")
+    expected = model.scores(TEXTS, TEXTS[::-1])
+    assert abs(ours.scores(TEXTS, TEXTS[::-1]) - expected).max() < 0.1  # of scores up to 5
+
+
+@needs_vnni
+@pytest.mark.slow
+@pytest.mark.weights
+def test_accuracy_on_sts_benchmark(minilm, stsb):
+    """float32 has 82.03, ONNX Runtime's int8 81.71 (docs/speed.md)."""
+    pairs = load_scored_pairs("stsb", "test")
+    encoder = SentenceEncoder.load(minilm)
+    texts = list(dict.fromkeys(text for pair in pairs for text in (pair.sentence1, pair.sentence2)))
+    expected = encoder.encode(texts)
+    quantize(encoder.bert)
+    vectors = encoder.encode(texts)
+    assert (vectors * expected).sum(1).mean() >= 0.995
+    row = {text: i for i, text in enumerate(texts)}
+    first, second = (vectors[[row[getattr(pair, side)] for pair in pairs]] for side in ("sentence1", "sentence2"))
+    assert 100 * spearman((first * second).sum(1), np.array([pair.score for pair in pairs])) >= 81.9

@@ -1,0 +1,76 @@
+"""``minisbert export-onnx``: the graph, the folder around it, and what is refused."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from minisbert.backends import onnx_export
+from minisbert.commands.export_onnx import main
+from minisbert.core import InputError
+from minisbert.models.sentence_encoder import SentenceEncoder
+from tests.conftest import ROOT
+
+REFERENCE = ROOT / "tests" / "reference"
+MODELS = [ROOT / "weights" / "tiny", REFERENCE / "tiny-roberta", REFERENCE / "tiny-distiluse"]
+MODELS += [REFERENCE / "architectures" / f"tiny-{name}" for name in ("mpnet", "modernbert", "qwen3", "gemma")]
+LONG = tuple(" ".join(["cat", "dog", "moon"][: 1 + i % 3] * i) for i in range(1, 8))  # ragged, padded
+
+
+@pytest.fixture
+def runtime() -> None:
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(package, reason="needs the onnx extra: pip install '.[onnx]'")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", MODELS, ids=[path.name for path in MODELS])
+def test_a_graph_gives_the_encoders_vectors_for_any_sizes(runtime, model, tmp_path):
+    encoder = SentenceEncoder.load(model)
+    onnx_export.export_onnx(encoder, tmp_path / "model.onnx")
+    for texts in (LONG, LONG[:1], LONG[2:4]):
+        found = onnx_export.onnx_vectors(encoder, tmp_path / "model.onnx", texts)
+        np.testing.assert_allclose(found, encoder.encode(list(texts)), atol=2e-6, rtol=0)
+
+
+@pytest.mark.slow
+def test_the_command_writes_a_folder_that_opens_and_can_be_replaced(runtime, tiny, tmp_path, capsys):
+    out = tmp_path / "out"
+    for _ in range(2):
+        main([str(tiny), "--out", str(out), "--int8"])
+        shown = capsys.readouterr().out.splitlines()
+        assert [line.partition(":")[0] for line in shown] == ["onnx/model.onnx", "onnx/model_int8.onnx"]
+    assert float(shown[1].rpartition(" ")[2]) > 0.9
+    texts = list(LONG)
+    np.testing.assert_array_equal(SentenceEncoder.load(out).encode(texts), SentenceEncoder.load(tiny).encode(texts))
+
+
+@pytest.mark.slow
+@pytest.mark.reference
+def test_sentence_transformers_opens_it_with_its_onnx_backend(runtime, tiny, tmp_path):
+    """By optimum-onnx, of which no version works with transformers 5: run with sentence-transformers 5.7 and 4.57."""
+    pytest.importorskip("optimum.onnxruntime", reason="needs optimum-onnx")
+    from sentence_transformers import SentenceTransformer
+
+    main([str(tiny), "--out", str(tmp_path / "out")])
+    model = SentenceTransformer(str(tmp_path / "out"), backend="onnx")
+    expected = SentenceEncoder.load(tiny).encode(list(LONG))
+    np.testing.assert_allclose(model.encode(list(LONG)), expected, atol=2e-6, rtol=0)
+
+
+def test_a_missing_package_is_one_line_with_the_extra(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr("minisbert.commands.export_onnx.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"needs onnx: pip install 'minisbert\[onnx\]'"):
+        main([str(tiny), "--out", str(tmp_path / "out")])
+
+
+def test_a_prompt_that_is_not_pooled_and_a_damaged_file(tiny, tmp_path):
+    encoder = SentenceEncoder.load(tiny)
+    encoder.settings = replace(encoder.settings, include_prompt=False)
+    with pytest.raises(InputError, match="include_prompt false cannot be exported"):
+        onnx_export.export_onnx(encoder, Path("never.onnx"))
+    pytest.importorskip("onnxruntime", reason="needs the onnx extra: pip install '.[onnx]'")
+    (tmp_path / "model.onnx").write_bytes(b"no graph")
+    with pytest.raises(InputError, match="ONNX Runtime cannot load it"):
+        onnx_export.onnx_vectors(encoder, tmp_path / "model.onnx")

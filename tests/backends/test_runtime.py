@@ -1,0 +1,342 @@
+"""Compiled packages: the vectors of the eager encoder, and a clear line for every package that does not fit."""
+
+import copy
+import itertools
+import json
+import multiprocessing
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import zipfile
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from minisbert.backends import graphs
+from minisbert.backends import package as aot
+from minisbert.backends.package import CompiledEncoder, CompiledPairModel
+from minisbert.checkpoints.layout import ModelFolder
+from minisbert.commands import compile as command
+from minisbert.core import InputError
+from minisbert.core.heads import JointHead, siamese
+from minisbert.loading import load
+from minisbert.models.pair_model import PairModel
+from minisbert.models.sentence_encoder import SentenceEncoder
+from tests.conftest import ROOT, compile_model
+from tests.parity import MINILM_VECTOR
+
+COMPILER = any(map(shutil.which, filter(None, [os.environ.get("CXX"), *aot.COMPILERS])))
+TEXTS = ["the cat sits on the mat", "a dog", "a woman eats an apple", "moon", "the horse runs fast over snow"]
+SHAPES = (TEXTS[:1], TEXTS, [f"{a} {b}" for a in TEXTS for b in TEXTS] * 2, ["moon"] * 3)
+
+pytestmark = pytest.mark.skipif(not COMPILER, reason="there is no C++ compiler")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """The tiny model, in a place whose cache folder is empty."""
+    return shutil.copytree(ROOT / "weights" / "tiny", tmp_path_factory.mktemp("home") / "tiny")
+
+
+@pytest.fixture(autouse=True)
+def cache(folder, monkeypatch) -> Path:
+    monkeypatch.setenv("MINISBERT_HOME", str(folder.parent))
+    return folder.parent / "compiled"
+
+
+# ------------------------------------------------------------------------------------- the same vectors
+
+
+def test_vectors_are_those_of_the_eager_encoder(folder, tiny_package):
+    """Of one text and of many, in other batches; scaled or not, cut, with a prompt; streamed and compared."""
+    ours, eager = CompiledEncoder.load(folder, tiny_package), SentenceEncoder.load(folder)
+    assert not isinstance(ours, torch.nn.Module)
+    for texts in SHAPES:
+        for options in ({}, {"truncate_dim": 7, "normalize_embeddings": True}, {"prompt": "the sun "}):
+            found, expected = ours.encode(texts, **options), eager.encode(texts, **options)
+            assert found.dtype == np.float32
+            assert abs(found - expected).max() <= MINILM_VECTOR
+        assert abs(ours.encode(texts, batch_size=1) - eager.encode(texts)).max() <= MINILM_VECTOR
+    assert ours.encode([]).shape == (0, ours.width) == (0, eager.width)
+    assert ours.encode(["cat " * 40]).shape == (1, ours.width)
+    assert ours.truncated == 1
+    vectors = eager.encode(TEXTS)
+    np.testing.assert_array_equal(ours.similarity(vectors, vectors), eager.similarity(vectors, vectors))
+    assert abs(np.concatenate(list(ours.encode_stream(iter(TEXTS)))) - vectors).max() <= MINILM_VECTOR
+    for options, message in (
+        ({"output_value": "token_embeddings"}, "hidden states"),
+        ({"dtype": "bfloat16"}, "compiled for dtype float32, not bfloat16"),
+    ):
+        with pytest.raises(InputError, match=message):
+            ours.encode(TEXTS, **options)
+
+
+@pytest.mark.slow
+def test_every_family_dense_layer_and_pooling(tmp_path):
+    """DistilBERT with two poolings and a dense layer: what the graph holds beyond the tiny BERT."""
+    folder = ROOT / "tests" / "reference" / "tiny-distiluse"
+    path = tmp_path / "a folder" / "a package.pt2"  # the compiler fails at a path with a space
+    path.parent.mkdir()
+    compile_model(folder, path)
+    ours, eager = CompiledEncoder.load(folder, path), SentenceEncoder.load(folder)
+    assert abs(ours.encode(TEXTS) - eager.encode(TEXTS)).max() <= MINILM_VECTOR
+
+
+@pytest.mark.slow
+def test_a_cross_encoder(folder, tmp_path):
+    torch.manual_seed(0)
+    encoder = SentenceEncoder.load(folder)
+    model = PairModel(encoder, JointHead(encoder.width)).eval()
+    model.save(tmp_path / "model")
+    compile_model(tmp_path / "model", tmp_path / "p.pt2")
+    ours = CompiledPairModel.load(tmp_path / "model", tmp_path / "p.pt2")
+    assert abs(ours.scores(TEXTS, TEXTS[::-1]) - model.scores(TEXTS, TEXTS[::-1])).max() <= 1e-5  # of scores up to 5
+    assert abs(ours.scores(["a dog"], ["moon"]) - model.scores(["a dog"], ["moon"])).max() <= 1e-5
+    PairModel(encoder, siamese(encoder.width)).save(tmp_path / "siamese")
+    with pytest.raises(InputError, match="only cross-encoders"):
+        command.main([str(tmp_path / "siamese"), "--out", str(tmp_path / "s.pt2")])
+    with pytest.raises(InputError, match="holds a PairModel: only a SentenceEncoder"):
+        CompiledEncoder.load(tmp_path / "model", tmp_path / "p.pt2")
+
+
+# ------------------------------------------------------------------------------------- what is refused
+
+
+def test_another_model_torch_cpu_or_precision_is_refused_by_name(folder, tiny_package, tmp_path, monkeypatch):
+    def refused(message: str, path: Path = folder, **options: str) -> None:
+        with pytest.raises(InputError, match=message):
+            load(path, compiled=tiny_package, **options)
+
+    other = SentenceEncoder.load(folder)
+    with torch.no_grad():
+        other.bert.embeddings.word.weight[7, 3] += 0.5
+    other.save(tmp_path / "other")
+    refused("compiled from tiny with other weights: compile the model again", tmp_path / "other")
+    refused("with dtype float32, not bfloat16", dtype="bfloat16")
+    refused("with pooling mean, not cls", pooling="cls")
+    refused("runs only on the CPU, not on cuda", device="cuda")
+    with monkeypatch.context() as patch:
+        patch.setattr(aot, "code_hash", lambda: "other")
+        refused("from tiny with another version of minisbert: compile the model again")
+    with monkeypatch.context() as patch:
+        patch.setattr(aot, "instruction_sets", lambda: ["sse4_2"])
+        refused(r"for a CPU with .*, which this one lacks")
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "__version__", "1.0")
+        refused(rf"with torch {re.escape(torch.version.__version__)}, not 1\.0")
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def another_archive(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a.txt", "a")
+
+
+@pytest.mark.parametrize("damage", [cut, flip, another_archive])
+def test_a_damaged_package_is_refused(folder, tiny_package, tmp_path, damage):
+    damage(copied := Path(shutil.copy(tiny_package, tmp_path / "p.pt2")))
+    with pytest.raises(InputError, match=r"p\.pt2: (.* damaged|File is not a zip|.*CRC|not a package)"):
+        CompiledEncoder.load(folder, copied)
+
+
+def test_a_package_that_is_no_file_or_can_be_written_by_others(folder, tiny_package, tmp_path):
+    copied = Path(shutil.copy(tiny_package, tmp_path / "p.pt2"))
+    copied.chmod(0o666)
+    os.mkfifo(tmp_path / "pipe.pt2")
+    for package, message in (
+        (copied, "other users can change it"),
+        (tmp_path / "q.pt2", "does not exist"),
+        (tmp_path / "pipe.pt2", r"pipe\.pt2 is a folder, a pipe or a device"),
+        ("/dev/zero", "/dev/zero is a folder, a pipe or a device"),
+        ("auto", "no package in the cache folder fits"),
+    ):
+        with pytest.raises(InputError, match=message):
+            CompiledEncoder.load(folder, package)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[]", "not a package of minisbert compile"),
+        ('{"kind": "SentenceEncoder"}', "from another model with other weights"),
+        ('{"cpu": 5, "labels": null}', "cpu must be"),
+        ("{", "not valid JSON"),
+        ("3", "not a package of minisbert compile"),
+    ],
+)
+def test_edited_metadata_is_refused(folder, tmp_path, content, message):
+    with zipfile.ZipFile(tmp_path / "p.pt2", "w") as archive:
+        archive.writestr("p/data/model/x.wrapper_metadata.json", json.dumps({"minisbert": content}))
+    with pytest.raises(InputError, match=message):
+        CompiledEncoder.load(folder, tmp_path / "p.pt2")
+
+
+def test_an_identity_covers_every_module_and_all_code_of_the_graph(tiny, tmp_path, monkeypatch):
+    """An encoder in a folder without a digit; a file that only another imported one imports."""
+    model = shutil.copytree(tiny, tmp_path / "model")
+    modules = json.loads((model / "modules.json").read_text())
+    modules[0]["path"] = "encoder"
+    (model / "modules.json").write_text(json.dumps(modules))
+    (model / "encoder").mkdir()
+    for path in [path for path in model.iterdir() if path.is_file() and path.name != "modules.json"]:
+        path.rename(model / "encoder" / path.name)
+    before = aot.identity(ModelFolder(model), "float32")
+    flip(model / "encoder" / "model.safetensors")
+    after = aot.identity(ModelFolder(model), "float32")
+    assert [key for key in before if before[key] != after[key]] == ["weights"]
+
+    monkeypatch.setattr(aot, "PACKAGE", shutil.copytree(aot.PACKAGE, tmp_path / "minisbert"))
+    hashes = [aot.code_hash.__wrapped__()]
+    for name in ("training/run.py", "architectures/modern.py", "core/bert.py"):
+        with open(aot.PACKAGE / name, "a") as file:
+            file.write("# changed\n")
+        hashes.append(aot.code_hash.__wrapped__())
+    assert hashes[0] == hashes[1]
+    assert len({*hashes}) == 3
+
+
+def test_without_a_compiler_or_with_an_old_torch(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(aot.shutil, "which", lambda _: None)
+    with pytest.raises(InputError, match=r"needs a C\+\+ compiler, and none was found .*apt install g\+\+"):
+        command.main([str(folder), "--out", str(tmp_path / "p.pt2")])
+    monkeypatch.setattr(torch, "__version__", type(torch.__version__)("2.8.0"))
+    with pytest.raises(InputError, match=r"^compiling needs torch 2\.9 or newer, this is 2\.8\.0$"):
+        command.main([str(folder), "--out", str(tmp_path / "p.pt2")])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_a_compiler_that_fails_leaves_nothing(folder, tmp_path, monkeypatch):
+    broken = tmp_path / "bin" / "g++"
+    broken.parent.mkdir()
+    cases = "*--version*) echo 'g++ 12';; *) echo 'fatal error: no space' >&2; exit 1;;"
+    broken.write_text(f'#!/bin/sh\ncase "$*" in {cases} esac\n')
+    broken.chmod(0o755)
+    monkeypatch.setenv("CXX", str(broken))
+    code = [sys.executable, "-m", "minisbert", "compile", str(folder), "--out", str(tmp_path / "p.pt2")]
+    done = subprocess.run(code, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 2, done.stderr
+    assert re.search(r"error: compiling p\.pt2 failed: .+", done.stderr)
+    assert "Traceback" not in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["bin"]
+
+
+# ------------------------------------------------------------------------------------ the cache folder
+
+
+def load_from_cache(folder: Path) -> np.ndarray:
+    torch.set_num_threads(1)
+    return CompiledEncoder.load(folder).encode(TEXTS)
+
+
+@pytest.mark.slow
+def test_two_processes_compile_once_and_the_next_start_finds_it(folder, cache, capfd):
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+        vectors = [*pool.map(load_from_cache, [folder] * 2)]
+    assert capfd.readouterr().err.count("compiling tiny in float32") == 1
+    assert abs(vectors[0] - SentenceEncoder.load(folder).encode(TEXTS)).max() <= MINILM_VECTOR
+    np.testing.assert_array_equal(*vectors)
+    (kept,) = cache.glob("*.pt2")
+    assert CompiledEncoder.load(folder, "auto").encode(TEXTS).shape == vectors[0].shape
+    cut(kept)
+    with pytest.raises(InputError, match="no package in the cache folder fits"):
+        CompiledEncoder.load(folder, "auto")
+    kept.unlink()
+
+
+def test_a_cache_folder_that_cannot_be_written(folder, tmp_path, monkeypatch):
+    (tmp_path / "compiled").write_text("a file where the folder should be")
+    monkeypatch.setenv("MINISBERT_HOME", str(tmp_path))
+    with pytest.raises(InputError, match=r"compiled \(set MINISBERT_HOME, or compile .*\): File exists"):
+        CompiledEncoder.load(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_killed_compilation_leaves_no_package(folder, tmp_path, monkeypatch):
+    """Killed while the compiler runs; the next start removes what it had written and compiles anew."""
+    child = os.fork()
+    if not child:
+        torch._inductor.aoti_compile_and_package = lambda *_, package_path, **__: (
+            Path(package_path).write_bytes(b"half of it"),
+            os.kill(os.getpid(), signal.SIGKILL),
+        )
+        signal.alarm(60)
+        try:
+            command.main([str(folder), "--out", str(tmp_path / "p.pt2")])
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert not (tmp_path / "p.pt2").exists()
+    whole = lambda *_, package_path, **__: Path(package_path).write_bytes(b"whole") and package_path  # noqa: E731
+    monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", whole)
+    command.main([str(folder), "--out", str(tmp_path / "p.pt2")])
+    assert [path.name for path in tmp_path.iterdir()] == ["p.pt2"]
+
+
+# ---------------------------------------------------------------------------------------- the commands
+
+
+def test_compiled_in_the_commands(folder, tiny_package, tmp_path, capsys):
+    """The numbers are those without a package."""
+    from minisbert.commands import certify, encode, evaluate, mine, pairs, search
+
+    corpus = tmp_path / "texts.txt"
+    corpus.write_text("\n".join(TEXTS) + "\n")
+    rows = [*itertools.pairwise(TEXTS)]
+    (tmp_path / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in rows))
+    (tmp_path / "scored.tsv").write_text("".join(f"{i}\t{a}\t{b}\n" for i, (a, b) in enumerate(rows)))
+    vectors = tmp_path / "v.npy"
+    calls = {
+        encode: ["--file", str(corpus), "--out", str(vectors)],
+        search: [str(corpus), "--query", "a cat", "--index", str(tmp_path / "i.safetensors")],
+        pairs: [str(corpus), "--top", "3"],
+        evaluate: ["--data", str(tmp_path / "scored.tsv")],
+        mine: ["--pairs", str(tmp_path / "pairs.tsv"), "--out", str(tmp_path / "t.jsonl")],
+        certify: [str(vectors), "--texts", str(corpus)],
+    }
+    for module, arguments in calls.items():
+        said = []
+        for more in ([], ["--compiled", str(tiny_package)]):
+            capsys.readouterr()
+            module.main([*arguments, "--model", str(folder), *more])
+            said.append(re.sub(r"largest difference .*|smallest cosine .*|Equal, to .*", "", capsys.readouterr().out))
+        assert said[0] == said[1], module.__name__
+    assert abs(np.load(vectors) - SentenceEncoder.load(folder).encode(TEXTS)).max() <= MINILM_VECTOR
+
+
+def test_auto_runs_uncompiled_and_says_why(folder, capsys, monkeypatch, tmp_path):
+    from minisbert.commands.encode import main
+
+    monkeypatch.setenv("MINISBERT_HOME", str(tmp_path))
+    main(["a dog", "moon", "--model", str(folder), "--compiled", "auto"])
+    found = capsys.readouterr()
+    assert "not compiled: no package in the cache folder fits" in found.err
+    assert "a dog" in found.out
+    with pytest.raises(InputError, match="--compiled is for the CPU"):
+        main(["a dog", "moon", "--model", str(folder), "--compiled", "--device", "cuda"])
+
+
+def test_the_sizes_of_the_example_batch_differ(tmp_path, folder, monkeypatch):
+    """Sizes of 0 and 1 and equal ones would be compiled as constants."""
+    seen = []
+    monkeypatch.setattr(graphs, "compile_package", lambda module, examples, *_, **__: seen.extend(examples))
+    graphs.compile_encoder(copy.deepcopy(SentenceEncoder.load(folder)), folder, "float32", tmp_path / "p.pt2")
+    rows, width = seen[0].shape
+    texts, longest = seen[3].shape
+    assert len({0, 1, rows, width, texts, longest}) == 6

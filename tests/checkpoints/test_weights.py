@@ -1,0 +1,416 @@
+"""A folder on disk <-> the modules: strict both ways, nothing skipped in silence."""
+
+import io
+import json
+import random
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from minisbert.checkpoints.weights import convert, load_transformer, save_bert, write_safetensors
+from minisbert.commands.checkpoint import main
+from minisbert.core import InputError
+from minisbert.models.guards import check_inputs
+from minisbert.models.sentence_encoder import SentenceEncoder
+from tests.conftest import ROOT
+from tests.parity import MINILM_HIDDEN, REFERENCE, assert_parity
+
+
+@pytest.fixture
+def folder(tiny, tmp_path):
+    """A copy of the tiny checkpoint to spoil."""
+    return shutil.copytree(tiny, tmp_path / "model")
+
+
+def edit_json(path, **changes):
+    content = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({key: value for key, value in content.items() if value is not ...}))
+
+
+def edit_tensors(folder, change):
+    tensors = load_file(folder / "model.safetensors")
+    save_file(change(tensors) or tensors, folder / "model.safetensors")
+
+
+def test_a_checkpoint_without_pooler_has_none(folder):
+    edit_tensors(folder, lambda tensors: {k: v for k, v in tensors.items() if not k.startswith("pooler")})
+    assert load_transformer(folder).pooler is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_a_loaded_model_is_in_eval_mode_float32_and_trainable_and_saved_bit_for_bit(folder, dtype, tmp_path):
+    edit_tensors(folder, lambda tensors: {name: value.to(dtype) for name, value in tensors.items()})
+    bert = load_transformer(folder)
+    save_bert(bert, tmp_path)
+    stored, saved = (load_file(path / "model.safetensors") for path in (folder, tmp_path))
+    assert stored.keys() == saved.keys()
+    assert all(torch.equal(saved[name], stored[name].float()) for name in stored)
+    assert {tensor.dtype for tensor in saved.values()} == {torch.float32}
+    assert load_transformer(tmp_path).config == bert.config
+    assert not bert.training
+    assert all(parameter.dtype == torch.float32 and parameter.requires_grad for parameter in bert.parameters())
+
+
+# the heads of pre-training, as transformers names them: masked words, for ELECTRA replaced ones
+HEADS = {
+    "bert": [f"cls.predictions.{name}" for name in ("transform.dense", "transform.LayerNorm", "decoder")],
+    "distilbert": ["vocab_transform", "vocab_layer_norm", "vocab_projector"],
+    "roberta": ["lm_head.dense", "lm_head.layer_norm", "lm_head.decoder"],
+    "electra": ["discriminator_predictions.dense", "discriminator_predictions.dense_prediction"],
+}
+
+
+def pretraining_heads(prefix):
+    names = [f"{layer}.{part}" for layer in HEADS[prefix] for part in ("weight", "bias")]
+    names += {"bert": ["cls.predictions.bias", "cls.seq_relationship.weight"], "roberta": ["lm_head.bias"]}.get(
+        prefix, []
+    )
+    return {name: torch.ones(3) for name in names}
+
+
+def old_style(folder):
+    """As BERT was published: prefix, gamma and beta, pre-training heads, position ids."""
+
+    def renamed(tensors):
+        old = [name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta") for name in tensors]
+        more = pretraining_heads("bert") | {"bert.embeddings.position_ids": torch.arange(32)[None]}
+        return dict(zip([f"bert.{name}" for name in old], tensors.values(), strict=True)) | more
+
+    edit_tensors(folder, renamed)
+
+
+FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+
+
+def split(folder):
+    """The checkpoint in two files and an index; the index."""
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    where = {name: (FIRST, SECOND)[i % 3 == 0] for i, name in enumerate(tensors)}
+    for shard in (FIRST, SECOND):
+        save_file({name: tensors[name] for name, file in where.items() if file == shard}, folder / shard)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": where}))
+    return index
+
+
+@pytest.mark.parametrize("change", [old_style, split])
+def test_old_names_pretraining_heads_and_shards_are_understood(tiny, folder, change):
+    """And saved as one file."""
+    change(folder)
+    found, expected = load_transformer(folder).state_dict(), load_transformer(tiny).state_dict()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in found)
+    SentenceEncoder.load(folder).save(folder)
+    assert [path.name for path in folder.glob("model*")] == ["model.safetensors"]
+    assert (SentenceEncoder.load(folder).encode(["a cat"]) == SentenceEncoder.load(tiny).encode(["a cat"])).all()
+
+
+def spoil(tensors):
+    del tensors["embeddings.LayerNorm.bias"]
+    tensors["encoder.layer.2.output.dense.bias"] = torch.zeros(24)
+    tensors["encoder.layer.0.attention.self.key.weight"] = torch.zeros(24, 23)
+    tensors["pooler.dense.bias"] = torch.zeros(24, dtype=torch.int32)
+
+
+FAULTS = [
+    (
+        spoil,
+        r"model\.safetensors does not fit .*\n  missing embeddings\.LayerNorm\.bias \(24,\)\n"
+        r"  unexpected encoder\.layer\.2\.output\.dense\.bias \(24,\)\n"
+        r"  misshapen encoder\.layer\.0\.attention\.self\.key\.weight: \(24, 23\), .* asks for \(24, 24\)\n"
+        r"  pooler\.dense\.bias holds torch\.int32",
+    ),
+    (  # without their scales they are no weights
+        lambda tensors: {name: tensor.to(torch.float8_e4m3fn) for name, tensor in tensors.items()},
+        r"embeddings\.LayerNorm\.weight holds torch\.float8_e4m3fn, not floating",
+    ),
+    (
+        lambda tensors: {key: value for key, value in tensors.items() if key != "pooler.dense.bias"},
+        r"missing pooler\.dense\.bias",
+    ),
+    (
+        lambda tensors: tensors | {f"more.{i}": torch.ones(1) for i in range(100)},
+        r"^[^\n]*(\n  unexpected more.*){19}\n  and 81 more$",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), FAULTS)
+def test_tensors_that_do_not_fit_are_named(folder, change, message):
+    edit_tensors(folder, change)
+    with pytest.raises(InputError, match=message):
+        load_transformer(folder)
+
+
+def test_missing_weights_say_what_stands_there_instead(folder):
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(InputError, match=r"model.safetensors is missing$"):
+        load_transformer(folder)
+    (folder / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(InputError, match="convert the old checkpoint"):
+        load_transformer(folder)
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ({"a": "model-00003-of-00003.safetensors"}, r"model-00003-of-00003\.safetensors is missing"),
+        ({"a": "a" * 999 + ".safetensors"}, "is missing"),
+        ({"a": "\0.safetensors"}, "is missing"),
+        ({"a": f"../model/{FIRST}"}, "is not the name of a safetensors file beside it"),
+        ({"a": f"..\\{FIRST}"}, "is not the name of a safetensors file beside it"),
+        ({"a": "pytorch_model.bin"}, "'pytorch_model.bin' is not the name of a safetensors file beside it"),
+        ({"a": None}, "weight_map must map"),
+        ([FIRST], "weight_map must map"),
+        ({}, r"model\.safetensors is missing"),
+        ({"a": FIRST}, r"does not fit .*\n  missing embeddings"),
+    ],
+)
+def test_an_index_that_cannot_be_used(folder, where, message):
+    index = split(folder)
+    index.write_text(json.dumps({"weight_map": where}))
+    with pytest.raises(InputError, match=message) as error:
+        load_transformer(folder)
+    assert str(folder) in str(error.value)
+
+
+def test_a_tensor_in_two_shards_is_a_fault(folder):
+    split(folder)
+    name, tensor = next(iter(load_file(folder / FIRST).items()))
+    save_file(load_file(folder / SECOND) | {name: tensor}, folder / SECOND)
+    with pytest.raises(InputError, match=f"{SECOND} and another shard hold '{name}'"):
+        load_transformer(folder)
+
+
+def test_a_config_without_sizes_or_without_a_config(folder):
+    edit_json(folder / "config.json", hidden_size=..., vocab_size=...)
+    for path, fault in (
+        (folder, ": no key 'vocab_size'"),
+        (folder, " does not exist"),
+        (folder / "nowhere", " does not exist"),
+    ):
+        with pytest.raises(InputError, match=f"{path}/config.json{fault}"):
+            load_transformer(path)
+        (folder / "config.json").unlink(missing_ok=True)
+
+
+# --------------------------------------------------------------------------------- old checkpoints
+
+
+def test_convert_keeps_every_tensor(tiny, folder, capsys):
+    tensors = load_file(folder / "model.safetensors")
+    tensors["tied"] = tensors["embeddings.word_embeddings.weight"]  # shares memory, as decoders do
+    torch.save(tensors, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    main(["convert", str(folder / "pytorch_model.bin")])
+    assert f"wrote {len(tensors)} tensors" in capsys.readouterr().out
+    converted = load_file(folder / "model.safetensors")
+    assert converted.keys() == tensors.keys()
+    assert all(torch.equal(converted[name], tensors[name]) for name in tensors)
+    with pytest.raises(InputError, match="exists and is not overwritten"):
+        main(["convert", str(folder / "pytorch_model.bin")])
+    with pytest.raises(InputError, match=r"nothing\.bin does not exist"):
+        main(["convert", str(folder.parent / "nothing.bin")])
+
+
+class Trap:
+    """What a malicious pickle does: run code when it is read."""
+
+    def __reduce__(self):
+        return print, ("the trap was sprung",)
+
+
+# ---------------------------------------------------------------------------------- other families
+
+
+@pytest.mark.parametrize("name", ["tiny-distiluse", "tiny-roberta"])
+def test_families_are_written_as_they_were_read(name, tmp_path):
+    bert = load_transformer(REFERENCE / name)
+    save_bert(bert, tmp_path)
+    stored, saved = (load_file(path / "model.safetensors") for path in (REFERENCE / name, tmp_path))
+    assert stored.keys() == saved.keys()
+    assert all(torch.equal(stored[key], saved[key]) for key in stored)
+    original, config = (json.loads((path / "config.json").read_text()) for path in (REFERENCE / name, tmp_path))
+    assert original.items() >= {key: value for key, value in config.items() if key in original}.items()
+
+
+@pytest.mark.parametrize(
+    ("source", "family", "prefix", "architecture"),
+    [
+        (REFERENCE / "tiny-distiluse", "distilbert", "distilbert", "DistilBertModel"),
+        (REFERENCE / "tiny-roberta", "roberta", "roberta", "RobertaModel"),
+        (REFERENCE / "tiny-roberta", "xlm-roberta", "roberta", "XLMRobertaModel"),
+        (REFERENCE / "tiny-roberta", "camembert", "roberta", "CamembertModel"),
+        (ROOT / "weights" / "tiny", "electra", "electra", "ElectraModel"),
+    ],
+)
+def test_pretraining_heads_of_other_families_are_skipped_by_name(tmp_path, source, family, prefix, architecture):
+    folder = shutil.copytree(source, tmp_path / family)
+    raw = json.loads((folder / "config.json").read_text()) | {"model_type": family}
+    (folder / "config.json").write_text(json.dumps(raw))
+    stored = load_file(folder / "model.safetensors")
+    tensors = {f"{prefix}.{key}": value for key, value in stored.items() if not key.startswith("pooler")}
+    tensors[f"{prefix}.embeddings.position_ids"] = torch.arange(32)[None]
+    save_file(tensors | pretraining_heads(prefix), folder / "model.safetensors")
+    expected = {name: value for name, value in load_transformer(source).named_parameters() if "pooler" not in name}
+    found = load_transformer(folder)
+    assert dict(found.named_parameters()).keys() == expected.keys()
+    assert all(torch.equal(value, expected[name]) for name, value in found.named_parameters())
+    save_bert(found, folder)
+    saved = json.loads((folder / "config.json").read_text())
+    assert (saved["model_type"], saved["architectures"]) == (family, [architecture])
+
+
+def test_positions_and_token_types_of_other_families():
+    roberta, distilbert = (load_transformer(REFERENCE / name).config for name in ("tiny-roberta", "tiny-distiluse"))
+    assert (roberta.max_position_embeddings, roberta.position_offset, roberta.positions) == (27, 2, 25)
+    with pytest.raises(ValueError, match="26 tokens, but the position table has 25"):
+        check_inputs(roberta, torch.ones(1, 26, dtype=torch.long))
+    ids = torch.ones(1, 3, dtype=torch.long)
+    with pytest.raises(ValueError, match="this model has no types"):
+        check_inputs(distilbert, ids, token_types=torch.ones_like(ids))
+
+
+# ------------------------------------------------------------------------------- sizes, before they are built
+
+
+@pytest.mark.parametrize(
+    ("source", "key", "value", "message"),
+    [
+        ("tiny", "num_hidden_layers", 100_000, "num_hidden_layers 100000, but model.safetensors has 39 tensors"),
+        ("tiny-distiluse", "n_layers", 10**9, "n_layers 1000000000, but model.safetensors has 52 tensors"),
+        ("tiny", "hidden_size", 24 * 10**7, r"word_embeddings.weight: \(131, 24\), .* \(131, 240000000\)"),
+        ("tiny", "hidden_size", 2**31 - 4, r"config.json: "),
+        ("tiny", "vocab_size", 2**31 - 1, r"word_embeddings.weight: \(131, 24\), .* \(2147483647, 24\)"),
+        ("tiny", "type_vocab_size", 10**9, r"token_type_embeddings.weight: \(2, 24\), .* \(1000000000, 24\)"),
+        ("tiny-distiluse", "hidden_dim", 2**31 - 1, r"ffn.lin1.weight: .* \(2147483647, "),
+    ],
+)
+def test_sizes_that_are_not_those_of_the_file_take_no_memory(source, key, value, message, tiny, tmp_path):
+    folder = shutil.copytree(tiny if source == "tiny" else REFERENCE / source, tmp_path / "model")
+    edit_json(folder / "config.json", **{key: value})
+    with pytest.raises(InputError, match=message) as error:
+        load_transformer(folder)
+    assert str(folder) in str(error.value)
+
+
+# ------------------------------------------------------------------------------------------ odd tensors
+
+
+@pytest.mark.parametrize(
+    "tensor", [torch.ones(2, 3).cumsum(1).T, torch.ones(1).expand(3, 4), torch.arange(9.0)[::2], torch.tensor(5.0)]
+)
+def test_tensors_that_are_not_contiguous_are_written_by_value(tmp_path, tensor):
+    write_safetensors({"a": tensor, "b": tensor}, tmp_path / "x.safetensors")
+    assert all(torch.equal(found, tensor) for found in load_file(tmp_path / "x.safetensors").values())
+
+
+HUGE = torch.ones(1).expand(2**50)  # 4 PB, of 4 bytes
+SPARSE, COMPLEX = torch.eye(3).to_sparse(), torch.ones(2, dtype=torch.complex64)
+ODD = {
+    "no string": {1: torch.ones(2)},
+    "a surrogate": {"a\ud800": torch.ones(2)},
+    "the header": {"__metadata__": torch.ones(2)},
+    "sparse": {"a": SPARSE},
+    "meta": {"a": torch.ones(2, device="meta")},
+    "complex": {"a": COMPLEX},
+    "4 PB": {"a": HUGE},
+    "a number beside": {"a": torch.ones(2), "step": 5},
+    "nested": {"model": {"a": torch.ones(2)}},
+    "a list": [torch.ones(2)],
+    "nothing": {},
+    "an empty file": b"",
+    "half a zip": b"PK\x03\x04 half a zip",
+    "quantised": lambda: {"a": torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)},
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("content", ODD.values(), ids=ODD)
+def test_convert_of_what_safetensors_cannot_hold(tmp_path, content):
+    torch.save(content() if callable(content) else content, tmp_path / "x.bin")
+    if isinstance(content, bytes):
+        (tmp_path / "x.bin").write_bytes(content)
+    with pytest.raises(
+        InputError, match=r"state dict, names with dense|4,503,599,627,370,496: is it|not a checkpoint of"
+    ):
+        convert(tmp_path / "x.bin", tmp_path / "x.safetensors")
+    assert [path.name for path in tmp_path.iterdir()] == ["x.bin"]
+
+
+def test_convert_runs_no_code_and_does_not_pass_on_torchs_advice(tmp_path, capsys):
+    """The advice says how to run the code in the file."""
+    torch.save({"a": Trap()}, tmp_path / "x.bin")
+    with pytest.raises(InputError, match=r"checkpoint of tensors alone: 'GLOBAL (builtins\.)?print'$"):
+        main(["convert", str(tmp_path / "x.bin")])
+    assert "sprung" not in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == ["x.bin"]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("zipped", [True, False])
+def test_convert_of_damaged_files_is_an_error_in_one_line_or_succeeds(tmp_path, zipped):
+    stream, chance = io.BytesIO(), random.Random(0)
+    tensors = {"a.weight": torch.randn(5, 3), "a.bias": torch.ones(3).half(), "ids": torch.arange(4)}
+    torch.save(tensors, stream, _use_new_zipfile_serialization=zipped)
+    messages = []
+    for _ in range(100):
+        damaged = bytearray(stream.getvalue())
+        for _ in range(chance.choice([1, 1, 2, 5])):
+            damaged[chance.randrange(min(len(damaged), 1000))] = chance.choice([0, 0x80, 0xFF, chance.randrange(256)])
+        (tmp_path / "x.bin").write_bytes(damaged[: chance.choice([len(damaged), chance.randrange(len(damaged))])])
+        try:
+            convert(tmp_path / "x.bin", tmp_path / "x.safetensors")
+        except InputError as error:
+            messages.append(str(error))
+    assert len(messages) > 50
+    assert not [message for message in messages if "\n" in message or "weights_only" in message]
+
+
+# -------------------------------------------------------------------------- pre-trained by other libraries
+
+
+SIZES = {"vocab_size": 31, "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3}
+SIZES |= {"intermediate_size": 20, "max_position_embeddings": 11}
+DISTILBERT = {"vocab_size": 31, "dim": 12, "n_layers": 2, "n_heads": 3, "hidden_dim": 20, "max_position_embeddings": 11}
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize(
+    ("family", "task", "sizes"),
+    [
+        ("Bert", "PreTraining", SIZES),
+        ("Bert", "MaskedLM", SIZES),
+        ("Roberta", "MaskedLM", SIZES | {"type_vocab_size": 1, "pad_token_id": 1}),
+        ("DistilBert", "MaskedLM", DISTILBERT),
+    ],
+)
+def test_checkpoints_of_masked_language_models(family, task, sizes, tmp_path):
+    """The head for words is skipped by name; what is left are the encoder's hidden states."""
+    transformers = pytest.importorskip("transformers", reason="needs the reference extra")
+    torch.manual_seed(0)
+    theirs = getattr(transformers, f"{family}For{task}")(getattr(transformers, f"{family}Config")(**sizes)).eval()
+    for parameter in theirs.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    theirs.save_pretrained(tmp_path)
+    ids = torch.randint(5, 31, (3, 7))
+    with torch.no_grad():
+        expected = theirs.base_model(ids).last_hidden_state
+        assert_parity(f"{family}For{task}", load_transformer(tmp_path)(ids), expected, MINILM_HIDDEN)
+
+
+def test_floats_beside_a_quantization_config_are_taken_as_they_are(folder, tiny):
+    edit_json(folder / "config.json", quantization_config={"quant_method": "bitsandbytes", "load_in_8bit": True})
+    assert (SentenceEncoder.load(folder).encode(["a cat"]) == SentenceEncoder.load(tiny).encode(["a cat"])).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.float8_e4m3fn])
+def test_quantized_weights_are_refused_with_the_remedy(folder, dtype):
+    edit_json(folder / "config.json", quantization_config={"bits": 8})
+    name = "encoder.layer.0.attention.self.query.weight"
+    edit_tensors(folder, lambda tensors: tensors.update({name: tensors[name].to(dtype)}))
+    with pytest.raises(InputError, match=r"config\.json: quantization_config .* dequantize"):
+        SentenceEncoder.load(folder)
