@@ -10,9 +10,10 @@ FROM python:3.12-slim
 # for --compiled, on the CPU that runs the container
 RUN apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
 ARG TORCH_INDEX=""
-RUN pip install --no-cache-dir ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "torch>=2.6,<2.14"
+COPY constraints.txt /minisbert/
+RUN pip install --no-cache-dir ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} -c /minisbert/constraints.txt torch
 COPY . /minisbert
-RUN pip install --no-cache-dir "/minisbert[serve]"
+RUN pip install --no-cache-dir -c /minisbert/constraints.txt "/minisbert[serve]"
 
 RUN useradd --create-home minisbert && mkdir /models && chown minisbert /models
 USER minisbert

@@ -20,6 +20,7 @@ from minisbert.diagnosis.mistakes import planting
 from minisbert.system import torch_internals
 from minisbert.system.assets import ensure
 from tests.budgets import report
+from tests.jitter import Jitter
 
 ROOT = Path(__file__).parents[1]
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # on a machine with a GPU too, what is tested is the CPU
@@ -44,6 +45,8 @@ def exit_code_without_a_reader(*command: str) -> int:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--parity-report", action="store_true", help="end with a table of every parity comparison made")
+    message = "compute as another CPU might: every float32 product is off by a relative 1e-6 (%(metavar)s chooses how)"
+    parser.addoption("--jitter", type=int, metavar="SEED", help=message)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -87,6 +90,17 @@ def threads(request: pytest.FixtureRequest) -> Iterator[None]:
     torch.set_num_threads(THREADS if GIVEN or request.node.get_closest_marker("weights") else 1)
     yield
     torch.set_num_threads(THREADS)
+
+
+@pytest.fixture(autouse=True)
+def jitter(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Make float32 products inexact if ``--jitter`` asks for it, except in tests marked ``exact``."""
+    seed = request.config.getoption("--jitter")
+    if seed is None or request.node.get_closest_marker("exact"):
+        yield
+        return
+    with Jitter(f"{seed} {request.node.nodeid}"):
+        yield
 
 
 @pytest.fixture(params=[True, False], ids=["onednn", "public"])

@@ -18,6 +18,7 @@ from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests import toys
 from tests.conftest import ROOT
+from tests.ranking import check_ranking
 
 CORPUS = ["a small dog", "the moon is in the sky", "the dog", "rain and snow", "the dog"]
 
@@ -109,9 +110,8 @@ def test_a_reranker_sorts_the_candidates(tiny, corpus, capsys, reranker):
         for result in json.loads(capsys.readouterr().out)["results"]:
             candidates = [i for _, i in expected_hits(tiny, result["query"], count)]
             scores = model.scores([result["query"]] * count, [CORPUS[i] for i in candidates]).tolist()
-            expected = sorted(zip(scores, candidates, strict=True), key=lambda hit: -round(hit[0], 5))[:top]
-            assert [hit["index"] for hit in result["hits"]] == [i for _, i in expected]
-            np.testing.assert_allclose([hit["score"] for hit in result["hits"]], [x for x, _ in expected], atol=1e-5)
+            hits = [(hit["index"], hit["score"]) for hit in result["hits"]]
+            check_ranking(hits, dict(zip(candidates, scores, strict=True)), top)
     with pytest.raises(InputError, match="has no head"):
         main([*named, "--rerank", str(tiny)])
 
