@@ -35,9 +35,13 @@ include_patterns = [
     "weights/README.md",
 ]
 exclude_patterns = [".*", "build", "data", "runs", "lessons/mine"]
-extensions = ["myst_nb", "sphinx_design", "lesson_pages", "play_data"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_design", "lesson_pages", "play_data"]
 highlight_language = "none"  # an indented block is a formula
 nitpicky = True
+nitpick_ignore_regex = [("py:.*", ".*")]  # types of torch and NumPy, whose documentation is on other hosts
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True  # as they are written, not as repr() has them
 
 myst_heading_anchors = 3  # as on GitHub
 myst_enable_extensions = ["colon_fence", "dollarmath", "html_image", "substitution"]
@@ -87,3 +91,24 @@ html_theme_options = {
     "show_toc_level": 2,
     "use_download_button": False,  # each lesson names its files
 }
+
+
+def plain_text(app: object, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+    """Show a docstring as it is written: a bar is no substitution, and an indented block needs no mark before it."""
+    shown: list[str] = []
+    for line in lines:
+        indented = line.startswith(" ")
+        before = shown[-1] if shown else ""
+        if indented and before and not before.startswith(" "):
+            shown += ["", "::", ""]
+        elif line and not indented and before.startswith(" "):
+            shown.append("")
+        parts = line.split("``")  # every second one is code
+        if not indented:
+            parts[::2] = [part.replace("|", r"\|") for part in parts[::2]]
+        shown.append("``".join(parts))
+    lines[:] = shown
+
+
+def setup(app: object) -> None:
+    app.connect("autodoc-process-docstring", plain_text)

@@ -4,6 +4,7 @@ from . import encoder, memory, vectors
 from .encoder import PARTS, model_map
 
 DRAWINGS = {
+    "meaning": vectors.meaning,
     "map": model_map,
     "wordpiece": encoder.wordpiece,
     "safetensors": memory.safetensors,

@@ -2,6 +2,42 @@
 
 from .pen import Pen
 
+# all-MiniLM-L6-v2's vectors of three sentences: their first three of 384 numbers, and the cosines of neighbours
+SENTENCES = {
+    "A cat is asleep on the sofa.": ("0.16", "−0.09", "−0.04"),
+    "A kitten naps on the couch.": ("0.05", "−0.02", "−0.04"),
+    "The stock market fell today.": ("0.05", "0.02", "0.07"),
+}
+COSINES = ("0.77", "0.03")
+
+
+def meaning() -> Pen:
+    pen = Pen(
+        520,
+        178,
+        "Sentences become numbers, and similar sentences similar numbers",
+        "Three sentences, each with an arrow to a row of 384 numbers. The cosine of the cat on the sofa and the kitten "
+        "on the couch is 0.77, that of the kitten and the stock market 0.03.",
+    )
+    pen.text(96, 18, "text", "small soft")
+    pen.text(300, 18, "its embedding: 384 numbers", "small soft")
+    pen.text(478, 18, "cosine", "small soft")
+    for row, (sentence, numbers) in enumerate(SENTENCES.items()):
+        top = 32 + 52 * row
+        look = "b" if "market" in sentence else "a"
+        pen.box(6, top, 184, 32, look=look)
+        pen.text(98, top + 21, sentence, "small")
+        pen.arrow((190, top + 16), (222, top + 16))
+        pen.grid(222, top, [[look] * 3], (52, 32), [numbers])
+        pen.text(392, top + 21, "…", "bold")
+    for row, cosine in enumerate(COSINES):
+        top = 48 + 52 * row
+        pen.line((408, top + 4), (430, top + 4), (430, top + 48), (408, top + 48))
+        pen.line((430, top + 26), (444, top + 26))
+        pen.box(444, top + 10, 68, 32, look="lit" if row == 0 else "panel")
+        pen.text(478, top + 31, cosine, "bold")
+    return pen
+
 
 def pooling() -> Pen:
     pen = Pen(
