@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 00: before we begin
 #
-# Steps through `minisbert/core/loop.py`, `minisbert/core/metrics.py`, with four rows of data. About 50 minutes, and not
+# Steps through `minisbert/core/loop.py`, `minisbert/core/metrics.py`, with four rows of data. About 55 minutes, and not
 # for everybody: `python -m lessons.check quiz 00` asks five questions, one for each section, and names the sections
 # that you should read. Five right answers: go on to lesson 01.
 #
@@ -286,7 +286,8 @@ guess.answer("above a million")
 
 # %% [markdown]
 # A batch of one row: the fourth pair, x = 3, y = 5. Its gradient at 0, 0 is 2 * (0 - 5) * 3 = -30 for w and -10 for b,
-# so a step of 0.1 leads to w = 3, b = 1. What is the loss over all four pairs then? It was 9.
+# so a step of 0.1 leads to w = 3, b = 1. What is the loss over all four pairs then? It was 9. (And what is the error of
+# the fourth pair itself? It was 5.)
 
 # %%
 guess = predict(
@@ -299,14 +300,18 @@ guess = predict(
 _, (slope, offset) = train(0.1, steps=1, rows=[3])
 after = (line(slope, offset) - y).pow(2).mean().item()
 print(f"w {slope:.0f}, b {offset:.0f}, loss {after}")
-assert after == 12.5, (
-    "errors 0, 3, 4, 5: a step that is right for one pair can be wrong for the others"
-)
+assert after == 12.5, "errors 0, 3, 4, 5: (0 + 9 + 16 + 25) / 4"
+_, (slope, offset) = train(0.05, steps=1, rows=[3])
+gentle = (line(slope, offset) - y).pow(2).mean().item()
+print(f"with half the rate: w {slope}, b {offset}, loss {gentle}")
+assert gentle == 0.375, "errors 0.5, 0.5, 1 and 0: the fourth pair is met exactly"
 guess.answer("above 9")
 
 # %% [markdown]
-# So a small batch asks for a small rate. That trade is the daily business of training; lesson 18 has it with a real
-# model.
+# The fourth pair's own error is 5 before the step and 5 after it: a rate of 0.1 overshoots even the pair that the step
+# was made for, and lands as far on the other side. Half the rate meets that pair exactly, and the loss of all four
+# falls to 0.375, near the best possible 0.3. One row has a steeper loss than the mean of four, so a small batch asks
+# for a small rate. That trade is the daily business of training; lesson 18 has it with a real model.
 #
 # **Exercise 3.** At which learning rate does the training of the line begin to fail? Try rates between 0.2 and 0.3,
 # then explain it by the matrix of second derivatives, ((7, 3), (3, 2)).

@@ -110,9 +110,8 @@ def draw(plt):
 figure("01_first_embedding", draw)
 
 # %% [markdown]
-# **Exercise 2.** Write two sentences with a cosine below -0.1. It takes a few tries. Among the millions of pairs of a
-# large corpus there are tens of thousands (the figure of lesson 14). Why are most cosines above 0? (Lesson 11
-# measures it.)
+# **Exercise 2.** Write two sentences with a cosine below -0.1. It takes a few tries: in a thousand sentences of
+# the STS Benchmark about one pair in twenty is that far apart. Why are most cosines above 0? (Lesson 11 measures it.)
 
 # %% [markdown]
 # ## Predict, then run
@@ -200,7 +199,7 @@ guess.answer("Saturn")
 # The encoder is a few hundred lines of tensor code. Suppose you wrote it yourself and made one mistake. Would you see
 # it in this matrix? The package keeps a list of mistakes that people make, `lessons/mistakes/`. `planted` puts one of
 # them into the running `minisbert/core` and takes it out again at the end of the block. (The encoder here is the one in
-# `core`. `minisbert.SentenceEncoder` is faster, takes another path, and would not notice most of them.)
+# `core`; `minisbert.SentenceEncoder` runs the same formulas and would show the same mistakes.)
 
 # %%
 print(f"{len(MISTAKES)} known mistakes; for example:")

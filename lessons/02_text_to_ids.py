@@ -157,10 +157,10 @@ assert len(sentences) == 17256, "both sentences of 8,628 pairs"
 assert not different, f"WordPiece by hand differs on {different[:3]}"
 
 # %% [markdown]
-# Our version leaves out two rules, for which this data has no example: a word of more than 100 letters is [UNK] as a
-# whole (Google's own code says 200; we follow the library), and every Chinese character is a word of its own. Agreement
-# on 17,256 sentences is strong evidence, but not proof. `split_words` and `word_pieces` in
-# `minisbert/core/tokenizer.py` have both rules; read them beside ours.
+# Our version leaves out rules for which this data has no example: a word of more than 100 letters is [UNK] as a whole
+# (Google's own code says 200; we follow the library), every Chinese character is a word of its own, and some control
+# characters and unassigned code points are dropped. Agreement on 17,256 sentences is strong evidence, but not proof.
+# `split_words` and `word_pieces` in `minisbert/core/tokenizer.py` have all the rules; read them beside ours.
 
 # %%
 assert to_ids("東京") != tokenizer.encode(["東京"]).ids[0], (

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Lesson 03: the weights file
 #
-# Steps through `minisbert/core/weights.py`. About 45 minutes. You will read a safetensors file with nothing but `open`
-# and `json`, account for each of its 22,713,216 parameters, and see which errors a strict loader finds and which one it
-# cannot find.
+# Steps through `minisbert/core/weights.py`. About 45 minutes. You will read a safetensors file with `open`, `json`,
+# `struct` and one call of NumPy, account for each of its 22,713,216 parameters, and see which errors a strict loader
+# finds and which one it cannot find.
 
 # %%
 import json
@@ -106,8 +106,8 @@ print("in the file, but not in the table:", left_over or "nothing")
 assert left_over <= BERT.skipped, "what is left over must be known by name"
 
 # %% [markdown]
-# Now the count, by the names in the header. What the parts do, lessons 04 to 06 say, and lesson 07 computes their sizes
-# from six numbers. The **pooler** makes one vector of the first token's, and hardly any sentence encoder uses it.
+# Now the count, by the names in the header. Lessons 04 to 06 explain the parts; lesson 07 computes their sizes from V,
+# D, L, F and P. The **pooler** makes one vector of the first token's, and hardly any sentence encoder uses it.
 
 
 # %%

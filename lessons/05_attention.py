@@ -37,11 +37,17 @@ with torch.no_grad():
     x = encoder.bert.embeddings(ids, None)[0]  # (T, D)
 shares = (x @ x.T).softmax(dim=-1)  # (T, T)
 print("share that each token gives to itself:", shares.diagonal().min().item())
-assert shares.diagonal().min() > 0.99, "nobody resembles a token as much as itself"
+assert shares.diagonal().min() > 0.99, "the scores are large, and softmax picks one"
+scaled = (x @ x.T / x.shape[1] ** 0.5).softmax(dim=-1)  # (T, T)
+print("the same with scores / sqrt(D):", scaled.diagonal().min().item())
+assert scaled.diagonal().min() < 0.9, "now something is fetched from the others"
 
 # %% [markdown]
-# The mean of one is that one: nothing has been fetched. What a token *looks for* is not what it *is*, and what it can
-# be *found by* is not what it *passes on*. So each token gets three vectors, by three matrices that are learned.
+# Two things are wrong with this idea. The scores are sums of D products, so large that softmax gives nearly everything
+# to one token; dividing them by a root, as the formula below does, mends that. And x . x is symmetric: a token can only
+# look for others like itself, and "it" could never ask for the noun that it stands for. What a token *looks for* is not
+# what it *is*, and what it can be *found by* is not what it *passes on*. So each token gets three vectors, by three
+# matrices that are learned.
 #
 # In **attention**, `H` **heads** work side by side; `K` is the width of one head, and D = H * K. Within one head each
 # token t has three vectors of width K: a **query** q[t] (what am I looking for), a **key** k[t] (what can I be found

@@ -143,8 +143,8 @@ assert sum(base.values()) == 109_482_240, "BERT base: the 110 million of the pap
 # ## The figure
 #
 # How far three mistakes move the hidden states, layer by layer, against rounding and the tolerance. The scale is
-# logarithmic: between rounding and the smallest mistake lies a wide empty band. That band is what makes the comparison
-# a proof.
+# logarithmic: between rounding and the smallest of these three lies a wide empty band. Mistakes that fall below it, a
+# third of those in the list, need the other tests named above.
 #
 # ![Difference from the right hidden states, layer by layer](figures/07_encoder.png)
 

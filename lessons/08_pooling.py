@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Lesson 08: pooling and the mask
 #
-# Steps through `minisbert/core/pooling.py`. About 40 minutes. You will make one vector out of many, and meet three
-# mistakes that no cosine will ever show.
+# Steps through `minisbert/core/pooling.py`. About 40 minutes. You will make one vector out of many, and meet
+# mistakes that a cosine of two vectors does not show.
 
 # %%
 import torch
@@ -170,8 +170,8 @@ assert at_pads.norm(dim=-1).min() > 3, (
 guess.answer("no")
 
 # %% [markdown]
-# **2.** Which of the four poolings could tell "A cat sits." from the same text with [SEP] removed? And how do the
-# vectors of mean and cls for one text compare: nearly equal, or far apart?
+# **2.** Three poolings, one text: does the vector change if [SEP] is removed? And how do the vectors of mean and cls
+# compare: nearly equal, or far apart?
 
 # %%
 guess = predict(

@@ -393,7 +393,8 @@ guess.answer("about 4.2")
 # %% [markdown]
 # **3.** Unsupervised SimCSE feeds the same sentence twice and relies on **dropout**, which sets random numbers to
 # zero while a model is trained, to make two views. How near are they?
-# And what happens without dropout?
+# Without dropout
+# they are equal, and there is nothing to learn: SimCSE's authors report that the vectors collapse.
 
 # %%
 guess = predict(

@@ -74,8 +74,8 @@ assert largest_difference(after, [0.9, 0.9, 1.1]) < 1e-6, (
 # %% [markdown]
 # That is the point of Adam: the gradient's size cancels, its direction and its steadiness remain.
 #
-# The decay in the formula above is PyTorch's. The paper (algorithm 2, line 12) takes w itself, times the schedule's
-# share, from p: its lr is not in there. So the same `weight_decay=0.01` is, at lr 2e-5, fifty thousand times weaker
+# The decay in the formula above is PyTorch's. In the paper (algorithm 2, line 12) the decay is share * w * p,
+# without lr. So the same `weight_decay=0.01` is, at lr 2e-5, fifty thousand times weaker
 # here than there. Both are AdamW; only one of them is what `torch.optim.AdamW` does.
 #
 # The schedule, and the clipping:

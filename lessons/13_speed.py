@@ -163,7 +163,7 @@ for batching.ROW in (16, 32, own, 128, 512):
     )
 batching.ROW = own
 assert min(cost, key=cost.get) == own == 60, (
-    "about 60: shorter rows have gaps, longer ones pay for the mask"
+    "60 is the cheapest here by a small margin; only very long rows cost much more"
 )
 
 # %% [markdown]
@@ -402,12 +402,13 @@ for mistake in own:
         f"{spearman(vectors['packed']):.1f} to {spearman(found):.1f}; one text a row: off by {off_alone:.1e}"
     )
     assert off > 0.05, "no rounding"
-assert off_alone < 2e-6, "wrong positions need two texts in a row: every demo is right"
+    assert off_alone < 2e-6, "with one text a row there is nothing to mix up"
 
 # %% [markdown]
-# With one text a row, the forgotten mask lets in the pads that round its length up to a multiple of four. So test that
-# a text's vector does not depend on what else is in the call (`tests/models/test_sentence_encoder.py`): that test needs
-# no reference, and a demo with one sentence is no test.
+# Both mistakes hide from a demo with one sentence: a text that has its row to itself has no neighbour whose tokens
+# could leak in, and its positions start at 0 anyway. So test that a text's vector does not depend on what else is in
+# the call (`tests/models/test_sentence_encoder.py`): that test needs no reference, and a demo with one sentence is no
+# test.
 #
 #
 # **Sorted, and not put back.** The vectors come out row by row. Forget to undo that, and you have the right vectors in

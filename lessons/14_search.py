@@ -182,7 +182,7 @@ assert round(10_000 / 2042) == 5, "so the 5 seconds are those of the base model"
 
 # %% [markdown]
 # For the 65 hours, base is a guess. If it is right, theirs had eight times as many multiplications for every token, on
-# a far faster machine than this CPU. That the hours come out at the same size is an accident. The ratio is not.
+# a far faster machine than this CPU. If the hours come out at the same size, that is an accident. The ratio is not.
 # `python -m benchmarks.closest_pair` measures all of it on 10,000 sentences.
 #
 # **Exercise 1.** Find by vectors, judge by the joint model: for a query take the 100 best by cosine and read only
@@ -399,7 +399,7 @@ assert (wrong // 300 == right // 300).all(), (
 
 # %% [markdown]
 # **Scores in float32.** Equal vectors must get equal scores, or ties are no ties. In float32 the last digit may depend
-# on how the matrix product is cut. Here it does not: watch a mistake that shows nothing.
+# on how the matrix product is cut, and on which machine: here is what yours does.
 
 # %%
 exact = search.top_k(vectors[:1], copies, 300)[0]

@@ -397,7 +397,9 @@ assert largest_difference(with_state, without) == 0, (
 print(
     f"a step of 1 forward and a backward of 2 takes {(2 + 2) / (1 + 2):.2f} times as long with 2 forwards"
 )
-assert round((2 + 2) / (1 + 2), 2) == 1.33, "a third more; memory is what it buys"
+assert round((2 + 2) / (1 + 2), 2) == 1.33, (
+    "a third more than one forward and its backward; it buys memory"
+)
 guess.answer("no")
 
 # %% [markdown]

@@ -121,9 +121,10 @@ for some in (captions[7], manuals[7], manuals[-7]):
 assert len(manuals) > 20_000, "enough to learn from, and nothing was downloaded for it"
 
 # %% [markdown]
-# A vocabulary first. **WordPiece** starts with single characters and joins, again and
-# again, the two pieces that stand side by side most often for how often they occur.
-# Lesson 02 read such a vocabulary. This one is yours, and it shows what you read:
+# A vocabulary first. Its training starts with single characters and joins, again and
+# again, the two pieces that stand side by side most often (byte pair encoding, which the
+# library uses to train WordPiece vocabularies too). Lesson 02 read such a vocabulary.
+# This one is yours, and it shows what you read:
 
 # %%
 started = time.process_time()
@@ -226,7 +227,7 @@ assert 50 < table["random"][0] < 65, "as good as many a trained model"
 guess.answer("55")
 
 # %% [markdown]
-# It knows nothing, and it is right more often than not! There is no magic: each word has
+# It knows nothing, and its scores already correlate at more than .5 with people's! There is no magic: each word has
 # a random vector, and in 256 columns random vectors are nearly orthogonal. The mean of
 # such vectors is a bag of words, and its cosine counts the words that two texts share.
 # Three random layers blur that a little.
@@ -238,9 +239,7 @@ guess.answer("55")
 # %%
 plain, whitened = table["random"][0], table["random"][2]
 print(f"random weights, whitened: {whitened:.1f}")
-assert whitened > 70, (
-    "ahead of the mean of GloVe's vectors, and nothing has been learned"
-)
+assert whitened > 70, "counting words is worth that much, and nothing has been learned"
 assert whitened > plain + 10, "the axes were there; they had the wrong lengths"
 
 # %% [markdown]
@@ -422,7 +421,7 @@ for start, origin in (("random", untrained), ("read", model)):
 #
 # - reading made every number worse, and what came on top of it stayed behind the same thing
 #   on top of dice;
-# - people's scores are worth more than any amount of text;
+# - people's scores are worth more than these minutes of text;
 # - and nothing beats the whitened dice by much, for a bag of words with weights is what
 #   both judges reward first.
 #

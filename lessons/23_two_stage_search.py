@@ -416,7 +416,7 @@ assert value < results["BM25"].mean() - 0.02, "worse than BM25 alone: that is th
 # ## Sources
 #
 # - Cormack, Clarke and Büttcher 2009, *Reciprocal rank fusion outperforms Condorcet and individual rank
-#   learning methods*: the sum of reciprocal ranks (its abstract; the 60 is unverified).
+#   learning methods*: the sum of reciprocal ranks (its abstract); 60 is the constant that those who cite it use.
 # - Khattab and Zaharia 2020, *ColBERT: efficient and effective passage search via contextualized late
 #   interaction over BERT*.
 # - Nogueira and Cho 2019, *Passage re-ranking with BERT*.

@@ -231,9 +231,9 @@ print(
 )
 
 # %% [markdown]
-# A walk reads a twentieth and pays thirty times as much for each: here it gains **nothing**. (The book's
-# `top_k` is made for many queries at once, and batches make exact search still cheaper.) An index pays
-# when N is large enough. How does its reading grow?
+# A walk reads a twentieth of the vectors and pays many times as much for each: at this size it gains
+# little or nothing, as your two lines say. (The book's `top_k` is made for many queries at once, and batches
+# make exact search still cheaper.) An index pays when N is large enough. How does its reading grow?
 
 # %%
 guess = predict(

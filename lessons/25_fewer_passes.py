@@ -4,7 +4,7 @@
 # Steps through `minisbert/core/bert.py`, `minisbert/backends/package.py`, `minisbert/backends/graphs.py`,
 # `minisbert/system/devices.py`. About 75 minutes. For whoever will run an encoder for a living: you will count how
 # often a formula goes through memory, read the loop that PyTorch's compiler makes of your LayerNorm, multiply in 16 and
-# in 8 bits, and climb a ladder of steps to the same vectors.
+# in 8 bits, and climb a ladder of steps to the same vectors, or nearly the same ones.
 
 # %%
 import copy
