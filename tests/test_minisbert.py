@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from minisbert import __version__
-from minisbert.__main__ import files, main
+from minisbert.__main__ import command_files, main
 from minisbert.commands import assets
 from minisbert.core import InputError
 from tests.conftest import ROOT
@@ -36,7 +36,7 @@ def test_alone_it_lists_every_command_with_a_line_and_imports_no_torch(way, argu
     done = minisbert(way, *arguments, path=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     listed = re.findall(r"^  ([\w-]+) +(\S.{20,})$", done.stdout, re.MULTILINE)
-    assert {name for name, _ in listed} == set(files())
+    assert {name for name, _ in listed} == set(command_files())
 
 
 UNKNOWN = {"trian": "no command 'trian': did you mean train?", "encoder": "did you mean encode?", "x\ny": r"'x\ny'"}
@@ -160,10 +160,10 @@ def test_no_command_writes_to_what_it_reads(inputs, line):
 def test_every_command_that_writes_is_among_them():
     """``checkpoint`` replaces nothing; ``train`` and ``ablate`` have tests of their own."""
     option = re.compile(r'"--(out|write|heatmap|plots|index)"')
-    writing = {name for name, path in files().items() if option.search(path.read_text(encoding="utf-8"))}
+    writing = {name for name, path in command_files().items() if option.search(path.read_text(encoding="utf-8"))}
     assert writing - {line.split()[0] for line in WRITING} <= {"ablate", "checkpoint", "train"}
 
 
 def command(line: str) -> None:
     name, *arguments = line.split()
-    import_module(f"minisbert.commands.{files()[name].stem}").main(arguments)
+    import_module(f"minisbert.commands.{command_files()[name].stem}").main(arguments)

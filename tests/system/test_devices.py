@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from minisbert.__main__ import files as command_files
+from minisbert.__main__ import command_files
 from minisbert.core import InputError
 from minisbert.system import devices
 from minisbert.system.devices import (
