@@ -18,13 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from minisbert.commands.options import (
-    CORPUS_FILES,
-    add_model_options,
-    add_prompt_option,
-    check_written,
-    chosen_encoder,
-)
+from minisbert.commands.options import CORPUS_FILES, add_model_options, add_prompt_option, check_written, chosen_encoder
 from minisbert.core import InputError
 from minisbert.data.lines import every_text, text_lines
 from minisbert.system.assets import local_path

@@ -53,9 +53,7 @@ parser.add_argument("--queries", metavar="FILE", help=".jsonl with _id and text"
 parser.add_argument("--corpus", metavar="FILE", help=".jsonl with _id, text and maybe title")
 parser.add_argument("--qrels", metavar="FILE", help=".tsv with query-id, corpus-id, score")
 parser.add_argument(
-    "--ignore-identical-ids",
-    action="store_true",
-    help="exclude the document with the query's own id from its ranking",
+    "--ignore-identical-ids", action="store_true", help="exclude the document with the query's own id from its ranking"
 )
 parser.add_argument("--rerank", metavar="MODEL", help="cross-encoder that re-ranks the first documents of a search")
 parser.add_argument(

@@ -114,21 +114,19 @@ def atomic_folder(target: str | Path) -> Iterator[Path]:
 
     An existing folder is replaced only once the new one is complete. If several processes write the same target, the
     last one wins. If the process is killed between the two renames that this takes, the next writer restores the old
-    one; what it was writing stays as ``.target.partial-01234567`` until somebody who may do so calls ``recover``.
+    one; what it was writing stays as ``.target.partial-01234567`` until ``remove_leftovers``.
     """
     if Path(target).exists() and not Path(target).is_dir():
         raise InputError(f"{target} is a file or a device, a folder is needed")
     if Path.cwd().is_relative_to(os.path.realpath(target)):
         raise InputError(f"{target} cannot be replaced because it is the current folder; name another folder")
     target, new = beside(target, NEW)
-    restore(target)
+    recover(target)
     try:
         with naming(target):
             new.mkdir()
             yield new
-            for path in new.rglob("*"):
-                if path.is_file():
-                    flush(path)
+            flush(*(path for path in new.rglob("*") if path.is_file()))
             swap(new, target)
     finally:
         shutil.rmtree(new, ignore_errors=True)
@@ -162,8 +160,12 @@ def swap(new: Path, target: Path) -> None:
             return
 
 
-def restore(target: Path) -> None:
-    """Move the folder back that a killed process was replacing, unless another one has taken its place since."""
+def recover(target: str | Path) -> None:
+    """Move the folder back that a killed process was replacing, unless another one has taken its place since.
+
+    Harmless at any time, also while another process writes ``target``.
+    """
+    target = Path(os.path.realpath(target))
     for old in target.parent.glob(f".{escape(target.name)}.{OLD}{TOKEN}"):
         with suppress(OSError):  # not empty: the new one is there, or another process moved the old one back
             os.replace(old, target)
@@ -171,10 +173,10 @@ def restore(target: Path) -> None:
             shutil.rmtree(old, ignore_errors=True)
 
 
-def recover(target: str | Path) -> None:
-    """Restore ``target`` and remove what killed processes left beside it; only for a caller that keeps others away."""
+def remove_leftovers(target: str | Path) -> None:
+    """Recover ``target`` and remove what killed processes were writing; only for a caller that keeps others away."""
+    recover(target)
     target = Path(os.path.realpath(target))
-    restore(target)
     for new in target.parent.glob(f".{escape(target.name)}.{NEW}{TOKEN}"):
         if new.is_dir():
             shutil.rmtree(new, ignore_errors=True)
@@ -224,7 +226,8 @@ def listed(names: list[str], most: int = 3) -> str:
     return text
 
 
-def flush(path: Path) -> None:
-    """Force the file's bytes to disk, which must happen before the rename."""
-    with open(path, "r+b") as file:  # Windows can only sync a writable file
-        os.fsync(file.fileno())
+def flush(*paths: Path) -> None:
+    """Force the files' bytes to disk, which must happen before the rename."""
+    for path in paths:
+        with open(path, "r+b") as file:  # Windows can only sync a writable file
+            os.fsync(file.fileno())

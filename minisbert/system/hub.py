@@ -15,6 +15,8 @@ from typing import Any
 from minisbert.core import InputError, one_line
 from minisbert.system.files import BROKEN_DISK
 
+SECONDS = 5  # for the hub's first answer
+
 # In these patterns * matches a slash too. Modules lie in folders of any name, so the exports that many repositories
 # hold beside a model are named: each repeats the model's settings, some its weights.
 READ = ("*.json", "*vocab.txt", "*merges.txt", "*.model", "model.safetensors", "*/model.safetensors")
@@ -50,7 +52,7 @@ def download_model(name: str, revision: str | None = None) -> Path:
 
 def snapshot(name: str, revision: str | None, files: Sequence[str]) -> Path:
     """Return the folder in the cache with the files of a repository that match the patterns ``files``."""
-    from huggingface_hub import snapshot_download  # here: it takes .2 s
+    from huggingface_hub import HfApi, snapshot_download  # here: it takes .2 s
     from huggingface_hub.utils import tqdm
 
     class DownloadBar(tqdm):
@@ -60,13 +62,17 @@ def snapshot(name: str, revision: str | None, files: Sequence[str]) -> Path:
             options.update(disable=not sys.stderr.isatty(), delay=1, leave=False)
             super().__init__(*arguments, **options)
 
-    options: dict[str, Any] = {"local_files_only": offline(), "tqdm_class": DownloadBar}
+    local, failure = offline(), None
+    options: dict[str, Any] = {"allow_patterns": [*files], "ignore_patterns": [*NOT_READ], "tqdm_class": DownloadBar}
     try:
-        return Path(
-            snapshot_download(name, revision=revision, allow_patterns=[*files], ignore_patterns=[*NOT_READ], **options)
-        )
+        if not local:  # asked first, because behind a firewall that answers nothing the download tries for minutes
+            HfApi().model_info(name, revision=revision, timeout=SECONDS)
     except Exception as error:  # of this library, the one below it, or a proxy in between
-        raise InputError(explained(name, revision, error)) from error
+        local, failure = True, error
+    try:
+        return Path(snapshot_download(name, revision=revision, local_files_only=local, **options))
+    except Exception as error:
+        raise InputError(explained(name, revision, failure or error)) from error
 
 
 def explained(name: str, revision: str | None, error: Exception) -> str:
@@ -86,8 +92,7 @@ def explained(name: str, revision: str | None, error: Exception) -> str:
         return f"{name} does not fit into {cache} ({error.strerror}): free some space, or set HF_HOME to another disk"
     if constants.HF_HUB_OFFLINE or offline():
         return f"{name} is not in {cache}, or not all of it, and downloads are switched off (offline mode)"
-    # the library looks into its cache when the hub cannot be reached: why it cannot is the cause of that error
-    reason = first_line(error.__cause__ or error)
+    reason = first_line(error)
     return f"{name} is neither a local folder nor (completely) in {cache}, and {hub} cannot be reached ({reason})"
 
 

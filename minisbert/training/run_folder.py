@@ -38,7 +38,7 @@ from minisbert.system.files import (
     listed,
     lock,
     recover,
-    restore,
+    remove_leftovers,
     write_json,
 )
 from minisbert.training.distributed import processes, say_once
@@ -147,14 +147,14 @@ def open_log(out: Path) -> TextIO:
         log.close()
         raise InputError(f"{out}: another process is training this run; wait for it to finish, or stop it") from error
     for name in (STATE, MODEL, LAST, RESULTS):
-        recover(out / name)  # what others have left there is theirs no more
+        remove_leftovers(out / name)
     return log
 
 
 def recover_run(out: Path) -> None:
     """Restore what processes of this run were replacing when they were killed; another one may be saving now."""
     for name in (STATE, MODEL, LAST, RESULTS):
-        restore(out / name)
+        recover(out / name)
 
 
 def print_table(before: dict[str, Scores], after: dict[str, Scores]) -> None:

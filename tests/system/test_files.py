@@ -304,7 +304,7 @@ def test_whoever_keeps_others_away_removes_what_killed_writers_left(atomic: Open
     assert len(hidden(tmp_path)) == 4
     store(atomic, tmp_path / "target", NEW)
     assert len(hidden(tmp_path)) == 4  # they might be writing
-    files.recover(tmp_path / "target")
+    files.remove_leftovers(tmp_path / "target")
     assert content(tmp_path / "target") == NEW
     assert names(tmp_path) == [".other.partial-0123abcd", ".target.partial-mine", "other", "target"]
 
@@ -321,6 +321,7 @@ def test_after_a_kill_between_the_two_renames_the_old_folder_comes_back(target, 
             raise KeyboardInterrupt
     files.recover(tmp_path / target)
     assert content(tmp_path / target) == OLD
+    files.remove_leftovers(tmp_path / target)
     assert hidden(tmp_path) == []
 
 
@@ -353,7 +354,7 @@ def test_moving_the_old_folder_back_replaces_and_loses_nothing(appears, tmp_path
         rename(source, destination)
 
     monkeypatch.setattr(os, "replace", late)
-    files.restore(target)
+    files.recover(target)
     (old,) = [target] if appears else [path for path in tmp_path.iterdir() if ".replaced-" in path.name]
     assert content(old) == (NEW if appears else OLD)
     assert [name for name in hidden(tmp_path) if ".replaced-" in name] == ([] if appears else [old.name])

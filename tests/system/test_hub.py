@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shutil
 import socket
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from huggingface_hub import constants, snapshot_download
 from minisbert.checkpoints.layout import find_model
 from minisbert.core import InputError
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system import hub
 from minisbert.system.hub import download_model, is_hub_name
 from tests.conftest import ROOT
 from tests.servers import Site, refuse, repository, serve, use_hub
@@ -42,6 +44,7 @@ def site(files, tmp_path, monkeypatch) -> Iterator[Site]:
     pages = repository("someone/tiny", files | STRAY, COMMIT, "main", "refs/pr/1")
     with serve(pages) as site:
         use_hub(site, tmp_path / "cache", monkeypatch)
+        monkeypatch.setattr(hub, "SECONDS", 0.5)
         yield site
 
 
@@ -79,31 +82,21 @@ def test_only_what_a_model_is_loaded_from_is_downloaded_and_only_once(site, file
     assert served(site) == []
 
 
-LAYOUTS = {"1_Pooling": "pooling", "2_Normalize": "10_Normalize"}  # folders without a digit, and from 10 on
-
-
-def test_the_folders_that_modules_json_names_are_downloaded_and_no_others(site, files, tmp_path):
-    """The encoder in a folder of its own, others with unusual names: by name as by path."""
-    moved = {}
+def test_modules_in_folders_of_any_name(site, files, tmp_path):
+    """The encoder in a folder of its own, the pooling in one without a digit: by name as by path."""
+    modules = json.loads(files["modules.json"])
+    modules[0]["path"], modules[1]["path"] = "0_Transformer", "pooling"
+    moved = {"modules.json": json.dumps(modules).encode()}
     for name, body in files.items():
-        place, _, rest = name.partition("/")
-        if rest:
-            moved[f"{LAYOUTS.get(place, place)}/{rest}"] = body
-        elif name in ("modules.json", "config_sentence_transformers.json", "README.md"):
-            moved[name] = body
-        else:
-            moved[f"0_Transformer/{name}"] = body
-    modules = json.loads(moved["modules.json"])
-    modules[0]["path"] = "0_Transformer"
-    for module in modules[1:]:
-        module["path"] = LAYOUTS.get(module["path"], module["path"])
-    moved["modules.json"] = json.dumps(modules).encode()
+        if name == "1_Pooling/config.json":
+            moved["pooling/config.json"] = body
+        elif name not in ("modules.json", "README.md"):
+            moved[name if name == "config_sentence_transformers.json" else f"0_Transformer/{name}"] = body
     for name, body in moved.items():
         (tmp_path / "M" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "M" / name).write_bytes(body)
-    site.pages |= repository("someone/else", moved | STRAY | {"9_Other/config.json": b"{}"}, COMMIT, "main")
-    folder = download_model("someone/else")
-    assert names(folder) == {*moved} - {"README.md"}
+    site.pages |= repository("someone/else", moved | STRAY, COMMIT, "main")
+    assert names(download_model("someone/else")) == {*moved}
     expected = SentenceEncoder.load(tmp_path / "M").encode(TEXTS)
     np.testing.assert_array_equal(SentenceEncoder.load("someone/else").encode(TEXTS), expected)
 
@@ -168,6 +161,12 @@ def test_what_the_cache_has_needs_no_hub(way, words, site, monkeypatch, capsys):
     shutil.rmtree(constants.HF_HUB_CACHE)
     assert words in tell()
     assert site.asked == []
+
+
+def test_a_hub_that_never_answers_is_given_up_within_seconds(site, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        assert re.search("cannot be reached .*timed out", tell())
 
 
 def test_a_cache_that_another_library_filled_is_used(site, files, monkeypatch):
