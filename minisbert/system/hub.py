@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from minisbert.core import InputError, one_line
+from minisbert.system.console import say
 from minisbert.system.files import BROKEN_DISK
 
 SECONDS = 5  # for the hub's first answer
@@ -52,7 +53,7 @@ def download_model(name: str, revision: str | None = None) -> Path:
 
 def snapshot(name: str, revision: str | None, files: Sequence[str]) -> Path:
     """Return the folder in the cache with the files of a repository that match the patterns ``files``."""
-    from huggingface_hub import HfApi, snapshot_download  # here: it takes .2 s
+    from huggingface_hub import HfApi, constants, snapshot_download  # here: it takes .2 s
     from huggingface_hub.utils import tqdm
 
     class DownloadBar(tqdm):
@@ -62,7 +63,7 @@ def snapshot(name: str, revision: str | None, files: Sequence[str]) -> Path:
             options.update(disable=not sys.stderr.isatty(), delay=1, leave=False)
             super().__init__(*arguments, **options)
 
-    local, failure = offline(), None
+    local, failure = constants.HF_HUB_OFFLINE or offline(), None
     options: dict[str, Any] = {"allow_patterns": [*files], "ignore_patterns": [*NOT_READ], "tqdm_class": DownloadBar}
     try:
         if not local:  # asked first, because behind a firewall that answers nothing the download tries for minutes
@@ -70,9 +71,12 @@ def snapshot(name: str, revision: str | None, files: Sequence[str]) -> Path:
     except Exception as error:  # of this library, the one below it, or a proxy in between
         local, failure = True, error
     try:
-        return Path(snapshot_download(name, revision=revision, local_files_only=local, **options))
+        folder = snapshot_download(name, revision=revision, local_files_only=local, **options)
     except Exception as error:
         raise InputError(explained(name, revision, failure or error)) from error
+    if failure:  # it may be an old revision
+        say(f"{constants.ENDPOINT} cannot serve {name} ({first_line(failure)}); using {folder}")
+    return Path(folder)
 
 
 def explained(name: str, revision: str | None, error: Exception) -> str:
