@@ -17,6 +17,7 @@ def command_files() -> dict[str, Path]:
 
     ``inspect_.py`` and ``trace_.py`` leave the standard library's names alone.
     """
+    # read and not imported, so that a list of names costs no imports
     package = Path(__file__).parent
     named = {}
     for path in (package / "train.py", *(package / "commands").glob("*.py")):
@@ -70,7 +71,7 @@ def dispatch() -> None:
         if near:
             advice = f"did you mean {near[0]}?"
         raise InputError(f"minisbert has no command {one_line(name)}: {advice}")
-    del sys.argv[1]
+    del sys.argv[1]  # the command's own parser reads what is left
     module = "minisbert.train" if name == "train" else f"minisbert.commands.{files[name].stem}"
     import_module(module).main()
 

@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> None:
     dtype = package_dtype(options.dtype)
     started = time.monotonic()
     path = options.out
-    if path:
+    if path:  # here, without a second process: the cache's packages are compiled in one, under a lock
         say(f"compiling {folder.name} in {dtype}, 20 to 90 seconds")
         compile_model(folder, dtype, options.pooling, path)
     else:

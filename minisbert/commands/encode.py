@@ -74,12 +74,13 @@ def main(arguments: list[str] | None = None) -> None:
     check_combinations(options)
     check_written("--heatmap", options.heatmap, [".png"], options.model, options.file)
     check_output(options.out, local_path(options.model), options.file)
+    # the options that ``encode`` in Python has under the same names
     settings = {name: getattr(options, name) for name in ("dtype", "batch_size", "prompt", "prompt_name")}
     if options.normalize:
         settings["normalize_embeddings"] = True
     if options.tokens:
         settings["output_value"] = "token_embeddings"
-    if options.shard_rows:
+    if options.shard_rows:  # reads the file itself, shard by shard
         from minisbert.corpus.shards import encode_shards
 
         encoder = chosen_encoder(options)
@@ -100,6 +101,7 @@ def main(arguments: list[str] | None = None) -> None:
         vectors = encoder.encode(texts, **settings)
     else:
         rows, width = encode_to_file(encoder, texts, total, options, settings)
+    # said at the end, where it is seen
     if encoder.truncated:
         say(encoder.tokenizer.cut_message(encoder.truncated, total))
     if options.out is None:
@@ -146,6 +148,7 @@ def check_combinations(options: argparse.Namespace) -> None:
         check_ending("--out", out, *VECTOR_FILES)
         return
     check_usage((not options.file or not out, "--shard-rows needs --file F and --out DIR"))
+    # shards are noted by the hashes of their texts, which are read once for the hashes and once to be encoded
     once = not Path(options.file).is_file()
     check_usage(
         (options.quantize, "--quantize writes one file, --shard-rows a folder of float32: give one of them"),
@@ -156,6 +159,7 @@ def check_combinations(options: argparse.Namespace) -> None:
 
 def read_input(options: argparse.Namespace) -> tuple[list[str] | Iterator[str], int]:
     """Return the texts and their number. A long file for a ``.npy`` is read twice, and never held in memory."""
+    # the header of .npy, which comes first, holds the number of rows: count them, then stream. A pipe is read once only
     if options.file and options.out and options.out.suffix == ".npy" and Path(options.file).is_file():
         return every_text(options.file), sum(1 for _ in every_text(options.file))
     if options.file:
@@ -195,6 +199,7 @@ def encode_to_file(
             lengths = torch.tensor([len(rows) for rows in states])  # (N,)
             write_safetensors({"states": torch.cat(states), "lengths": lengths}, partial)
             return total, states[0].shape[1]
+        # what is left needs all vectors at once: the ranges of int8, and the header of .safetensors
         if options.quantize and encoder.vectors_are != "dense":
             raise InputError(f"--quantize is for arrays of vectors, not for those of a {type(encoder).__name__}")
         vectors = encoder.encode(texts, **settings, **encoder.search_options)
@@ -214,7 +219,7 @@ def show_similarities(encoder: "Encoder", texts: list[str], vectors: Any, heatma
     from minisbert.models.sparse_encoder import SparseEncoder
 
     matrix = encoder.similarity(vectors, vectors)
-    if len(texts) <= MAX_MATRIX:
+    if len(texts) <= MAX_MATRIX:  # a heat map may have more texts than a terminal has columns
         print_matrix(texts, matrix, encoder.settings.similarity)
         if isinstance(encoder, SparseEncoder):
             for number, words in enumerate(encoder.words(vectors), start=1):

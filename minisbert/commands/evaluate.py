@@ -77,6 +77,7 @@ add_model_options(parser.add_argument_group("model"))
 def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     given = [name for name in RETRIEVAL if getattr(options, name)]
+    # three evaluations under one name, told apart by their data: none of them may be half given
     missing = " and ".join(f"--{name}" for name in RETRIEVAL if name not in given)
     several = "--data, --queries with --corpus and --qrels, and --suite are three evaluations: give one"
     stsb = options.data in (None, "stsb") and not given and not options.suite
@@ -121,6 +122,7 @@ def evaluate_rows(options: argparse.Namespace) -> None:
     """``--data``: the rows of a file say what is measured."""
     from minisbert.evaluation.sts import PROTOCOL, load_rows
 
+    # the file's header or keys say what its rows are, and so which measure fits
     kind, (rows, skipped, unread), measure = load_rows(
         options.data, options.split or "", options.scale, options.columns
     )
@@ -176,6 +178,7 @@ def evaluate_search(options: argparse.Namespace) -> None:
     from minisbert.evaluation.retrieval import load_retrieval, retrieval_scores, two_stage_search
     from minisbert.models.pair_model import PairModel
 
+    # the files first: what is wrong with them is said before a model is downloaded or loaded
     task = load_retrieval(options.queries, options.corpus, options.qrels, options.ignore_identical_ids)
     encoder = chosen_encoder(options)
     queries, documents = len(task.queries), len(task.corpus)
@@ -199,6 +202,7 @@ def evaluate_suite_of_sts(options: argparse.Namespace) -> None:
     """``--suite sts``: a line for each task, and the average."""
     from minisbert.evaluation.suite import average, evaluate_suite, load_suite
 
+    # what cannot be fetched is left out and named, but then there is no average to compare with a paper's
     tasks, missing = load_suite()
     if not tasks:
         raise InputError("the suite's data is missing: minisbert assets fetch sts12, and so on")

@@ -70,10 +70,12 @@ def main(arguments: list[str] | None = None) -> None:
     from minisbert.corpus.index import encode_with_progress
     from minisbert.corpus.mining import Rules, mine, triplets
 
+    # absent options leave the defaults to ``Rules``, which also checks the others
     rules = Rules(**{name: getattr(options, name) for name in RULE_OPTIONS if getattr(options, name) is not None})
+    # shards and codes hold no texts, and a negative is a text
     no_text = not options.corpus and encoded_metadata(options) is not None
     check_usage((no_text, f"--index {options.index} needs --corpus FILE with the texts that it was encoded from"))
-    task, corpus = read_task(options)
+    task, corpus = read_candidates(options)
     with atomic_file(options.out) as partial:  # opened first: a folder that is missing is found before the work
         encoder, documents = encode_documents(task, corpus, options)
         anchors = encode_with_progress(encoder, task.anchors, prompt_of(encoder, options, "query"))
@@ -94,7 +96,7 @@ def main(arguments: list[str] | None = None) -> None:
     print_result(options, about | result, summary_lines(result, rules.num_negatives, options.out))
 
 
-def read_task(options: argparse.Namespace) -> tuple["Candidates", list[str]]:
+def read_candidates(options: argparse.Namespace) -> tuple["Candidates", list[str]]:
     """Return what to search, and the corpus as it is in its file, with duplicates."""
     from minisbert.corpus.mining import candidates_of
     from minisbert.data.datasets import read_file
@@ -102,6 +104,7 @@ def read_task(options: argparse.Namespace) -> tuple["Candidates", list[str]]:
 
     rows, skipped, unread = read_file(options.pairs, PAIRS)
     say_unread(options.pairs, skipped, unread)
+    # rows may be triplets of an earlier mining: their negatives are to be found anew
     negatives = len(rows[0].texts) - 2
     if negatives:
         say(f"{options.pairs}: only anchor and positive are read, not the {negatives} negatives of each row")
@@ -135,7 +138,7 @@ def summary(task: "Candidates", mined: "Mined", rules: "Rules") -> dict[str, Any
     negatives = [len(rows) for rows in mined.negatives]  # of each anchor
     triplets, lost_pairs = 0, []
     for positives, count in zip(task.positives, negatives, strict=True):
-        triplets += len(positives) * count
+        triplets += len(positives) * count  # each positive with each negative
         if count == 0:
             lost_pairs.append(len(positives))
     cosines: dict[str, float | None] = {}

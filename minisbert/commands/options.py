@@ -19,7 +19,7 @@ from minisbert.system.files import check_ending, check_output
 if TYPE_CHECKING:
     from minisbert.loading import Encoder
 
-MODEL = "name, folder, or owner/name on the Hub"
+MODEL_NAME = "name, folder, or owner/name on the Hub"
 CORPUS_FILES = "one text per line (.txt, .txt.gz), or .jsonl, .csv or .tsv with a column called text"
 ROLES = {"query": "query", "corpus": "document"}  # in the names of options -> of texts
 PROMPTS_OF = {"query": "query", "corpus": "document or passage or corpus"}  # in the names of options -> of prompts
@@ -30,9 +30,9 @@ PROMPTS_OF = {"query": "query", "corpus": "document or passage or corpus"}  # in
 def add_model_option(group: argparse._ActionsContainer, name: str = "--model") -> None:
     """Add the model alone. With the name "model" it is an argument, which must be given."""
     if name == "model":
-        group.add_argument(name, metavar="MODEL", help=MODEL)
+        group.add_argument(name, metavar="MODEL", help=MODEL_NAME)
     else:
-        group.add_argument(name, default="all-MiniLM-L6-v2", help=f"{MODEL} (default: %(default)s)")
+        group.add_argument(name, default="all-MiniLM-L6-v2", help=f"{MODEL_NAME} (default: %(default)s)")
 
 
 def add_pooling_option(group: argparse._ActionsContainer) -> None:
@@ -47,6 +47,7 @@ def add_device_options(group: argparse._ActionsContainer, device: str = "auto") 
 
 def add_length_options(group: argparse._ActionsContainer) -> None:
     """Add ``--compiled``, which ``if_compiled`` reads, and ``--max-length``."""
+    # an optional value: --compiled alone means the package in the cache
     group.add_argument(
         "--compiled",
         nargs="?",
@@ -140,8 +141,10 @@ def chosen_encoder(options: argparse.Namespace) -> "Encoder":
     from minisbert.checkpoints.layout import find_model
     from minisbert.system.devices import keep_freed_memory, use_threads
 
+    # both before the first tensor and the first text: later they would change nothing
     keep_freed_memory()
     use_threads(options.threads)
+    # a package has its dtype, so "auto" is settled before one is looked for; other models choose at each call
     dtype = getattr(options, "dtype", None)
     if dtype == "auto" and options.compiled:
         dtype = package_dtype("auto")
@@ -156,8 +159,8 @@ def chosen_encoder(options: argparse.Namespace) -> "Encoder":
         encoder = loading.load_encoder(model, device=options.device, **settings)
     if options.truncate_dim is not None:
         if encoder.vectors_are != "dense":
-            raise InputError(f"--truncate-dim is for dense vectors, in which the first columns matter most; "
-                             f"{options.model} is a {type(encoder).__name__}")  # fmt: skip
+            kind = type(encoder).__name__
+            raise InputError(f"--truncate-dim is for dense vectors, whose first columns may do; this is a {kind}")
         encoder.truncate_dim = options.truncate_dim
     return encoder
 
@@ -182,6 +185,7 @@ def if_compiled(options: argparse.Namespace, load: Callable[[str | bool], Any]) 
     try:
         return load(package)
     except InputError as error:
+        # who asked for a package by name wants to know why it does not fit; "auto" takes what there is
         if package != "auto":
             raise
         say(f"not compiled: {error}")
@@ -192,11 +196,17 @@ def prompt_of(encoder: "Encoder", options: argparse.Namespace, role: str = "") -
     """Return the prompt from the options, else the model's own for this role, else its default."""
     from minisbert.models.prompts import choose_prompt, role_prompt_name
 
-    prefix = f"{role}_" if role else ""
-    prompt, name = getattr(options, f"{prefix}prompt"), getattr(options, f"{prefix}prompt_name")
+    prompt, name = given_prompt(options, role)
+    # an empty prompt was given on purpose: "" means none, and not the model's own
     if role and prompt is None and name is None:
         name = role_prompt_name(encoder.settings, ROLES[role])
     return choose_prompt(encoder.settings, prompt, name)
+
+
+def given_prompt(options: argparse.Namespace, role: str) -> tuple[str | None, str | None]:
+    """Return the values of ``--prompt`` and ``--prompt-name``, or of those for a role."""
+    prefix = f"{role}_" if role else ""
+    return getattr(options, f"{prefix}prompt"), getattr(options, f"{prefix}prompt_name")
 
 
 # ------------------------------------------------------------------------------------------- the corpus
@@ -227,9 +237,11 @@ def encoded_metadata(options: argparse.Namespace) -> dict[str, str] | None:
     path = options.index
     if path is None:
         return None
+    # a folder is shards, a file an index or codes: its header says which
     if path.is_dir():
         return existing_manifest(path).made
     made = index_metadata(path)
+    # an index of plain vectors is ours to remake; what encode wrote is somebody's result and stays
     if made is None or "quantized" not in made:
         return None
     if made["quantized"] == "binary" and not hasattr(options, "rescore"):
@@ -262,10 +274,7 @@ def load_and_encode(texts: Sequence[str], options: argparse.Namespace) -> tuple[
     if made is None:
         return encoder, indexed_vectors(encoder, texts, options.index, prompt), prompt
     # files of encode keep the prompt that they were made with, unless an option asks for another, which is an error
-    chosen = vars(options)
-    prefix = f"{role}_" if role else ""
-    is_given = chosen[f"{prefix}prompt"] is not None or chosen[f"{prefix}prompt_name"] is not None
-    if made["prompt"] != prompt and not is_given:
+    if made["prompt"] != prompt and given_prompt(options, role) == (None, None):
         say(f"{options.index}: the texts have the prompt {one_line(made['prompt'])}, not {one_line(prompt)}")
         prompt = made["prompt"]
     read = coded_vectors if "quantized" in made else shard_vectors

@@ -30,6 +30,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     _, vectors, _ = load_and_encode(texts, options)
     scores, pairs = closest_pairs(vectors, min(options.top, count), progress=True)
+    # the scores are sorted, so this is a prefix
     close = scores >= options.min_score
     if not close.all():
         say(f"{close.sum()} of the {len(scores)} closest pairs have a cosine of at least {options.min_score}")

@@ -73,8 +73,10 @@ def main(arguments: list[str] | None = None) -> None:
     firsts, seconds = zip(*pairs, strict=True)
     scores = model.scores(firsts, seconds, show_progress_bar=True)
     if model.truncated:
+        # a joint head reads a pair as one text
         texts = len(pairs) if model.joint else 2 * len(pairs)
         say(model.tokenizer.cut_message(model.truncated, texts))
+    # a file is for programs: the raw score, since clipped ones would tie; a pair or the examples are for people
     if options.file:
         for (first, second), score in zip(pairs, scores.reshape(len(pairs), -1), strict=True):
             columns = [f"{value:.6f}" for value in score]

@@ -77,16 +77,20 @@ def search(options: argparse.Namespace, queries: list[str], corpus: list[str]) -
     from minisbert.models.pair_model import PairModel
     from minisbert.search.vector_files import RESCORE, Bits
 
+    # checked here and not with the other options, because the file's header says what it holds
     has_codes = options.index is not None and options.index.is_file() and "quantized" in index_metadata(options.index)
     check_usage((options.rescore and not has_codes, "--rescore is for an --index that encode --quantize wrote"))
+    # loaded before the corpus is encoded: a wrong name should not cost an hour
     reranker = None
     top = min(options.top, len(corpus))
     count = top
     if options.rerank:
         reranker = PairModel.load(options.rerank, device=options.device)
+        # it must see at least what is shown, and no more than there is
         count = min(max(options.candidates, top), len(corpus))
     encoder, vectors, _ = load_and_encode(corpus, options)
     query_vectors = encode_with_progress(encoder, queries, prompt_of(encoder, options, "query"))
+    # bits are compared by Hamming distance first, and the best rescored with the float32 query
     if isinstance(vectors, Bits):
         scores, indices = vectors.top_k(query_vectors, count, options.rescore or RESCORE)
     else:

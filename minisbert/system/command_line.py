@@ -35,6 +35,10 @@ class Parser(argparse.ArgumentParser):
                 advice = f"did you mean {near[0]}?"
         raise InputError(f"{message}; {advice}")
 
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        sys.stdout.flush()  # of --help: now, while ``run_command`` can still report a full disk or a closed pipe
+        super().exit(status, message)
+
     def parse_args(self, *arguments: Any, **options: Any) -> Any:
         if "_ARGCOMPLETE" in os.environ:  # the shell asks what may follow; docs/commands.md says how to switch it on
             import argcomplete

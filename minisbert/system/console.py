@@ -43,12 +43,14 @@ def run_command(main: Callable[[], None]) -> None:
         sys.exit(130)
     except Exception as error:
         settle_output()
-        if interrupts.seen:  # subtle: native code reports Ctrl-C during its import as an ImportError
-            say("stopped")
-            sys.exit(130)
         if isinstance(error, BrokenPipeError):  # the reader (head, less) has closed the pipe: not an error
             sys.exit(0)
-        message = str(error) if isinstance(error, InputError | OSError) else out_of_memory(error)
+        if interrupts.raised and isinstance(error, ImportError):  # subtle: so native code reports Ctrl-C in its import
+            say("stopped")
+            sys.exit(130)
+        message = out_of_memory(error)
+        if isinstance(error, InputError | OSError):
+            message = str(error)
         if message is None or os.environ.get("MINISBERT_TRACEBACK"):
             raise
         say(f"error: {message[:MESSAGE]}")
@@ -118,7 +120,7 @@ def open_streams() -> None:
 
 
 def out_of_memory(error: Exception) -> str | None:
-    """The message if Python, NumPy or torch ran out of memory, with the amount that was asked for; else None."""
+    """Return the message if Python, NumPy or torch ran out of memory, with the amount it asked for; else None."""
     text = str(error)
     if not isinstance(error, MemoryError) and not re.search("out of memory|can't allocate memory", text):
         return None
@@ -172,7 +174,7 @@ class Interrupts:
     """
 
     def __init__(self) -> None:
-        self.deferring = self.waiting = self.seen = False
+        self.deferring = self.waiting = self.raised = False
         self.replaced: dict[int, Any] = {}
 
     def __enter__(self) -> "Interrupts":
@@ -187,8 +189,8 @@ class Interrupts:
             signal.signal(number, handler)
 
     def _handle(self, *_: object) -> None:
-        self.seen = True
         if not self.deferring:
+            self.raised = True
             raise KeyboardInterrupt
         if self.waiting:
             raise SystemExit(130)  # a second signal does not wait, not even for a save

@@ -16,7 +16,7 @@ from minisbert.core import InputError, one_line
 from minisbert.system.console import say
 from minisbert.system.files import BROKEN_DISK
 
-SECONDS = 5  # for the hub's first answer
+HUB_SECONDS = 5  # for the hub's first answer
 
 # In these patterns * matches a slash too. Modules lie in folders of any name, so the exports that many repositories
 # hold beside a model are named: each repeats the model's settings, some its weights.
@@ -67,7 +67,7 @@ def snapshot(name: str, revision: str | None, files: Sequence[str]) -> Path:
     options: dict[str, Any] = {"allow_patterns": [*files], "ignore_patterns": [*NOT_READ], "tqdm_class": DownloadBar}
     try:
         if not local:  # asked first, because behind a firewall that answers nothing the download tries for minutes
-            HfApi().model_info(name, revision=revision, timeout=SECONDS)
+            HfApi().model_info(name, revision=revision, timeout=HUB_SECONDS)
     except Exception as error:  # of this library, the one below it, or a proxy in between
         local, failure = True, error
     try:

@@ -170,6 +170,13 @@ def test_a_full_disk_under_stdout_is_one_line(main):
         assert python(main, stdout=full) == (2, "", "error: [Errno 28] No space left on device\n")
 
 
+@full_disk
+def test_help_on_a_full_disk_is_one_line():
+    main = "from minisbert.commands.assets import main; main(['--help'])"
+    with open("/dev/full", "w") as full:
+        assert python(main, stdout=full) == (2, "", "error: [Errno 28] No space left on device\n")
+
+
 def test_results_printed_before_an_error_still_arrive():
     assert python("print('first'); raise InputError('then')") == (2, "first\n", "error: then\n")
 

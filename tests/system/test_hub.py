@@ -44,7 +44,7 @@ def site(files, tmp_path, monkeypatch) -> Iterator[Site]:
     pages = repository("someone/tiny", files | STRAY, COMMIT, "main", "refs/pr/1")
     with serve(pages) as site:
         use_hub(site, tmp_path / "cache", monkeypatch)
-        monkeypatch.setattr(hub, "SECONDS", 0.5)
+        monkeypatch.setattr(hub, "HUB_SECONDS", 0.5)
         yield site
 
 
