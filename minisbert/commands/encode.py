@@ -88,13 +88,8 @@ def main(arguments: list[str] | None = None) -> None:
         return
     # what is wrong with the texts is said before the model is loaded
     texts, total = read_input(options)
-    if options.heatmap:
-        from minisbert.evaluation.plots import require
-
-        check_usage((total > MAX_HEATMAP, f"{total:,} texts are too many for a heat map (at most {MAX_HEATMAP})"))
-        require()
-    elif not options.out and total > MAX_MATRIX:
-        raise InputError(f"{total:,} texts are too many for a matrix (at most {MAX_MATRIX}): give --out vectors.npy")
+    if options.out is None:
+        check_shown(total, options.heatmap)
     encoder = chosen_encoder(options)
     settings["show_progress_bar"] = True
     if options.out is None:
@@ -107,11 +102,8 @@ def main(arguments: list[str] | None = None) -> None:
     if options.out is None:
         show_similarities(encoder, list(texts), vectors, options.heatmap)
         return
-    noun, form = "vectors", ""
-    if options.tokens:
-        noun = "texts' states"
-    if options.quantize:
-        form = f" as {options.quantize} codes"
+    noun = "texts' states" if options.tokens else "vectors"
+    form = f" as {options.quantize} codes" if options.quantize else ""
     say(f"wrote {rows:,} {noun} of width {width}{form} to {options.out}")
 
 
@@ -155,6 +147,17 @@ def check_combinations(options: argparse.Namespace) -> None:
         (out.suffix in VECTOR_FILES or out.is_file(), f"--out {out}: --shard-rows writes a folder"),
         (once, f"{options.file} does not exist or can be read only once: --shard-rows needs a regular file"),
     )
+
+
+def check_shown(total: int, heatmap: Path | None) -> None:
+    """Raise ``InputError`` for more texts than can be shown, or a heat map without matplotlib."""
+    if heatmap:
+        from minisbert.evaluation.plots import require
+
+        check_usage((total > MAX_HEATMAP, f"{total:,} texts are too many for a heat map (at most {MAX_HEATMAP})"))
+        require()
+    elif total > MAX_MATRIX:
+        raise InputError(f"{total:,} texts are too many for a matrix (at most {MAX_MATRIX}): give --out vectors.npy")
 
 
 def read_input(options: argparse.Namespace) -> tuple[list[str] | Iterator[str], int]:

@@ -143,14 +143,6 @@ def test_a_disk_that_is_full_only_at_the_end(atomic: Open, there_before: bool, c
     assert as_before(tmp_path, there_before)
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG, errno.EIO])
-def test_the_error_of_a_full_disk_names_the_file_and_other_errors_stay(number):
-    for given, shown in [((number, "full"), "full: 'file'"), ((number, "full", "other"), "full: 'other'"),
-                         ((errno.ECONNRESET, "reset"), "reset$")]:  # fmt: skip
-        with pytest.raises(OSError, match=shown), files.naming("file"):
-            raise OSError(*given)
-
-
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "the disk is gone"), KeyboardInterrupt()])
 def test_the_old_folder_is_restored_if_the_new_one_cannot_be_renamed(error, tmp_path, monkeypatch):
     target = tmp_path / "target"
@@ -229,11 +221,6 @@ def test_foreign_entries_are_named_once_and_links_are_not_followed(present, fore
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).symlink_to(tmp_path / target) if target else (folder / name).touch()
     assert files.foreign_entries(folder, ["a.txt", "[0-9]_Sub/b.txt"]) == foreign
-
-
-def test_the_first_three_names_are_listed():
-    assert files.listed(["a", "b", "c"]) == "'a', 'b', 'c'"
-    assert files.listed(["a", "b", "c", "d\n", "e"]) == "'a', 'b', 'c' and 2 more"
 
 
 @pytest.mark.parametrize("there", [True, False])
