@@ -65,8 +65,7 @@ merge_parser.add_argument("--out", type=Path, required=True, metavar="F", help="
 
 
 def main(arguments: list[str] | None = None) -> None:
-    if arguments is None:
-        arguments = sys.argv[1:]
+    arguments = sys.argv[1:] if arguments is None else arguments
     if arguments[:1] == ["merge"]:
         merge_to_file(arguments[1:])
         return

@@ -211,11 +211,11 @@ def foreign_entries(folder: Path, replaceable: Collection[str]) -> list[str]:
         for path in pending.pop().iterdir():
             name = path.relative_to(folder).as_posix()
             patterns = {*replaceable, *parents} if path.is_dir() else replaceable
-            if not any(fnmatchcase(name, pattern) for pattern in patterns):
-                if path.is_dir() or path.name not in LITTER:
-                    foreign.append(name)
-            elif path.is_dir() and not path.is_symlink():
+            is_replaceable = any(fnmatchcase(name, pattern) for pattern in patterns)
+            if is_replaceable and path.is_dir() and not path.is_symlink():
                 pending.append(path)
+            elif not is_replaceable and (path.is_dir() or path.name not in LITTER):
+                foreign.append(name)
     return sorted(foreign)
 
 
