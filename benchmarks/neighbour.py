@@ -19,8 +19,8 @@ import time
 
 import torch
 
-from minisbert import WAITING
 from minisbert.core.loop import adamw, fit
+from minisbert.system.console import SPINNING
 from minisbert.system.devices import choose_dtype, save_training_memory
 from minisbert.training.run_options import parse
 from minisbert.training.train import prepare
@@ -58,7 +58,7 @@ def run(policy: dict[str, str], seconds: float, busy: bool) -> dict[str, float]:
     """``measure`` in a new process with these environment variables, beside a process that only counts if ``busy``."""
     neighbour = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if busy else None
     try:
-        environment = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", *WAITING)}
+        environment = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", *SPINNING)}
         command = [sys.executable, "-m", "benchmarks.neighbour", "--measure", "--seconds", str(seconds)]
         done = subprocess.run(command, env=environment | policy, stdout=subprocess.PIPE, text=True, check=True)
         return json.loads(done.stdout)
@@ -81,7 +81,7 @@ def main() -> None:
     if options.measure:
         print(json.dumps(measure(options.seconds)))
         return
-    spins = options.spins or sorted({300, 1000, 3000, 10_000, int(WAITING["GOMP_SPINCOUNT"])})
+    spins = options.spins or sorted({300, 1000, 3000, 10_000, int(SPINNING["GOMP_SPINCOUNT"])})
     policies = {"OpenMP's default": {}, "PASSIVE": {"OMP_WAIT_POLICY": "PASSIVE"}}
     policies |= {f"{count:,} spins": {"GOMP_SPINCOUNT": str(count)} for count in spins}
     found: dict[tuple[str, bool], list[dict[str, float]]] = {}

@@ -2,45 +2,41 @@
 
 import argparse
 import os
-import runpy
 import sys
 from difflib import get_close_matches
+from importlib import import_module
 from pathlib import Path
 
-import minisbert
-from minisbert.core import one_line
-from minisbert.system.console import run_command, say
-from minisbert.system.help_pages import print_page
+from minisbert import __version__
+from minisbert.core import InputError, one_line
+from minisbert.system.console import run_command
 
 
-def files() -> dict[str, Path]:
-    """The file of each command by name. ``inspect_.py`` and ``trace_.py`` leave the standard library's names alone."""
+def command_files() -> dict[str, Path]:
+    """Return the file of each command by name: those that end in a call of ``run_command``.
+
+    ``inspect_.py`` and ``trace_.py`` leave the standard library's names alone.
+    """
+    # read and not imported, so that a list of names costs no imports
     package = Path(__file__).parent
-    paths = [package / "train.py", *(package / "commands").glob("*.py")]
-    named = {path.stem.rstrip("_").replace("_", "-"): path for path in paths if is_command(path)}
+    named = {}
+    for path in (package / "train.py", *(package / "commands").glob("*.py")):
+        if 'if __name__ == "__main__":' in path.read_text(encoding="utf-8"):
+            named[path.stem.rstrip("_").replace("_", "-")] = path
     return dict(sorted(named.items()))
 
 
-def is_command(path: Path) -> bool:
-    """Whether a file ends in a call of ``run_command``, as each command does."""
-    return 'if __name__ == "__main__":' in path.read_text(encoding="utf-8")
-
-
-def about(path: Path) -> str:
-    """The first line of a command's file, which is read but not imported."""
-    return path.read_text(encoding="utf-8").partition("\n")[0].strip('"').replace("``", "")
-
-
 def overview() -> None:
-    """The names of all commands."""
+    """Print the first line of each command's file, which is read but not imported."""
     print("usage: minisbert COMMAND ...\n")
-    for name, path in files().items():
-        print(f"  {name:<16}{about(path)}")
-    print("\nminisbert COMMAND --help shows a command's options; minisbert --version versions.")
+    for name, path in command_files().items():
+        about = path.read_text(encoding="utf-8").partition("\n")[0].strip('"').replace("``", "")
+        print(f"  {name:<16}{about}")
+    print("\nminisbert COMMAND --help shows a command's options; minisbert --version the version.")
 
 
-def complete() -> None:
-    """Complete a command's name here; behind it, have its own parser complete its options (``Parser.parse_args``)."""
+def complete_name() -> None:
+    """Complete a command's name; behind it, have its own parser complete its options (``Parser.parse_args``)."""
     typed = os.environ["COMP_LINE"][: int(os.environ["COMP_POINT"])]
     words = typed.split()
     if len(words) > 1 and typed.startswith(f"{words[0]} {words[1]} "):
@@ -50,32 +46,38 @@ def complete() -> None:
     import argcomplete
 
     parser = argparse.ArgumentParser()
-    parser.add_argument("command", choices=files())
+    parser.add_argument("command", choices=command_files())
     argcomplete.autocomplete(parser)
 
 
-def main() -> None:
+def dispatch() -> None:
+    """Run the command that ``sys.argv`` names, whose own parser reads the rest."""
     if "_ARGCOMPLETE" in os.environ:
-        complete()
+        complete_name()
     if sys.argv[1:2] == ["help"]:  # help train: train --help
         sys.argv[1:] = [*sys.argv[2:3], "--help"]
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in ("-h", "--help"):
-        run_command(overview)
+        overview()
         return
     if name == "--version":
-        name = "version"
+        print(f"minisbert {__version__}")
+        return
     name = name.replace("_", "-")
-    if name not in files():
-        near = get_close_matches(name, files(), n=1)
-        advice = f"did you mean {near[0]}?" if near else "minisbert alone lists the commands"
-        say(f"error: minisbert has no command {one_line(name)}: {advice}")
-        sys.exit(2)
-    del sys.argv[1]
-    print_page(name, sys.argv[1:])
-    minisbert.start_command()
-    module = "minisbert.train" if name == "train" else f"minisbert.commands.{files()[name].stem}"
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    files = command_files()
+    if name not in files:
+        advice = "minisbert alone lists the commands"
+        near = get_close_matches(name, files, n=1)
+        if near:
+            advice = f"did you mean {near[0]}?"
+        raise InputError(f"minisbert has no command {one_line(name)}: {advice}")
+    del sys.argv[1]  # the command's own parser reads what is left
+    module = "minisbert.train" if name == "train" else f"minisbert.commands.{files[name].stem}"
+    import_module(module).main()
+
+
+def main() -> None:
+    run_command(dispatch)
 
 
 if __name__ == "__main__":

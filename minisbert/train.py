@@ -13,8 +13,16 @@ encoder, and the cosine of their vectors is pulled to the score people gave, by 
 in ``core/loop.py``; ``training/train.py`` acts between its steps.
 """
 
-from minisbert.training.distributed import run_distributed_command
-from minisbert.training.train import main
+from minisbert.system.console import run_command
+
+
+def main(arguments: list[str] | None = None) -> None:
+    # inside ``run_command``: Ctrl-C while torch is imported is one line too, and OpenMP's threads do not spin for long
+    from minisbert.training.distributed import run_distributed_command
+    from minisbert.training.train import main as train
+
+    run_distributed_command(lambda: train(arguments))
+
 
 if __name__ == "__main__":
-    run_distributed_command(main)
+    run_command(main)

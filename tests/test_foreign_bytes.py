@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from minisbert.__main__ import files
+from minisbert.__main__ import command_files
 from minisbert.commands.certify import main as certify
 from minisbert.commands.encode import main as encode
 from minisbert.commands.evaluate import main as evaluate
@@ -241,7 +241,7 @@ def test_what_is_no_file_or_another_one_is_refused_in_one_line(line, folder, mon
     name, *arguments = line.split()
     if importlib.util.find_spec("matplotlib") is None and name == "plot":
         pytest.skip("needs the plots extra")
-    module = "minisbert.train" if name == "train" else f"minisbert.commands.{files()[name].stem}"
+    module = "minisbert.train" if name == "train" else f"minisbert.commands.{command_files()[name].stem}"
     main = importlib.import_module(module).main
     wrong = next(word for word in arguments if re.fullmatch(r"x(\.\w+)*", word))
     takes_model = name not in ("export-onnx", "plot", "checkpoint", "assets") and arguments[0] != "merge"

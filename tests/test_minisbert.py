@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+import minisbert as package
 from minisbert import __version__
-from minisbert.__main__ import files, main
+from minisbert.__main__ import command_files, main
 from minisbert.commands import assets
 from minisbert.core import InputError
 from tests.conftest import ROOT
@@ -30,33 +31,68 @@ def minisbert(way: str, *arguments: str, path: Path | None = None, **options) ->
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, **options)
 
 
-@pytest.mark.parametrize(("way", "arguments"), [("module", []), ("script", ["--help"])])
-def test_alone_it_lists_every_command_with_a_line_and_imports_no_torch(way, arguments, tmp_path):
-    (tmp_path / "torch.py").write_text("raise SystemExit('torch was imported')")
-    done = minisbert(way, *arguments, path=tmp_path)
+def without_torch(folder: Path, *arguments: str, way: str = "module") -> str:
+    """What the command prints if importing torch ends the process."""
+    (folder / "torch.py").write_text("raise SystemExit('torch was imported')")
+    done = minisbert(way, *arguments, path=folder)
     assert (done.returncode, done.stderr) == (0, "")
-    listed = re.findall(r"^  ([\w-]+) +(\S.{20,})$", done.stdout, re.MULTILINE)
-    assert {name for name, _ in listed} == set(files())
+    return done.stdout
+
+
+@pytest.mark.parametrize(("way", "arguments"), [("module", []), ("script", ["--help"])])
+def test_alone_it_lists_every_command_with_a_line(way, arguments, tmp_path):
+    listed = re.findall(r"^  ([\w-]+) +(\S.{20,})$", without_torch(tmp_path, *arguments, way=way), re.MULTILINE)
+    assert {name for name, _ in listed} == set(command_files())
+
+
+TORCH = """
+import sys
+from importlib import import_module
+for name in sys.argv[1:]:
+    import_module(f"minisbert.commands.{name}")
+    if "torch" in sys.modules:
+        sys.exit(f"minisbert.commands.{name} imports torch")
+"""
+
+
+def test_a_parser_is_made_without_torch():
+    paths = [path for path in command_files().values() if path.parent.name == "commands"]
+    stems = {path.stem for path in paths} - {"certify", "inspect_", "serve", "trace_"}
+    done = subprocess.run([sys.executable, "-c", TORCH, *stems], cwd=ROOT, capture_output=True, text=True)
+    assert done.stderr == ""
+
+
+def test_help_names_the_options_and_the_program_as_typed(tmp_path):
+    shown = without_torch(tmp_path, "encode", "--help")
+    assert shown.startswith("usage: python -m minisbert encode ")
+    assert "--truncate-dim" in shown
+    done = subprocess.run([sys.executable, "-mminisbert.train", "--help"], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.startswith("usage: python -m minisbert.train ")  # no blank behind -m
+
+
+def test_dir_lists_the_public_names_only():
+    assert sorted(dir(package)) == sorted([*package.__all__, "__version__"])
+    assert all(getattr(package, name) for name in dir(package))
 
 
 UNKNOWN = {"trian": "no command 'trian': did you mean train?", "encoder": "did you mean encode?", "x\ny": r"'x\ny'"}
 UNKNOWN |= {"core": "minisbert has no command 'core'", "../train": "has no command", "__main__": "has no command"}
 
 
-def test_the_version_and_unknown_names(monkeypatch, capsys):
-    for name in ("version", "--version"):
-        monkeypatch.setattr(sys, "argv", ["minisbert", name])
+def test_the_version_is_a_line_and_a_report(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["minisbert", "version"])
+    main()
+    shown = capsys.readouterr().out
+    assert re.fullmatch(rf"minisbert {re.escape(__version__)}\ntorch .*\nlinear layers .*\n", shown)
+    assert without_torch(tmp_path, "--version") == f"minisbert {__version__}\n"
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_an_unknown_name_gets_advice(name, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["minisbert", name])
+    with pytest.raises(SystemExit, match="2"):
         main()
-    shown = capsys.readouterr()
-    assert re.fullmatch(rf"(minisbert {re.escape(__version__)}\ntorch .*\nlinear layers .*\n){{2}}", shown.out)
-    assert shown.err == ""
-    for name, words in UNKNOWN.items():
-        monkeypatch.setattr(sys, "argv", ["minisbert", name])
-        with pytest.raises(SystemExit, match="2"):
-            main()
-        shown = capsys.readouterr()
-        assert shown.out == ""
-        assert re.fullmatch(rf"error: .*{re.escape(words)}.*\n", shown.err)
+    assert re.fullmatch(rf"error: .*{re.escape(UNKNOWN[name])}.*\n", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -68,14 +104,11 @@ def test_a_command_gets_its_arguments_and_its_output_and_exit_code_pass_through(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")
-@pytest.mark.parametrize(
-    ("way", "name"), [("script", "train"), *(("module", name) for name in ("train", "encode", "plot"))]
-)
-def test_ctrl_c_during_the_imports_is_one_line_and_threads_do_not_spin(way, name, tmp_path):
-    """The first large library that is imported presses the keys."""
+@pytest.mark.parametrize(("way", "name"), [("script", "train"), ("module", "train"), ("module", "version")])
+def test_ctrl_c_while_torch_is_imported_is_one_line_and_threads_do_not_spin(way, name, tmp_path):
+    """The stub of torch presses the keys."""
     code = "import os, signal, sys; print(os.environ['GOMP_SPINCOUNT'], flush=True); signal.raise_signal(signal.SIGINT)"
-    for library in ("torch",) if way == "script" else ("numpy", "torch"):
-        (tmp_path / f"{library}.py").write_text(code)
+    (tmp_path / "torch.py").write_text(code)
     listening = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
     done = minisbert(way, name, path=tmp_path, **listening)
     assert (done.returncode, done.stdout, done.stderr) == (130, "3000\n", "stopped\n")
@@ -160,10 +193,10 @@ def test_no_command_writes_to_what_it_reads(inputs, line):
 def test_every_command_that_writes_is_among_them():
     """``checkpoint`` replaces nothing; ``train`` and ``ablate`` have tests of their own."""
     option = re.compile(r'"--(out|write|heatmap|plots|index)"')
-    writing = {name for name, path in files().items() if option.search(path.read_text(encoding="utf-8"))}
+    writing = {name for name, path in command_files().items() if option.search(path.read_text(encoding="utf-8"))}
     assert writing - {line.split()[0] for line in WRITING} <= {"ablate", "checkpoint", "train"}
 
 
 def command(line: str) -> None:
     name, *arguments = line.split()
-    import_module(f"minisbert.commands.{files()[name].stem}").main(arguments)
+    import_module(f"minisbert.commands.{command_files()[name].stem}").main(arguments)

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 import pytest
 
 import minisbert
-from minisbert.__main__ import files
+from minisbert.__main__ import command_files
 from minisbert.commands.evaluate import main as evaluate
 from tests.conftest import ROOT
 from tests.models.test_multi_vector_encoder import write as write_colbert
@@ -30,7 +30,7 @@ COMMANDS = [
     for text in TEXTS.values()
     for module, rest in [
         *re.findall(r"-m ((?:minisbert|tests|lessons)\.[a-z_.]*[a-z])([^\n`#|]*)", text),
-        *re.findall(rf"(minisbert (?:{'|'.join(files())})\b)([^\n`#|]*)", text),
+        *re.findall(rf"(minisbert (?:{'|'.join(command_files())})\b)([^\n`#|]*)", text),
     ]
 ]
 MODULES = sorted({module for module, _ in COMMANDS})
@@ -54,7 +54,7 @@ def test_every_command_has_a_help_with_its_options(module, monkeypatch, capsys):
 
 def test_every_command_of_the_package_is_in_the_documentation():
     documented = {module.replace("minisbert.train", "minisbert train") for module in MODULES}
-    assert {f"minisbert {name}" for name in files()} <= documented
+    assert {f"minisbert {name}" for name in command_files()} <= documented
 
 
 def test_the_readme_has_the_commands_that_ci_runs():

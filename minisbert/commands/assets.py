@@ -13,6 +13,28 @@ from minisbert.system.assets import asset, assets, fetch, problems
 from minisbert.system.command_line import command_parser
 from minisbert.system.console import run_command
 
+parser = command_parser("assets", __doc__)
+actions = parser.add_subparsers(dest="command", required=True)
+actions.add_parser("list", help="show every asset with its source, licence and state on this machine")
+fetching = actions.add_parser("fetch", help="download an asset, even if it is already there")
+fetching.add_argument("name", metavar="NAME")
+locating = actions.add_parser("path", help="print its folder")
+locating.add_argument("name", metavar="NAME")
+verifying = actions.add_parser("verify", help="hash every file that has been fetched")
+verifying.add_argument("name", metavar="NAME", nargs="?", help="only this asset")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    options = parser.parse_args(arguments)
+    if options.command == "list":
+        list_assets()
+    elif options.command == "verify":
+        verify(options.name)
+    else:
+        if options.command == "fetch":
+            fetch(asset(options.name))
+        print(asset(options.name).folder)
+
 
 def list_assets() -> None:
     for entry in assets().values():
@@ -22,6 +44,7 @@ def list_assets() -> None:
             about.insert(1, f"{total / 1e6:.1f} MB")
         print(f"{entry.name}  ({', '.join(about)})")
         print(f"  {entry.about}\n  {entry.upstream}; licence: {entry.licence}")
+        # a source's first key is its kind, the value its address
         print("  from " + ", else ".join(" ".join(next(iter(source.items()))) for source in entry.sources))
         if any(file.md5 for file in entry.files):
             print("  checked by md5 only: its publisher gave no sha256")
@@ -41,25 +64,6 @@ def verify(name: str | None) -> None:
     if damaged:
         again = f"fetch again: minisbert assets fetch {damaged[0]}"
         raise InputError(f"does not match the manifest: {', '.join(damaged)}; {again}")
-
-
-def main(arguments: list[str] | None = None) -> None:
-    parser = command_parser("assets", __doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("list", help="show every asset with its source, licence and state on this machine")
-    for command, text in (("fetch", "download an asset, even if it is already there"), ("path", "print its folder")):
-        commands.add_parser(command, help=text).add_argument("name", metavar="NAME")
-    verifying = commands.add_parser("verify", help="hash every file that has been fetched")
-    verifying.add_argument("name", metavar="NAME", nargs="?", help="only this asset")
-    options = parser.parse_args(arguments)
-    if options.command == "list":
-        list_assets()
-    elif options.command == "verify":
-        verify(options.name)
-    else:
-        if options.command == "fetch":
-            fetch(asset(options.name))
-        print(asset(options.name).folder)
 
 
 if __name__ == "__main__":

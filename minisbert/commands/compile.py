@@ -13,30 +13,32 @@ program: load only packages that you trust.
 import time
 from pathlib import Path
 
-from minisbert.backends.graphs import compile_model, package_dtype
-from minisbert.backends.package import compile_to_cache, identity
-from minisbert.checkpoints.layout import ModelFolder, find_model
-from minisbert.commands.options import check_written
+from minisbert.commands.options import add_model_option, add_pooling_option, check_written
 from minisbert.system.command_line import add_threads_option, command_parser
 from minisbert.system.console import run_command, say
-from minisbert.system.devices import use_threads
+
+parser = command_parser("compile", __doc__)
+add_model_option(parser, "model")
+parser.add_argument("--out", type=Path, metavar="F", help="write to F.pt2 (default: to the cache, for --compiled)")
+parser.add_argument("--dtype", default="float32", help="float32, bfloat16, int8 or auto (default: %(default)s)")
+add_pooling_option(parser)
+add_threads_option(parser)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = command_parser("compile", __doc__)
-    parser.add_argument("model", metavar="MODEL", help="name, folder, or owner/name on the Hub")
-    parser.add_argument("--out", type=Path, metavar="F", help="write to F.pt2 (default: to the cache, for --compiled)")
-    parser.add_argument("--dtype", default="float32", help="float32, bfloat16, int8 or auto (default: %(default)s)")
-    parser.add_argument("--pooling", help="override the model's pooling: mean, cls, max, ...")
-    add_threads_option(parser)
     options = parser.parse_args(arguments)
     check_written("--out", options.out, [".pt2"], options.model)
+    from minisbert.backends.graphs import compile_model, package_dtype
+    from minisbert.backends.package import compile_to_cache, identity
+    from minisbert.checkpoints.layout import ModelFolder, find_model
+    from minisbert.system.devices import use_threads
+
     use_threads(options.threads)
     folder = find_model(options.model)
     dtype = package_dtype(options.dtype)
     started = time.monotonic()
     path = options.out
-    if path:
+    if path:  # here, without a second process: the cache's packages are compiled in one, under a lock
         say(f"compiling {folder.name} in {dtype}, 20 to 90 seconds")
         compile_model(folder, dtype, options.pooling, path)
     else:

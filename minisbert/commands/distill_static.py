@@ -7,34 +7,37 @@ minisbert encode --model table "A cat sits." "A kitten is sitting."
 
 from pathlib import Path
 
-from minisbert.checkpoints.save import check_replaceable
+from minisbert.commands.options import add_device_options, add_model_option
 from minisbert.core import InputError
-from minisbert.loading import load_encoder
-from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.static_encoder import distill
 from minisbert.system.assets import local_path
-from minisbert.system.command_line import add_threads_option, command_parser
+from minisbert.system.command_line import command_parser
 from minisbert.system.console import bounded, run_command, say
-from minisbert.system.devices import use_threads
 from minisbert.system.files import check_output
+
+parser = command_parser("distill-static", __doc__)
+add_model_option(parser)
+parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="write the model to this folder")
+parser.add_argument(
+    "--dim", type=bounded(int, 1), default=256, metavar="N", help="columns of a vector (default: %(default)s)"
+)
+parser.add_argument(
+    "--sif",
+    type=bounded(float, 1e-9),
+    default=1e-4,
+    metavar="A",
+    help="weight a token of frequency p (by Zipf's law) by A / (A + p); a large A weights all alike "
+    "(default: %(default)s)",
+)
+add_device_options(parser)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = command_parser("distill-static", __doc__)
-    parser.add_argument(
-        "--model", default="all-MiniLM-L6-v2", help="name, folder, or owner/name on the Hub (default: %(default)s)"
-    )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="write the model to this folder")
-    parser.add_argument(
-        "--dim", type=bounded(int, 1), default=256, metavar="N", help="columns of a vector (default: %(default)s)"
-    )
-    about = "weight tokens by A / (A + p), p their frequency by Zipf's law; a large A weights all alike "
-    parser.add_argument(
-        "--sif", type=bounded(float, 1e-9), default=1e-4, metavar="A", help=about + "(default: %(default)s)"
-    )
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps (default: %(default)s)")
-    add_threads_option(parser)
     options = parser.parse_args(arguments)
+    from minisbert.checkpoints.save import check_replaceable
+    from minisbert.loading import load_encoder
+    from minisbert.models.sentence_encoder import SentenceEncoder
+    from minisbert.models.static_encoder import distill
+    from minisbert.system.devices import use_threads
 
     check_output(options.out, local_path(options.model))
     check_replaceable(options.out)
@@ -42,9 +45,9 @@ def main(arguments: list[str] | None = None) -> None:
     encoder = load_encoder(options.model, device=options.device)
     if not isinstance(encoder, SentenceEncoder) or encoder.vectors_are != "dense":
         raise InputError(f"--model {options.model}: only an encoder of dense vectors can be distilled to a table")
-    table = distill(encoder, options.dim, options.sif, progress=True)
-    table.save(options.out)
-    rows, width = table.embedding.weight.shape
+    static = distill(encoder, options.dim, options.sif, progress=True)
+    static.save(options.out)
+    rows, width = static.embedding.weight.shape
     say(f"wrote {rows:,} vectors of width {width} ({4 * rows * width / 2**20:.0f} MB) to {options.out}")
 
 

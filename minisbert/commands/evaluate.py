@@ -15,174 +15,194 @@ recall, MRR, nDCG and MAP of the exact search. --suite sts: STS12 to STS16, STS-
 """
 
 import argparse
-import json
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from minisbert.commands.options import add_model_options, load_encoder, load_pooled
+from minisbert.commands.options import (
+    add_json_option,
+    add_model_options,
+    chosen_encoder,
+    load_pooled,
+    print_result,
+    say_unread,
+    table,
+)
 from minisbert.core import InputError
-from minisbert.data.datasets import SPLITS, score_scale
-from minisbert.evaluation.metrics import METRICS
-from minisbert.evaluation.retrieval import CUTOFFS, load_retrieval, retrieval_scores, two_stage_search
-from minisbert.evaluation.sts import PROTOCOL, load_rows
-from minisbert.evaluation.suite import average, evaluate_suite, load_suite
-from minisbert.models.pair_model import PairModel
-from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.command_line import command_parser
-from minisbert.system.console import bounded, check_usage, run_command, say
+from minisbert.system.console import bounded, check_usage, run_command, say, score_scale
+
+if TYPE_CHECKING:
+    from minisbert.loading import Encoder
 
 RETRIEVAL = ("queries", "corpus", "qrels")
 DECISIONS = "average_precision f1 f1_threshold precision recall accuracy accuracy_threshold".split()
 ONLY_SEARCH = "only search data evaluates it (--queries, --corpus)"  # of a model with a vector per token
 
-
-def parse_options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = command_parser("evaluate", __doc__)
-    rows = "stsb, quora, or a file: score, sentence1, sentence2; a header label, sentence1, sentence2 and labels; or "
-    parser.add_argument("--data", help=rows + "anchor, positive, negative (default: stsb)")
-    columns = "read these columns or keys of a file of scores: score,sentence1,sentence2 under other names"
-    parser.add_argument("--columns", metavar="A,B,C", help=columns)
-    parser.add_argument("--split", choices=SPLITS, help="split of stsb (default: dev)")
-    parser.add_argument("--queries", metavar="FILE", help=".jsonl with _id and text")
-    parser.add_argument("--corpus", metavar="FILE", help=".jsonl with _id, text and maybe title")
-    parser.add_argument("--qrels", metavar="FILE", help=".tsv with query-id, corpus-id, score")
-    identical = "exclude the document with the query's own id from its ranking"
-    parser.add_argument("--ignore-identical-ids", action="store_true", help=identical)
-    parser.add_argument(
-        "--rerank", metavar="MODEL", help="a cross-encoder, which sorts the first documents of a search"
-    )
-    parser.add_argument(
-        "--candidates",
-        type=bounded(int, 1, 1000),
-        default=50,
-        metavar="N",
-        help="documents for each query that --rerank reads (default: %(default)s)",
-    )
-    parser.add_argument("--suite", choices=("sts",), help="STS12 to STS16, STS-B and SICK-R")
-    parser.add_argument(
-        "--scale",
-        type=score_scale,
-        metavar="S",
-        help="a file's scores must be 0 to S, or -S to S for -S (default: any scale)",
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object at full precision")
-    add_model_options(parser.add_argument_group("model"))
-    options = parser.parse_args(arguments)
-    given = [name for name in RETRIEVAL if getattr(options, name)]
-    missing = " and ".join(f"--{name}" for name in RETRIEVAL if name not in given)
-    several = "--data, --queries with --corpus and --qrels, and --suite are three evaluations: give one"
-    check_usage(
-        (given and missing, f"retrieval needs three files; missing: {missing}"),
-        (sum(map(bool, (options.data, given, options.suite))) > 1, several),
-        (options.rerank and not given, "--rerank needs --queries, --corpus and --qrels"),
-        (options.ignore_identical_ids and not given, "--ignore-identical-ids needs --queries, --corpus and --qrels"),
-        (
-            options.split and (options.data not in (None, "stsb") or given or options.suite),
-            "--split belongs to --data stsb; a file has no splits",
-        ),
-    )
-    if not (options.suite or given):
-        options.data = options.data or "stsb"
-        options.split = options.split or ("dev" if options.data == "stsb" else None)
-    return options
+parser = command_parser("evaluate", __doc__)
+parser.add_argument(
+    "--data",
+    help="stsb, quora, or a file: score, sentence1, sentence2; a header label, sentence1, sentence2 and labels; or "
+    "anchor, positive, negative (default: stsb)",
+)
+parser.add_argument(
+    "--columns",
+    metavar="A,B,C",
+    help="read these columns or keys of a file of scores: score,sentence1,sentence2 under other names",
+)
+parser.add_argument("--split", choices=("train", "dev", "test"), help="split of stsb (default: dev)")
+parser.add_argument("--queries", metavar="FILE", help=".jsonl with _id and text")
+parser.add_argument("--corpus", metavar="FILE", help=".jsonl with _id, text and maybe title")
+parser.add_argument("--qrels", metavar="FILE", help=".tsv with query-id, corpus-id, score")
+parser.add_argument(
+    "--ignore-identical-ids", action="store_true", help="exclude the document with the query's own id from its ranking"
+)
+parser.add_argument("--rerank", metavar="MODEL", help="cross-encoder that re-ranks the first documents of a search")
+parser.add_argument(
+    "--candidates",
+    type=bounded(int, 1, 1000),
+    default=50,
+    metavar="N",
+    help="documents for each query that --rerank reads (default: %(default)s)",
+)
+parser.add_argument("--suite", choices=("sts",), help="STS12 to STS16, STS-B and SICK-R")
+parser.add_argument(
+    "--scale",
+    type=score_scale,
+    metavar="S",
+    help="a file's scores must be 0 to S, or -S to S for -S (default: any scale)",
+)
+add_json_option(parser)
+add_model_options(parser.add_argument_group("model"))
 
 
 def main(arguments: list[str] | None = None) -> None:
-    options = parse_options(arguments)
-    (suite if options.suite else retrieval if options.qrels else pairs_or_triplets)(options)
+    options = parser.parse_args(arguments)
+    given = [name for name in RETRIEVAL if getattr(options, name)]
+    # three evaluations under one name, told apart by their data: none of them may be half given
+    missing = " and ".join(f"--{name}" for name in RETRIEVAL if name not in given)
+    several = "--data, --queries with --corpus and --qrels, and --suite are three evaluations: give one"
+    stsb = options.data in (None, "stsb") and not given and not options.suite
+    check_usage(
+        (given and missing, f"retrieval needs three files; missing: {missing}"),
+        (bool(options.data) + bool(given) + bool(options.suite) > 1, several),
+        (options.rerank and not given, "--rerank needs --queries, --corpus and --qrels"),
+        (options.ignore_identical_ids and not given, "--ignore-identical-ids needs --queries, --corpus and --qrels"),
+        (options.split and not stsb, "--split belongs to --data stsb; a file has no splits"),
+    )
+    if options.suite:
+        evaluate_suite_of_sts(options)
+    elif given:
+        evaluate_search(options)
+    else:
+        if stsb:
+            options.data, options.split = "stsb", options.split or "dev"
+        evaluate_rows(options)
 
 
-def report(
+def show_evaluation(
     options: argparse.Namespace,
-    encoder: SentenceEncoder,
+    encoder: "Encoder",
     texts: int,
     data: dict[str, Any],
     result: dict[str, Any],
     header: dict[str, str],
-    table: Sequence[str] = (),
+    lines: list[str],
 ) -> None:
     """Print what was evaluated and the result, as JSON or as a header and a table; ``texts`` were encoded."""
     if encoder.truncated:
         say(encoder.tokenizer.cut_message(encoder.truncated, texts))
-    if options.json:
-        print(json.dumps(data | {"model": options.model, "pooling": encoder.pooling_mode} | result))
-        return
-    for name, value in ({"model": f"{options.model}, {encoder.pooling_mode} pooling"} | header).items():
-        print(f"{name:<9} {value}")
-    if table:
-        print("", *table, sep="\n")
+    shown = {"model": f"{options.model}, {encoder.pooling_mode} pooling"} | header
+    above = [f"{name:<9} {value}" for name, value in shown.items()]
+    if lines:
+        above.append("")
+    result = data | {"model": options.model, "pooling": encoder.pooling_mode} | result
+    print_result(options, result, above + lines)
 
 
-def row(widths: Sequence[int], first: str, *cells: float | str) -> str:
-    """A row of a table; numbers are shown times 100."""
-    shown = [cell if isinstance(cell, str) else f"{100 * cell:.2f}" for cell in cells]
-    return f"{first:<{widths[0]}}" + "".join(f"{cell:>{width}}" for cell, width in zip(shown, widths[1:], strict=True))
+def evaluate_rows(options: argparse.Namespace) -> None:
+    """``--data``: the rows of a file say what is measured."""
+    from minisbert.evaluation.sts import PROTOCOL, load_rows
 
-
-def pairs_or_triplets(options: argparse.Namespace) -> None:
-    """``--data``."""
+    # the file's header or keys say what its rows are, and so which measure fits
     kind, (rows, skipped, unread), measure = load_rows(
         options.data, options.split or "", options.scale, options.columns
     )
-    if skipped:
-        say(f"{options.data}: {skipped:,} rows with an empty text were skipped")
-    if unread:
-        say(f"{options.data}: not read: {', '.join(unread)}")
+    say_unread(options.data, skipped, unread)
     encoder = load_pooled(options, ONLY_SEARCH)
     result = measure(encoder, rows, progress=True)
-    data = {"data": options.data, "split": options.split, "triplets" if kind == "triplets" else "pairs": len(rows)}
     split = f", {options.split} split" if options.split else ""
     header = {"data": f"{options.data}{split}, {len(rows):,} {kind}"}
+    counted, texts_of_a_row = "pairs", 2
     if kind == "triplets":
+        counted, texts_of_a_row = "triplets", 3
         share = f"{100 * result['triplet_accuracy']:.2f} %"
-        header |= {"accuracy": f"{share} have cos(anchor, positive) > cos(anchor, negative)"}
-        table = []
+        header["accuracy"] = f"{share} have cos(anchor, positive) > cos(anchor, negative)"
+        lines = []
     elif kind == "pairs without scores":
-        header |= {"protocol": "each anchor's positive among all positives, by the exact search"}
-        table = retrieval_table(result)
+        header["protocol"] = "each anchor's positive among all positives, by the exact search"
+        lines = retrieval_table(result)
     elif kind == "labelled pairs":
-        header |= {"protocol": "thresholds chosen on these very pairs, which flatters all but average precision"}
-        widths = (10, 8, 8, 9, 11, 8, 10, 9)
-        table = [row(widths, "x 100", "AP", "F1", "at", "precision", "recall", "accuracy", "at")]
-        for name, one in result.items():  # thresholds are on the similarity's own scale
-            cells = [f"{one[metric]:.3f}" if metric.endswith("threshold") else one[metric] for metric in DECISIONS]
-            table.append(row(widths, name, *cells))
+        header["protocol"] = "thresholds chosen on these very pairs, which flatters all but average precision"
+        lines = decision_table(result)
     else:
-        header |= {"protocol": PROTOCOL}
-        widths = (10, 10, 10)
-        table = [row(widths, "x 100", "Pearson", "Spearman")]
-        table += [row(widths, name, r, result["spearman"][name]) for name, r in result["pearson"].items()]
-    report(options, encoder, (3 if kind == "triplets" else 2) * len(rows), data, result, header, table)
+        header["protocol"] = PROTOCOL
+        cells = [(name, result["pearson"][name], result["spearman"][name]) for name in result["pearson"]]
+        lines = table([("x 100", "Pearson", "Spearman"), *cells], 10, 10)
+    data = {"data": options.data, "split": options.split, counted: len(rows)}
+    show_evaluation(options, encoder, texts_of_a_row * len(rows), data, result, header, lines)
 
 
-def retrieval(options: argparse.Namespace) -> None:
+def decision_table(result: dict[str, dict[str, float]]) -> list[str]:
+    """Lay out average precision, and F1 and accuracy with their thresholds, which are not shown times 100."""
+    rows: list[list[float | str]] = [["x 100", "AP", "F1", "at", "precision", "recall", "accuracy", "at"]]
+    for name, metrics in result.items():
+        row: list[float | str] = [name]
+        for metric in DECISIONS:
+            value = metrics[metric]
+            row.append(f"{value:.3f}" if metric.endswith("threshold") else value)
+        rows.append(row)
+    return table(rows, 10, 11)
+
+
+def retrieval_table(result: dict[str, float]) -> list[str]:
+    from minisbert.evaluation.metrics import METRICS
+    from minisbert.evaluation.retrieval import CUTOFFS
+
+    rows: list[list[float | str]] = [["x 100", *METRICS]]
+    for k in CUTOFFS:
+        rows.append([f"@{k}"] + [result[f"{name}@{k}"] for name in METRICS])
+    return table(rows, 8, 11)
+
+
+def evaluate_search(options: argparse.Namespace) -> None:
     """``--queries``, ``--corpus``, ``--qrels``."""
+    from minisbert.evaluation.retrieval import load_retrieval, retrieval_scores, two_stage_search
+    from minisbert.models.pair_model import PairModel
+
+    # the files first: what is wrong with them is said before a model is downloaded or loaded
     task = load_retrieval(options.queries, options.corpus, options.qrels, options.ignore_identical_ids)
-    encoder = load_encoder(options)
+    encoder = chosen_encoder(options)
     queries, documents = len(task.queries), len(task.corpus)
     search, order = None, "exact search by cosine, ties in the order of the corpus"
     if options.rerank:
         reranker = PairModel.load(options.rerank, device=options.device)
         search = two_stage_search(encoder.top_k, reranker, task.queries, task.corpus, options.candidates)
         order = f"exact search by cosine, the first {options.candidates} sorted by {options.rerank}"
-    result = retrieval_scores(encoder, task, search=search)
+    scores = retrieval_scores(encoder, task, search=search)
+    unjudged = f" ({task.unjudged:,} more have no relevant document)" if task.unjudged else ""
+    header = {
+        "data": f"{queries:,} queries{unjudged}, {documents:,} documents",
+        "protocol": f"{order}; mean over the queries",
+    }
     data = {name: getattr(options, name) for name in (*RETRIEVAL, "ignore_identical_ids", "rerank")}
-    more = f" ({task.unjudged:,} more have no relevant document)" if task.unjudged else ""
-    header = {"data": f"{queries:,} queries{more}, {documents:,} documents"}
-    header |= {"protocol": f"{order}; mean over the queries"}
-    table = retrieval_table(result)
-    result = {"evaluated_queries": queries, "documents": documents} | result
-    report(options, encoder, queries + documents, data, result, header, table)
+    result = {"evaluated_queries": queries, "documents": documents} | scores
+    show_evaluation(options, encoder, queries + documents, data, result, header, retrieval_table(scores))
 
 
-def retrieval_table(result: dict[str, float]) -> list[str]:
-    widths = (8, *[11] * len(METRICS))
-    table = [row(widths, f"@{k}", *(result[f"{name}@{k}"] for name in METRICS)) for k in CUTOFFS]
-    return [row(widths, "x 100", *METRICS), *table]
-
-
-def suite(options: argparse.Namespace) -> None:
+def evaluate_suite_of_sts(options: argparse.Namespace) -> None:
     """``--suite sts``: a line for each task, and the average."""
+    from minisbert.evaluation.suite import average, evaluate_suite, load_suite
+
+    # what cannot be fetched is left out and named, but then there is no average to compare with a paper's
     tasks, missing = load_suite()
     if not tasks:
         raise InputError("the suite's data is missing: minisbert assets fetch sts12, and so on")
@@ -190,22 +210,21 @@ def suite(options: argparse.Namespace) -> None:
     scores = evaluate_suite(encoder, tasks, progress=True)
     for name, reason in missing.items():
         say(f"{name} is left out: {reason}")
-    widths = (13, 7, 8, 8, 10, 1)
-    table = [row(widths, "", "pairs", "score", "mean", "weighted", "  protocol")]
-    for one in scores:
-        means = (one["mean"], one["weighted_mean"]) if len(one["sets"]) > 1 else ("", "")
-        scored = f"{one['pairs']:,}", one["spearman"]
-        table.append(row(widths, one["task"], *scored, *means, f"  {one['protocol']}"))
+    rows: list[list[float | str]] = [["", "pairs", "score", "mean", "weighted", "  protocol"]]
+    for task in scores:
+        means: list[float | str] = ["", ""]  # of a single set they say nothing
+        if len(task["sets"]) > 1:
+            means = [task["mean"], task["weighted_mean"]]
+        rows.append([task["task"], f"{task['pairs']:,}", task["spearman"], *means, f"  {task['protocol']}"])
     total = average(scores)
-    if total is None:
-        shown, how = "-", f"without {', '.join(missing)} there is none"
-    else:
+    shown, how = "-", f"needs {', '.join(missing)} too"
+    if total is not None:
         shown, how = f"{total:.2f}", "of STS12 to SICK-R, each rounded first, as in SimCSE"
-    table.append(row((13, 7, 8, 18, 1), "average", "", shown, "", f"  {how}"))
+    rows.append(["average", "", shown, "", "", f"  {how}"])
     result = {"average": total, "tasks": scores, "missing": list(missing)}
-    protocol = "each sentence encoded alone, Spearman's correlation of the cosine with the scores, x 100"
-    header = {"protocol": protocol}
-    report(options, encoder, 2 * sum(one["pairs"] for one in scores), {"suite": options.suite}, result, header, table)
+    header = {"protocol": "each sentence encoded alone, Spearman's correlation of the cosine with the scores, x 100"}
+    texts = 2 * sum(task["pairs"] for task in scores)
+    show_evaluation(options, encoder, texts, {"suite": options.suite}, result, header, table(rows, 13, 9))
 
 
 if __name__ == "__main__":

@@ -13,10 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from minisbert.backends.onnx_export import TEXTS, export_onnx, onnx_vectors, quantize_onnx
-from minisbert.checkpoints.save import check_replaceable, model_folder
+from minisbert.commands.options import add_model_option
 from minisbert.core import InputError
-from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.assets import local_path
 from minisbert.system.command_line import command_parser
 from minisbert.system.console import run_command, say
@@ -24,17 +22,22 @@ from minisbert.system.files import check_output
 
 LARGEST = 1e-4  # of a difference to a unit vector's number: float32 in another order stays far below
 
+parser = command_parser("export-onnx", __doc__)
+add_model_option(parser, "model")
+parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="for the model with onnx/model.onnx")
+parser.add_argument("--int8", action="store_true", help="write onnx/model_int8.onnx too: a quarter of the size")
+
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = command_parser("export-onnx", __doc__)
-    parser.add_argument("model", metavar="MODEL", help="name, folder, or owner/name on the Hub")
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="for the model with onnx/model.onnx")
-    parser.add_argument("--int8", action="store_true", help="write onnx/model_int8.onnx too: a quarter of the size")
     options = parser.parse_args(arguments)
     check_output(options.out, local_path(options.model))
     for package in ("onnx", "onnxscript", "onnxruntime"):
         if find_spec(package) is None:
             raise InputError(f"minisbert export-onnx needs {package}: pip install 'minisbert[onnx]'")
+    from minisbert.backends.onnx_export import TEXTS, export_onnx, onnx_vectors, quantize_onnx
+    from minisbert.checkpoints.save import check_replaceable, model_folder
+    from minisbert.models.sentence_encoder import SentenceEncoder
+
     check_replaceable(options.out)
     encoder = SentenceEncoder.load(options.model, device="cpu")
     say(f"exporting {options.model}, about 20 seconds")
@@ -44,26 +47,23 @@ def main(arguments: list[str] | None = None) -> None:
         path = folder / "onnx" / "model.onnx"
         path.parent.mkdir()
         export_onnx(encoder, path)
+        # before the folder is in its place: a graph that computes something else must not look finished
         difference = float(np.abs(onnx_vectors(encoder, path) - expected).max())
         if not difference <= LARGEST * max(1.0, float(np.abs(expected).max())):
             raise InputError(f"the exported graph gives other vectors, by {difference:.1e}: please report this model")
         lines = [f"onnx/model.onnx: {megabytes(path)}, largest difference {difference:.1e}"]
         if options.int8:
-            quantized = path.with_name("model_int8.onnx")
-            quantize_onnx(path, quantized)
-            cosine = float(cosines(onnx_vectors(encoder, quantized), expected).min())
-            lines.append(f"onnx/model_int8.onnx: {megabytes(quantized)}, lowest cosine {cosine:.4f}")
-    for line in lines:
+            smaller = path.with_name("model_int8.onnx")
+            quantize_onnx(path, smaller)
+            u, v = onnx_vectors(encoder, smaller), expected
+            cosines = (u * v).sum(axis=1) / np.linalg.norm(u, axis=1) / np.linalg.norm(v, axis=1)  # (N,)
+            lines.append(f"onnx/model_int8.onnx: {megabytes(smaller)}, lowest cosine {cosines.min():.4f}")
+    for line in lines:  # now that the folder is in its place
         print(line)
 
 
 def megabytes(path: Path) -> str:
     return f"{path.stat().st_size / 1e6:.1f} MB"
-
-
-def cosines(u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """The cosine of each row of u (N, W) with the same row of v (N, W): (N,)."""
-    return (u * v).sum(axis=1) / np.linalg.norm(u, axis=1) / np.linalg.norm(v, axis=1)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from minisbert.data.datasets import score_scale
 from minisbert.diagnosis.inspection import (
     NOTE,
     PROBLEM,
@@ -28,7 +27,7 @@ from minisbert.loading import load_tokenizer
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.assets import asset, local_path
 from minisbert.system.command_line import command_parser
-from minisbert.system.console import exiting, run_command, say
+from minisbert.system.console import exiting, run_command, say, score_scale
 from minisbert.system.files import check_output
 
 DEFAULT = "all-MiniLM-L6-v2"

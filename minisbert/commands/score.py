@@ -8,22 +8,21 @@ Scores are 0 to 5 from a regression head, probabilities from a classifier. Witho
 one for each point of the STS scale, and shown as a table.
 """
 
-import argparse
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from minisbert.backends.package import CompiledPairModel
-from minisbert.checkpoints.encoder_settings import MAX_SCORE
-from minisbert.checkpoints.layout import find_model
-from minisbert.commands.options import add_compiled_option, if_compiled
+from minisbert.commands.options import add_device_options, add_length_options, if_compiled
 from minisbert.core import InputError, reading
 from minisbert.data.lines import Rows
-from minisbert.models.pair_model import SEVERAL, PairModel, PairScorer
-from minisbert.system.command_line import add_threads_option, command_parser
+from minisbert.system.command_line import command_parser
 from minisbert.system.console import run_command, say
-from minisbert.system.devices import use_threads
 
-EXAMPLES = (  # the pairs of the STS-B notebook, and the scores that it expects
+if TYPE_CHECKING:
+    from minisbert.backends.package import CompiledPairModel
+    from minisbert.models.pair_model import PairScorer
+
+SIX_PAIRS = (  # the pairs of the STS-B notebook, and the scores that it expects
     ("I love eating apples", "The capital of France is Paris", 0),
     ("I have a black cat", "My pet is a dog", 1),
     ("He plays soccer on weekends", "She enjoys playing tennis on Sundays", 2),
@@ -32,9 +31,64 @@ EXAMPLES = (  # the pairs of the STS-B notebook, and the scores that it expects
     ("The dog is barking loudly", "The dog is barking loudly", 5),
 )
 
+parser = command_parser("score", __doc__)
+parser.add_argument("texts", nargs="*", metavar="TEXT", help="two texts; without any, six examples from 0 to 5")
+parser.add_argument(
+    "--model", required=True, help="a model trained with a head: its folder, or a CrossEncoder's name on the Hub"
+)
+parser.add_argument(
+    "--file",
+    metavar="F",
+    help="tab-separated pairs, one per line; each is printed after its score, which is not clipped to 0..5",
+)
+add_length_options(parser)
+add_device_options(parser)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    options = parser.parse_args(arguments)
+    expected = (0,) if options.file else (0, 2)
+    if len(options.texts) not in expected:
+        raise InputError(f"give two texts, each in quotes, or --file, not {len(options.texts)} texts")
+    if options.file:
+        pairs = read_pairs(options.file)
+    elif options.texts:
+        pairs = [tuple(options.texts)]
+    else:
+        pairs = [(first, second) for first, second, _ in SIX_PAIRS]
+    from minisbert.backends.package import CompiledPairModel
+    from minisbert.checkpoints.layout import find_model
+    from minisbert.models.pair_model import PairModel
+    from minisbert.system.devices import use_threads
+
+    use_threads(options.threads)
+    path = find_model(options.model)
+
+    def compiled(package: str | bool) -> "CompiledPairModel":
+        return CompiledPairModel.load(path, package, max_length=options.max_length)
+
+    model = if_compiled(options, compiled)
+    if model is None:
+        model = PairModel.load(path, device=options.device, max_length=options.max_length)
+    firsts, seconds = zip(*pairs, strict=True)
+    scores = model.scores(firsts, seconds, show_progress_bar=True)
+    if model.truncated:
+        # a joint head reads a pair as one text
+        texts = len(pairs) if model.joint else 2 * len(pairs)
+        say(model.tokenizer.cut_message(model.truncated, texts))
+    # a file is for programs: the raw score, since clipped ones would tie; a pair or the examples are for people
+    if options.file:
+        for (first, second), score in zip(pairs, scores.reshape(len(pairs), -1), strict=True):
+            columns = [f"{value:.6f}" for value in score]
+            print("\t".join([*columns, first, second]))
+    elif options.texts:
+        print(format_score(model, scores[0]))
+    else:
+        print_six_pairs(model, scores)
+
 
 def read_pairs(path: str) -> list[tuple[str, ...]]:
-    """Two tab-separated sentences per line; ``InputError`` for an empty file or any other line (naming it)."""
+    """Read two tab-separated sentences per line; ``InputError`` for an empty file or any other line (naming it)."""
     pairs = []
     with reading(path) as at:
         for at.line, cells in Rows(path).cells("\t"):
@@ -46,72 +100,28 @@ def read_pairs(path: str) -> list[tuple[str, ...]]:
     return pairs
 
 
-def format_score(model: PairScorer, score: np.ndarray) -> str:
-    """A regression's score, clipped to 0..5, the probability of a duplicate, or the probability of each label."""
+def format_score(model: "PairScorer", score: np.ndarray) -> str:
+    """Format a regression's score, clipped to 0..5, the probability of a duplicate, or that of each label."""
+    from minisbert.models.pair_model import SEVERAL
+
     if model.task in SEVERAL:
         return "  ".join(f"{label} {value:.3f}" for label, value in zip(model.labels, score, strict=True))
     if model.task == "regression":
-        return f"{np.clip(score, 0, MAX_SCORE):.2f}"
+        return f"{np.clip(score, 0, 5):.2f}"
     return f"{score:.3f}"
 
 
-def print_examples(model: PairScorer, scores: np.ndarray) -> None:
-    """The six examples as a table; scores from 0 to 5 also rounded, halves up, as in the notebook."""
+def print_six_pairs(model: "PairScorer", scores: np.ndarray) -> None:
+    """Print the six examples as a table; scores from 0 to 5 also rounded, halves up, as in the notebook."""
     shown = [format_score(model, score) for score in scores]
     if model.task == "regression":
-        shown = [f"{score:.2f} -> {int(score + 0.5)}" for score in np.clip(scores, 0, MAX_SCORE)]
+        shown = [
+            f"{text} -> {int(float(np.clip(score, 0, 5)) + 0.5)}" for text, score in zip(shown, scores, strict=True)
+        ]
     width = max(5, len(shown[0]))
     print(f"people  {'model':<{width}}  pair")
-    for (first, second, people), score in zip(EXAMPLES, shown, strict=True):
-        print(f"{people:<6}  {score:<{width}}  {first} / {second}")
-
-
-def parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = command_parser("score", __doc__)
-    parser.add_argument("texts", nargs="*", metavar="TEXT", help="two texts; without any, six examples from 0 to 5")
-    about = "a model trained with a head: its folder, or a CrossEncoder's name on the Hub"
-    parser.add_argument("--model", required=True, help=about)
-    about = "tab-separated pairs, one per line; each is printed after its score, which is not clipped to 0..5"
-    parser.add_argument("--file", metavar="F", help=about)
-    parser.add_argument("--max-length", type=int, metavar="N", help="cut texts to N tokens (default: the model's)")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps (default: auto)")
-    add_compiled_option(parser)
-    add_threads_option(parser)
-    options = parser.parse_args(arguments)
-    expected = (0,) if options.file else (0, 2)
-    if len(options.texts) not in expected:
-        raise InputError(f"give two texts, each in quotes, or --file, not {len(options.texts)} texts")
-    return options
-
-
-def main(arguments: list[str] | None = None) -> None:
-    options = parse(arguments)
-    if options.file:
-        pairs = read_pairs(options.file)
-    elif options.texts:
-        pairs = [tuple(options.texts)]
-    else:
-        pairs = [(first, second) for first, second, _ in EXAMPLES]
-    use_threads(options.threads)
-    path = find_model(options.model)
-
-    def compiled(package: str | bool) -> CompiledPairModel:
-        return CompiledPairModel.load(path, package, max_length=options.max_length)
-
-    model = if_compiled(options, compiled)
-    model = model or PairModel.load(path, device=options.device, max_length=options.max_length)
-    firsts, seconds = zip(*pairs, strict=True)
-    scores = model.scores(firsts, seconds, show_progress_bar=True)
-    if model.truncated:
-        texts = len(pairs) if model.joint else 2 * len(pairs)
-        say(model.tokenizer.cut_message(model.truncated, texts))
-    if options.file:
-        for (first, second), score in zip(pairs, scores.reshape(len(pairs), -1), strict=True):
-            print("\t".join([*(f"{value:.6f}" for value in score), first, second]))
-    elif options.texts:
-        print(format_score(model, scores[0]))
-    else:
-        print_examples(model, scores)
+    for (first, second, people), text in zip(SIX_PAIRS, shown, strict=True):
+        print(f"{people:<6}  {text:<{width}}  {first} / {second}")
 
 
 if __name__ == "__main__":

@@ -9,96 +9,95 @@ minisbert search corpus.txt --query "A guitar." --query-prompt "query: " --corpu
 """
 
 import argparse
-import json
+from typing import Any
 
-import numpy as np
-
-from minisbert.commands.options import ROLES, TEXT_FILES, add_corpus_options, load_and_encode, prompt_of, read_corpus
-from minisbert.corpus.index import encode_with_progress, index_metadata
-from minisbert.evaluation.retrieval import rerank
-from minisbert.models.pair_model import PairModel
-from minisbert.search.vector_files import RESCORE, Bits
+from minisbert.commands.options import (
+    CORPUS_FILES,
+    ROLES,
+    add_corpus_options,
+    load_and_encode,
+    print_result,
+    prompt_of,
+    read_corpus,
+)
 from minisbert.system.command_line import command_parser
 from minisbert.system.console import bounded, check_usage, run_command, say
 
-CANDIDATES = 50  # texts for each query that a reranker reads
+parser = command_parser("search", __doc__)
+parser.add_argument("corpus", metavar="CORPUS", help=f"{CORPUS_FILES}; empty lines are skipped")
+parser.add_argument("--query", action="append", metavar="TEXT", help="may be given several times")
+parser.add_argument("--queries", metavar="FILE", help="one query per line, or as CORPUS")
+parser.add_argument("--top", type=bounded(int, 1), default=5, metavar="K", help="results per query (default: 5)")
+parser.add_argument(
+    "--rescore",
+    type=bounded(int, 1),
+    metavar="K",
+    help="for an --index of encode --quantize binary: score K times --top candidates with the float32 query "
+    "(default: 4); int8 codes are compared with float32 queries throughout",
+)
+parser.add_argument("--rerank", metavar="MODEL", help="cross-encoder that re-ranks the top candidates")
+parser.add_argument(
+    "--candidates",
+    type=bounded(int, 1),
+    default=50,
+    metavar="N",
+    help="texts for each query that --rerank reads, at least --top (default: %(default)s)",
+)
+add_corpus_options(parser, roles=tuple(ROLES))
 
 
-def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """The options; ``options.queries`` is the list of queries."""
-    parser = command_parser("search", __doc__)
-    at_least_1 = bounded(int, 1)
-    parser.add_argument("corpus", metavar="CORPUS", help=f"{TEXT_FILES}; empty lines are skipped")
-    parser.add_argument("--query", action="append", metavar="TEXT", help="may be given several times")
-    parser.add_argument("--queries", metavar="FILE", help="one query per line, or as CORPUS")
-    parser.add_argument("--top", type=at_least_1, default=5, metavar="K", help="results per query (default: 5)")
-    parser.add_argument(
-        "--rescore",
-        type=at_least_1,
-        metavar="K",
-        help="for an --index of encode --quantize binary: score K times --top candidates with the float32 query "
-        f"(default: {RESCORE}); int8 codes are compared with float32 queries throughout",
-    )
-    parser.add_argument(
-        "--rerank", metavar="MODEL", help="a cross-encoder, which reads the best texts beside the query and sorts them"
-    )
-    parser.add_argument(
-        "--candidates",
-        type=at_least_1,
-        default=CANDIDATES,
-        metavar="N",
-        help="texts for each query that --rerank reads, at least --top (default: %(default)s)",
-    )
-    add_corpus_options(parser, roles=ROLES)
+def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     both = bool(options.query) == bool(options.queries)
     check_usage((both, "give either --query TEXT, once or several times, or --queries FILE"))
-    options.queries = options.query or read_corpus(options.queries)
+    queries = options.query or read_corpus(options.queries)
+    check_usage((not all(map(str.strip, queries)), "an empty query matches nothing in particular"))
+    corpus = read_corpus(options.corpus)
+    if options.top > len(corpus):
+        say(f"--top {options.top}: the corpus has only {len(corpus)} sentences; all are shown")
+    scores, indices = search(options, queries, corpus)
+    results = []
+    lines = []
+    for query, its_scores, its_indices in zip(queries, scores.tolist(), indices.tolist(), strict=True):
+        hits = []
+        if lines:
+            lines.append("")
+        lines.append(query)
+        for score, index in zip(its_scores, its_indices, strict=True):
+            hits.append({"score": score, "index": index, "text": corpus[index]})
+            lines.append(f"{score:8.4f}  {corpus[index]}")
+        results.append({"query": query, "hits": hits})
+    print_result(options, {"model": options.model, "corpus": len(corpus), "results": results}, lines)
+
+
+def search(options: argparse.Namespace, queries: list[str], corpus: list[str]) -> tuple[Any, Any]:
+    """Return scores and indices, arrays (Q, K), the best first."""
+    from minisbert.corpus.index import encode_with_progress, index_metadata
+    from minisbert.evaluation.retrieval import rerank
+    from minisbert.models.pair_model import PairModel
+    from minisbert.search.vector_files import RESCORE, Bits
+
+    # checked here and not with the other options, because the file's header says what it holds
     has_codes = options.index is not None and options.index.is_file() and "quantized" in index_metadata(options.index)
-    check_usage(
-        (not all(map(str.strip, options.queries)), "an empty query matches nothing in particular"),
-        (options.rescore and not has_codes, "--rescore is for an --index that encode --quantize wrote"),
-    )
-    return options
-
-
-def search(options: argparse.Namespace, corpus: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Scores and indices, (Q, K) each, the best first."""
+    check_usage((options.rescore and not has_codes, "--rescore is for an --index that encode --quantize wrote"))
+    # loaded before the corpus is encoded: a wrong name should not cost an hour
     reranker = None
     top = min(options.top, len(corpus))
     count = top
     if options.rerank:
         reranker = PairModel.load(options.rerank, device=options.device)
+        # it must see at least what is shown, and no more than there is
         count = min(max(options.candidates, top), len(corpus))
     encoder, vectors, _ = load_and_encode(corpus, options)
-    queries = encode_with_progress(encoder, options.queries, prompt_of(encoder, options, "query"))
+    query_vectors = encode_with_progress(encoder, queries, prompt_of(encoder, options, "query"))
+    # bits are compared by Hamming distance first, and the best rescored with the float32 query
     if isinstance(vectors, Bits):
-        scores, indices = vectors.top_k(queries, count, options.rescore or RESCORE)
+        scores, indices = vectors.top_k(query_vectors, count, options.rescore or RESCORE)
     else:
-        scores, indices = encoder.top_k(queries, vectors, count, progress=True)
+        scores, indices = encoder.top_k(query_vectors, vectors, count, progress=True)
     if reranker:
-        scores, indices = rerank(reranker, options.queries, corpus, indices)
+        scores, indices = rerank(reranker, queries, corpus, indices)
     return scores[:, :top], indices[:, :top]
-
-
-def main(arguments: list[str] | None = None) -> None:
-    options = parse(arguments)
-    corpus = read_corpus(options.corpus)
-    if options.top > len(corpus):
-        say(f"--top {options.top}: the corpus has only {len(corpus)} sentences; all are shown")
-    scores, indices = search(options, corpus)
-    results = []
-    for query, own_scores, own_indices in zip(options.queries, scores.tolist(), indices.tolist(), strict=True):
-        hits = zip(own_scores, own_indices, strict=True)
-        results.append({"query": query, "hits": [{"score": s, "index": i, "text": corpus[i]} for s, i in hits]})
-    if options.json:
-        print(json.dumps({"model": options.model, "corpus": len(corpus), "results": results}, ensure_ascii=False))
-        return
-    blocks = []
-    for result in results:
-        lines = [f"{hit['score']:8.4f}  {hit['text']}" for hit in result["hits"]]
-        blocks.append("\n".join([result["query"], *lines]))
-    print("\n\n".join(blocks))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import argparse
 import os
 import socket
 
-from minisbert.commands.options import add_model_options, load_encoder
+from minisbert.commands.options import add_model_options, chosen_encoder
 from minisbert.core import InputError
 from minisbert.models.pair_model import PairModel
 from minisbert.serving.engine import Engine
@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> None:
         raise InputError(f"minisbert serve needs {error.name}: pip install 'minisbert[serve]'") from None
     from minisbert.serving.application import BACKLOG, BoundedConnection, Limits, Server, raise_file_limit
 
-    encoder = load_encoder(options)
+    encoder = chosen_encoder(options)
     reranker = None
     if options.reranker:
         reranker = PairModel.load(options.reranker, device=options.device)

@@ -1,23 +1,25 @@
-"""Versions of minisbert and torch, and how this machine multiplies: for a report of slow encoding.
+"""Print the versions of minisbert and torch, and how this machine multiplies: for a report of slow encoding.
 
 minisbert version
-minisbert --version
 """
 
-import torch
-
-import minisbert
+from minisbert import __version__
 from minisbert.system.command_line import command_parser
 from minisbert.system.console import run_command
-from minisbert.system.torch_internals import GAIN, onednn_gain
+
+parser = command_parser("version", __doc__)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    command_parser("version", __doc__).parse_args(arguments)
+    parser.parse_args(arguments)
+    import torch
+
+    from minisbert.system.torch_internals import GAIN, onednn_gain
+
     library = "torch's own"
     if onednn_gain() >= GAIN:
         library = "oneDNN's"
-    print(f"minisbert {minisbert.__version__}")
+    print(f"minisbert {__version__}")
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}")
     print(f"linear layers in float32: {library}; oneDNN's are {onednn_gain():.2f} times as fast as torch's own")
 

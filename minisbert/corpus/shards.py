@@ -27,7 +27,7 @@ from minisbert.search.vector_files import write_header, write_npy
 from minisbert.system.assets import file_hash
 from minisbert.system.console import say
 from minisbert.system.devices import choose_dtype
-from minisbert.system.files import LITTER, atomic_file, listed, lock, recover, write_json
+from minisbert.system.files import LITTER, atomic_file, listed, lock, remove_leftovers, write_json
 from minisbert.system.progress import Bar
 
 MANIFEST, MARK = "manifest.json", {"minisbert": "shards"}
@@ -281,7 +281,7 @@ def check_foreign(folder: Path) -> None:
 def clean_up(manifest: Manifest) -> None:
     """Remove what killed processes were writing, and shards of a manifest that was replaced and had more of them."""
     for path in manifest.folder.glob(".*.partial-*"):
-        recover(manifest.folder / path.name[1:].rpartition(".partial-")[0])
+        remove_leftovers(manifest.folder / path.name[1:].rpartition(".partial-")[0])
     current = {manifest.path(shard) for shard in range(len(manifest.shards))}
     for path in manifest.folder.glob("shard-?????.npy"):
         if path not in current:

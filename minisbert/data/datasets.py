@@ -148,17 +148,6 @@ class Sources:
         return {"train": self.data, "dev": self.dev, "test": self.test}
 
 
-def score_scale(text: str) -> float:
-    """The type of an option ``--scale``: scores are 0 to S, for -S they are -S to S."""
-    scale = float(text)
-    if not 1e-4 <= abs(scale) < float("inf"):
-        raise ValueError
-    return scale
-
-
-score_scale.__name__ = "scale, such as 1, 5 or -1"
-
-
 # ------------------------------------------------------------------------------------- scored pairs
 
 

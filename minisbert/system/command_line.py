@@ -1,36 +1,43 @@
-"""The parser of every command: errors of one line with a suggestion, the name as it was typed, ``--version``.
+"""The parser of every command: errors of one line with a suggestion, the name as it was typed, completion in a shell.
 
-Imports neither torch nor NumPy.
+Imports neither torch nor NumPy, and no command imports torch before its options are parsed: ``--help`` and the TAB key
+answer at once.
 """
 
 import argparse
 import os
 import re
+import sys
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
+from minisbert import __version__
 from minisbert.core import InputError
 from minisbert.system.console import bounded
-from minisbert.system.help_pages import typed
-from minisbert.system.version import __version__
 
-CHOICE = re.compile(r"invalid choice: '(?P<given>.*)' \(choose from (?P<choices>.*)\)")
-UNKNOWN = re.compile(r"unrecognized arguments: (?P<given>--[\w-]+)")
+CHOICE = re.compile(r"invalid choice: '(?P<typed>.*)' \(choose from (?P<choices>.*)\)")
+UNKNOWN = re.compile(r"unrecognized arguments: (?P<typed>--[\w-]+)")
 
 
 class Parser(argparse.ArgumentParser):
-    """A wrong option is an ``InputError`` of one line, without the usage of all options before it."""
+    """A parser whose errors are an ``InputError`` of one line, without the usage of all options before it."""
 
     def error(self, message: str) -> NoReturn:
-        found, names = UNKNOWN.search(message), [*self._option_string_actions]
-        if found is None:
-            found = CHOICE.search(message)
-            names = re.findall(r"[\w.-]+", found["choices"]) if found else []
         advice = f"{self.prog} --help lists the options"
-        near = get_close_matches(found["given"], names, n=1) if found else []
-        if near:
-            advice = f"did you mean {near[0]}?"
+        wrong, candidates = UNKNOWN.search(message), list(self._option_string_actions)
+        if wrong is None:
+            wrong = CHOICE.search(message)
+            if wrong:
+                candidates = re.findall(r"[\w.-]+", wrong["choices"])
+        if wrong:
+            near = get_close_matches(wrong["typed"], candidates, n=1)
+            if near:
+                advice = f"did you mean {near[0]}?"
         raise InputError(f"{message}; {advice}")
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        sys.stdout.flush()  # of --help: now, while ``run_command`` can still report a full disk or a closed pipe
+        super().exit(status, message)
 
     def parse_args(self, *arguments: Any, **options: Any) -> Any:
         if "_ARGCOMPLETE" in os.environ:  # the shell asks what may follow; docs/commands.md says how to switch it on
@@ -41,14 +48,28 @@ class Parser(argparse.ArgumentParser):
 
 
 def command_parser(name: str, doc: str | None, **options: Any) -> Parser:
-    """The parser of ``minisbert NAME``; ``--help`` shows its file's docstring above the options."""
+    """Return the parser of ``minisbert NAME``; ``--help`` shows its file's docstring above the options."""
     about, layout = (doc or "").replace("``", ""), argparse.RawDescriptionHelpFormatter
-    parser = Parser(prog=typed(name), description=about, formatter_class=layout, **options)
+    parser = Parser(prog=typed_name(name), description=about, formatter_class=layout, **options)
     parser.add_argument("--version", action="version", version=f"minisbert {__version__}")
     return parser
 
 
+def typed_name(name: str) -> str:
+    """Return a command as it was typed: ``minisbert train``, or the same behind ``python -m``."""
+    # Python's own record of -m, which needs no parsing of its options: None for a script
+    specification = getattr(sys.modules["__main__"], "__spec__", None)
+    module = ""
+    if specification is not None:
+        module = specification.name.removesuffix(".__main__")
+    if module.startswith("minisbert."):
+        return f"python -m {module}"
+    if module == "minisbert":
+        return f"python -m minisbert {name}"
+    return f"minisbert {name}"
+
+
 def add_threads_option(parser: argparse._ActionsContainer) -> None:
-    """``--threads N``, for ``use_threads``."""
+    """Add ``--threads N``, for ``use_threads``."""
     about = "CPU threads (default: OMP_NUM_THREADS, or one per core)"
     parser.add_argument("--threads", metavar="N", type=bounded(int, 1, 1025), help=about)

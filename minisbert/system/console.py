@@ -8,17 +8,18 @@ import os
 import re
 import signal
 import sys
-import tempfile
 import threading
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any, TextIO
+from typing import Any
 
 from minisbert.core import InputError
 
-ERROR_LINES, ERROR_CHARACTERS = 20, 4000  # of an error message, at most
+MESSAGE = 4000  # characters of an error message, at most
+# How long OpenMP's threads spin before they sleep, in a command: 3,000 iterations in libgomp, about .15 ms
+# (default: 300,000); 1 ms in libomp and Intel's (default: 200). A spinning thread keeps its core from other processes.
+SPINNING = {"GOMP_SPINCOUNT": "3000", "KMP_BLOCKTIME": "1"}
 REDIRECTING = threading.Lock()
 
 
@@ -28,8 +29,12 @@ def run_command(main: Callable[[], None]) -> None:
     ``MINISBERT_TRACEBACK=1`` shows the traceback instead. Programming errors always keep theirs.
     """
     open_streams()
+    # OpenMP reads the variables when torch is imported, so a program that has imported torch keeps what it has
+    if "torch" not in sys.modules and not {"OMP_WAIT_POLICY", *SPINNING} & os.environ.keys():
+        os.environ.update(SPINNING)
+    interrupts = Interrupts()
     try:
-        with Interrupts():
+        with interrupts:
             check_values(sys.argv[1:])
             main()
             sys.stdout.flush()  # now, while a full disk or a closed pipe can still be reported
@@ -40,15 +45,21 @@ def run_command(main: Callable[[], None]) -> None:
         settle_output()
         if isinstance(error, BrokenPipeError):  # the reader (head, less) has closed the pipe: not an error
             sys.exit(0)
-        message = str(error) if isinstance(error, InputError | OSError) else out_of_memory(error)
+        if interrupts.raised and isinstance(error, ImportError):  # subtle: so native code reports Ctrl-C in its import
+            say("stopped")
+            sys.exit(130)
+        message = out_of_memory(error)
+        if isinstance(error, InputError | OSError):
+            message = str(error)
         if message is None or os.environ.get("MINISBERT_TRACEBACK"):
             raise
-        say(f"error: {clipped(message)}")
+        say(f"error: {message[:MESSAGE]}")
         sys.exit(2)
 
 
 def check_values(arguments: Sequence[str]) -> None:
-    """Raise ``InputError`` for an option with an empty value, as of an unset shell variable; a prompt may be empty."""
+    """Raise ``InputError`` for an empty value of an option, such as an unset shell variable; a prompt may be empty."""
+    # "--" at the end: an option without a value is no empty value
     for option, value in pairwise([*arguments, "--"]):
         name, equals, attached = option.partition("=")
         if equals:
@@ -58,7 +69,7 @@ def check_values(arguments: Sequence[str]) -> None:
 
 
 def bounded(kind: type, least: float, below: float = math.inf) -> Callable[[str], Any]:
-    """The type of an option for argparse: an int or float in [least, below)."""
+    """Return the type of an option for argparse: an int or float in [least, below)."""
 
     def convert(text: str) -> Any:
         value = kind(text)
@@ -68,6 +79,17 @@ def bounded(kind: type, least: float, below: float = math.inf) -> Callable[[str]
 
     convert.__name__ = f"{kind.__name__} in [{least:g}, {below:g})"  # argparse shows it
     return convert
+
+
+def score_scale(text: str) -> float:
+    """Convert the value of ``--scale``: S if scores are 0 to S, -S if they are -S to S."""
+    scale = float(text)
+    if not 1e-4 <= abs(scale) < math.inf:
+        raise ValueError
+    return scale
+
+
+score_scale.__name__ = "scale, such as 1, 5 or -1"  # argparse shows it
 
 
 def check_usage(*cases: tuple[object, str]) -> None:
@@ -84,7 +106,7 @@ def exiting(code: int) -> Iterator[None]:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
-        discard(sys.stdout)
+        settle_output()
     if code:
         sys.exit(code)
 
@@ -94,65 +116,48 @@ def open_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 (open until the process ends)
+        # a result must not be lost because one of its characters is not in the terminal's encoding
         if mode == "w":
             getattr(sys, name).reconfigure(errors="backslashreplace")
 
 
 def out_of_memory(error: Exception) -> str | None:
-    """If Python, numpy or torch ran out of memory: the function that did, and how much it asked for."""
+    """Return the message if Python, NumPy or torch ran out of memory, with the amount it asked for; else None."""
     text = str(error)
     if not isinstance(error, MemoryError) and not re.search("out of memory|can't allocate memory", text):
         return None
     message = "not enough memory"
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__)[1:] if "minisbert" in frame.filename]
-    if frames:
-        message += f" in {frames[-1].name} ({os.path.basename(frames[-1].filename)})"
     amount = re.search(r"allocate (\d[\d.,]* ?\w*)", text)  # "you tried to allocate 4000 bytes", "allocate 2.00 GiB"
     if amount:
         message += f": {amount[1]} more were needed"
     return f"{message}; use less data or a smaller batch"
 
 
-def clipped(message: str) -> str:
-    """The beginning of a message: at most 20 lines and 4,000 characters."""
-    lines = message[:ERROR_CHARACTERS].splitlines()
-    start = "\n".join(lines[:ERROR_LINES])
-    if len(message) > ERROR_CHARACTERS or len(lines) > ERROR_LINES:
-        start += f"... ({len(message):,} characters)"
-    return start
-
-
 def settle_output() -> None:
-    """Flush both streams; discard what cannot be written, or Python reports the failure again at exit."""
+    """Flush both streams; send what cannot be written to the null device, or Python reports it again at exit."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except OSError:
-            discard(stream)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 @contextmanager
 def without_panics() -> Iterator[None]:
-    """Drop what reaches stderr in this block if it raises: native code reports a panic there before Python sees it."""
-    with REDIRECTING, tempfile.TemporaryFile() as written:
+    """Silence stderr in this block: native code reports a panic there before Python sees the exception."""
+    # the descriptor is the whole process's, so one thread at a time
+    with REDIRECTING, open(os.devnull, "wb") as null:
         try:
             stderr = os.dup(2)
         except OSError:  # closed, as in a service
             yield
             return
-        os.dup2(written.fileno(), 2)
+        os.dup2(null.fileno(), 2)
         try:
             yield
         finally:
             os.dup2(stderr, 2)
             os.close(stderr)
-        written.seek(0)
-        os.write(2, written.read())
-
-
-def discard(stream: TextIO) -> None:
-    """Send what a stream holds, and what is written to it later, to the null device."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def say(text: str, end: str = "\n") -> None:
@@ -160,7 +165,7 @@ def say(text: str, end: str = "\n") -> None:
     try:
         print(text, end=end, file=sys.stderr, flush=True)
     except OSError:  # a full disk or a closed pipe must not end hours of work
-        discard(sys.stderr)
+        settle_output()
 
 
 class Interrupts:
@@ -172,7 +177,8 @@ class Interrupts:
     """
 
     def __init__(self) -> None:
-        self.deferring = self.waiting = False
+        # waiting: a signal has arrived in a deferred block; raised: outside one, so that it has become an exception
+        self.deferring = self.waiting = self.raised = False
         self.replaced: dict[int, Any] = {}
 
     def __enter__(self) -> "Interrupts":
@@ -188,6 +194,7 @@ class Interrupts:
 
     def _handle(self, *_: object) -> None:
         if not self.deferring:
+            self.raised = True
             raise KeyboardInterrupt
         if self.waiting:
             raise SystemExit(130)  # a second signal does not wait, not even for a save

@@ -32,7 +32,7 @@ for function in (torch.erf, torch.exp, torch.log, torch.sqrt, torch.tanh):
 
 
 def cpu_flags() -> set[str]:
-    """The CPU's instruction sets, as Linux names them; none if they cannot be read."""
+    """Return the CPU's instruction sets, as Linux names them; none if they cannot be read."""
     try:
         return set(CPU_INFO.read_text(encoding="utf-8", errors="replace").split())
     except OSError:
@@ -40,14 +40,14 @@ def cpu_flags() -> set[str]:
 
 
 def instruction_sets() -> list[str]:
-    """The CPU's vector and matrix instructions, which code compiled for it may use; if unknown, those torch uses."""
+    """Return the CPU's vector and matrix instructions, which compiled code may use; if unknown, those torch uses."""
     families = ("avx", "amx", "fma", "sse4", "bmi", "f16c", "sve", "asimd")
     found = sorted(flag for flag in cpu_flags() if flag.startswith(families))
     return found or [platform.machine(), torch.backends.cpu.get_cpu_capability()]
 
 
 def choose_device(name: str | torch.device) -> torch.device:
-    """A torch device by name; ``auto`` is CUDA, else the CPU: MPS, which no test covers, must be asked for.
+    """Return a torch device by name; ``auto`` is CUDA, else the CPU: MPS, which no test covers, must be asked for.
 
     Raises ``InputError`` if it cannot be used.
     """
@@ -58,7 +58,7 @@ def choose_device(name: str | torch.device) -> torch.device:
         if torch.cuda.is_available():
             name = "cuda"
     try:
-        torch.empty(1, device=name).cpu()  # there and back: "meta" accepts tensors but cannot return them
+        torch.empty(1, device=name).cpu()  # round trip: the meta device accepts tensors but cannot copy them back
     except (RuntimeError, AssertionError, ImportError) as error:  # which one depends on how torch was built
         reason = re.split(r"(?<=\.)\s|\n", str(error).strip())[0]  # torch lists all its backends
         raise InputError(f"device {one_line(name)} cannot be used: {reason}") from error
@@ -66,7 +66,7 @@ def choose_device(name: str | torch.device) -> torch.device:
 
 
 def bfloat16_hardware(device: torch.device) -> tuple[bool, str]:
-    """Whether the device multiplies bfloat16 in hardware, and the evidence: ``(True, "the CPU has avx512_bf16")``."""
+    """Return whether the device multiplies bfloat16 in hardware, and why: ``(True, "the CPU has avx512_bf16")``."""
     if device.type == "cuda":
         capability = torch.cuda.get_device_capability(device)  # Ampere, 8.0, is the first
         return capability >= (8, 0), f"the GPU has compute capability {capability[0]}.{capability[1]}, 8.0 is needed"
@@ -82,7 +82,7 @@ def bfloat16_hardware(device: torch.device) -> tuple[bool, str]:
 
 
 def choose_dtype(name: str, device: torch.device) -> tuple[torch.dtype, str]:
-    """The dtype of matrix products for ``auto``, ``float32`` or ``bfloat16``, and the reason in a few words.
+    """Return the dtype of matrix products for ``auto``, ``float32`` or ``bfloat16``, and the reason in a few words.
 
     Raises ``InputError`` for bfloat16 on hardware without it, where it would be many times slower.
     """
@@ -92,6 +92,7 @@ def choose_dtype(name: str, device: torch.device) -> tuple[torch.dtype, str]:
         raise InputError("dtype int8 is for compiled models: minisbert compile --dtype int8, then --compiled")
     if name not in ("auto", "bfloat16"):
         raise InputError(f"dtype {name!r} is not one of auto, float32, bfloat16")
+    # emulated bfloat16 is correct and many times slower, which looks like a hang: refused, not warned of
     able, reason = bfloat16_hardware(device)
     if able:
         return torch.bfloat16, reason
@@ -117,12 +118,13 @@ def use_threads(count: int | None) -> None:
         cores = len(os.sched_getaffinity(0))
     if count > cores:
         say(f"{count} threads are slower than {cores}: this process may use no more cores")
+    # setdefault: who sets the tokenizer's own variable knows why
     torch.set_num_threads(count)
     os.environ.setdefault("RAYON_NUM_THREADS", str(count))  # read by the tokenizers library
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:
-    """The states of the random generators that dropout uses."""
+    """Return the states of the random generators that dropout uses."""
     states = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
         states["cuda"] = torch.cuda.get_rng_state(device)

@@ -12,18 +12,17 @@ from glob import escape
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from filelock import BaseFileLock, FileLock, Timeout
-
 from minisbert.core import InputError, one_line, reading
 
 MOST_BYTES = 2**28  # of a model's files other than weights
 LITTER = (".DS_Store", "Thumbs.db", "desktop.ini")  # file managers put these into every folder that is opened
-LOCK, NEW, OLD = "lock", "new", "old"  # in a workspace: held by its writer, what is written, and what it replaces
+NEW, OLD = "partial-", "replaced-"  # in hidden names: what is being written, and what is being replaced
+TOKEN = "[0-9a-f]" * 8  # at their end
 BROKEN_DISK = (errno.ENOSPC, errno.EFBIG, errno.EIO, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 
 def decode(content: bytes, where: str, line: int = 1) -> str:
-    """UTF-8 bytes to text; ``InputError`` names the first bad line, where ``line`` is the number of the first line."""
+    """Decode UTF-8 bytes; ``InputError`` names the first bad line, where ``line`` is the number of the first line."""
     try:
         if line == 1:
             return content.decode("utf-8-sig")  # a byte order mark at the start is not text
@@ -45,7 +44,7 @@ def open_bytes(path: str | Path) -> IO[bytes]:
 
 
 def read_text(path: str | Path) -> str:
-    """The text of a UTF-8 file; ``InputError`` if it is missing, a folder, or not UTF-8 (with the line)."""
+    """Read a UTF-8 file; ``InputError`` if it is missing, a folder, or not UTF-8 (with the line)."""
     with open_bytes(path) as file:
         return decode(file.read(), str(path))
 
@@ -68,13 +67,13 @@ def naming(path: str | Path) -> Iterator[None]:
 
 
 def check_ending(option: str, path: Path | None, *endings: str) -> None:
-    """Raise ``InputError`` if the path that an option gives has another ending."""
+    """Raise ``InputError`` unless the path that an option gives has one of these endings."""
     if path and path.suffix not in endings:
         raise InputError(f"{option} {path}: the name must end in {' or '.join(endings)}")
 
 
 def check_output(out: str | Path | None, *inputs: str | Path | None) -> None:
-    """Raise ``InputError`` if ``out`` is one of a command's inputs, lies in one or contains one, links followed."""
+    """Raise ``InputError`` if ``out`` overlaps one of a command's inputs, after resolving links."""
     if not out:
         return
     target = Path(os.path.realpath(out))
@@ -82,6 +81,7 @@ def check_output(out: str | Path | None, *inputs: str | Path | None) -> None:
         if not path or not os.path.exists(path):  # a model by its name, "-" for stdin
             continue
         source = Path(os.path.realpath(path))
+        # samefile finds hard links and names that differ in case on a disk that ignores it
         if target == source or (target.exists() and os.path.samefile(target, source)):
             relation = "is"
         elif target.is_relative_to(source):
@@ -98,12 +98,15 @@ def atomic_file(target: str | Path) -> Iterator[Path]:
     """Yield a temporary path; rename it to ``target`` on success, remove it on any failure."""
     if Path(target).exists() and not Path(target).is_file():
         raise InputError(f"{target} is a folder or a device, a file is needed")
-    with _workspace(target) as (target, workspace):
-        new = workspace / NEW
-        new.touch()
-        yield new
-        flush(new)
-        os.replace(new, target)
+    target, new = beside(target, NEW)
+    try:
+        with naming(target):
+            new.touch()
+            yield new
+            flush(new)
+            os.replace(new, target)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -111,33 +114,75 @@ def atomic_folder(target: str | Path) -> Iterator[Path]:
     """Yield a temporary folder; rename it to ``target`` on success, remove it on any failure.
 
     An existing folder is replaced only once the new one is complete. If several processes write the same target, the
-    last one wins. If the process is killed between the two renames that this takes, ``recover`` restores the old one.
+    last one wins. If the process is killed between the two renames that this takes, the next writer restores the old
+    one; what it was writing stays as ``.target.partial-01234567`` until ``remove_leftovers``.
     """
     if Path(target).exists() and not Path(target).is_dir():
         raise InputError(f"{target} is a file or a device, a folder is needed")
     if Path.cwd().is_relative_to(os.path.realpath(target)):
         raise InputError(f"{target} cannot be replaced because it is the current folder; name another folder")
-    with _workspace(target) as (target, workspace):
-        new = workspace / NEW
-        new.mkdir()
-        yield new
-        for path in new.rglob("*"):
-            if path.is_file():
-                flush(path)
-        _swap(new, target, workspace / OLD)
+    target, new = beside(target, NEW)
+    recover(target)
+    try:
+        with naming(target):
+            new.mkdir()
+            yield new
+            flush(*(path for path in new.rglob("*") if path.is_file()))
+            swap(new, target)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def beside(target: str | Path, kind: str) -> tuple[Path, Path]:
+    """Return the target, links followed, and a new hidden name next to it, whose parent folder is made."""
+    target = Path(os.path.realpath(target))  # replace what a link points to, not the link
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # next to it, because a rename to another file system is not atomic; a token, because several processes may write
+    return target, target.with_name(f".{target.name}.{kind}{secrets.token_hex(4)}")
+
+
+def swap(new: Path, target: Path) -> None:
+    """Rename ``new`` to ``target``, which may be a folder that is not empty."""
+    while True:
+        _, old = beside(target, OLD)
+        try:
+            with suppress(FileNotFoundError):  # there is none to replace
+                os.replace(target, old)
+            os.replace(new, target)
+        except BaseException as error:
+            with suppress(OSError):
+                os.replace(old, target)
+            # subtle: another process may have made target since the first rename; if so, try again
+            if not isinstance(error, OSError) or error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            shutil.rmtree(old, ignore_errors=True)
+            return
 
 
 def recover(target: str | Path) -> None:
-    """Clean up after processes that were killed while they wrote ``target``; files in use by others are left alone.
+    """Move the folder back that a killed process was replacing, unless another one has taken its place since.
 
-    If one was killed between the two renames of ``atomic_folder``, the folder that it was replacing comes back.
+    Harmless at any time, also while another process writes ``target``.
     """
     target = Path(os.path.realpath(target))
-    for workspace in target.parent.glob(f".{escape(target.name)}.partial-{'[0-9a-f]' * 8}"):
-        # A lock shows whether the writer is alive, a process id does not: in containers that share a disk, every run
-        # may have the same id. If the lock cannot be acquired, which is an OSError, nothing is removed.
-        with suppress(OSError, NotImplementedError), FileLock(workspace / LOCK, blocking=False):
-            _settle(workspace, target)
+    for old in target.parent.glob(f".{escape(target.name)}.{OLD}{TOKEN}"):
+        with suppress(OSError):  # not empty: the new one is there, or another process moved the old one back
+            os.replace(old, target)
+        if target.exists():
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def remove_leftovers(target: str | Path) -> None:
+    """Recover ``target`` and remove what killed processes were writing; only for a caller that keeps others away."""
+    recover(target)
+    target = Path(os.path.realpath(target))
+    for new in target.parent.glob(f".{escape(target.name)}.{NEW}{TOKEN}"):
+        if new.is_dir():
+            shutil.rmtree(new, ignore_errors=True)
+        else:
+            new.unlink(missing_ok=True)
 
 
 def lock(file: IO[str]) -> None:
@@ -154,22 +199,20 @@ def lock(file: IO[str]) -> None:
 
 
 def foreign_entries(folder: Path, replaceable: Collection[str]) -> list[str]:
-    """The files and folders that replacing ``folder`` would lose, sorted, without the contents of those folders.
+    """List the files and folders that replacing ``folder`` would lose, sorted, without the contents of those folders.
 
     ``replaceable`` are patterns of paths that may be lost, relative to ``folder``: ``[0-9]_Dense/config.json``. Links
     are not followed. Files of the system's file manager do not count.
     """
-    replaceable_folders = {str(parent) for path in replaceable for parent in PurePosixPath(path).parents} | {
-        *replaceable
-    }
+    parents = {str(parent) for path in replaceable for parent in PurePosixPath(path).parents}
     foreign = []
     pending = [folder] if folder.is_dir() else []
     while pending:
         for path in pending.pop().iterdir():
             name = path.relative_to(folder).as_posix()
-            patterns = replaceable_folders if path.is_dir() else replaceable
+            patterns = {*replaceable, *parents} if path.is_dir() else replaceable
             is_replaceable = any(fnmatchcase(name, pattern) for pattern in patterns)
-            if path.is_dir() and is_replaceable and not path.is_symlink():
+            if is_replaceable and path.is_dir() and not path.is_symlink():
                 pending.append(path)
             elif not is_replaceable and (path.is_dir() or path.name not in LITTER):
                 foreign.append(name)
@@ -177,69 +220,15 @@ def foreign_entries(folder: Path, replaceable: Collection[str]) -> list[str]:
 
 
 def listed(names: list[str], most: int = 3) -> str:
-    """The first few names for a message: ``'.git', 'notes.txt', 'state' and 2 more``."""
+    """Format the first few names for a message: ``'.git', 'notes.txt', 'state' and 2 more``."""
     text = ", ".join(one_line(name) for name in names[:most])
     if len(names) > most:
         text += f" and {len(names) - most} more"
     return text
 
 
-@contextmanager
-def _workspace(target: str | Path) -> Iterator[tuple[Path, Path]]:
-    """The target, links followed, and a hidden folder next to it that is locked while this process writes."""
-    target = Path(os.path.realpath(target))  # replace what a link points to, not the link
-    target.parent.mkdir(parents=True, exist_ok=True)
-    recover(target)
-    workspace, held = _create_workspace(target)
-    try:
-        with naming(target):
-            yield target, workspace
-    finally:
-        held.release()  # Windows cannot delete an open file
-        _settle(workspace, target)
-
-
-def _create_workspace(target: Path) -> tuple[Path, BaseFileLock]:
-    """A new folder for what becomes ``target``, and its lock."""
-    while True:  # next to target, because a rename to another file system is not atomic
-        workspace = target.with_name(f".{target.name}.partial-{secrets.token_hex(4)}")
-        workspace.mkdir()
-        held = FileLock(workspace / LOCK, blocking=False, thread_local=False)
-        try:
-            held.acquire()
-        except (FileNotFoundError, FileExistsError, Timeout):
-            continue  # subtle: before it was locked, recover in another process took it for a dead one's
-        except (OSError, NotImplementedError):
-            pass  # a disk without locks: nothing is removed there
-        return workspace, held
-
-
-def _settle(workspace: Path, target: Path) -> None:
-    """Remove the workspace; if it holds the old target and there is no new one, move that back first."""
-    with suppress(OSError):  # nothing to move, or another process has just moved it or written a new target
-        if not target.exists():
-            os.replace(workspace / OLD, target)
-    if target.exists() or not (workspace / OLD).exists():  # otherwise it holds the only copy and stays
-        shutil.rmtree(workspace, ignore_errors=True)
-
-
-def _swap(new: Path, target: Path, old: Path) -> None:
-    """Move ``target`` to ``old``, if it exists, and ``new`` to ``target``."""
-    while True:
-        with suppress(FileNotFoundError):
-            os.replace(target, old)
-        try:
-            os.replace(new, target)
-            shutil.rmtree(old, ignore_errors=True)
-            return
-        except OSError as error:
-            # subtle: another process may have created target since the line above; if so, try again
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) and not target.exists():
-                raise
-            shutil.rmtree(old, ignore_errors=True)
-
-
-def flush(path: Path) -> None:
-    """Force the file's bytes to disk, which must happen before the rename."""
-    with open(path, "r+b") as file:  # Windows can only sync a writable file
-        os.fsync(file.fileno())
+def flush(*paths: Path) -> None:
+    """Force the files' bytes to disk, which must happen before the rename."""
+    for path in paths:
+        with open(path, "r+b") as file:  # Windows can only sync a writable file
+            os.fsync(file.fileno())

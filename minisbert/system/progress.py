@@ -23,6 +23,7 @@ class LiveLine:
     def __init__(self, shown: bool = True) -> None:
         self.shown, self.width = shown, 0
         self.started = self.next = time.monotonic()
+        # ten times a second is smooth on a terminal; in a log file each update is a line that somebody scrolls past
         self.terminal, self.wait = sys.stderr.isatty(), 0.1
         if not self.terminal:
             self.wait = 10.0
@@ -38,7 +39,7 @@ class LiveLine:
     def write(self, text: str) -> None:
         self.next = time.monotonic() + self.wait
         if self.terminal:
-            say("\r" + text.ljust(self.width), end="")
+            say("\r" + text.ljust(self.width), end="")  # blanks erase what a longer line left
             self.width = len(text)
         else:
             say(text)

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from minisbert import __version__
 from minisbert.checkpoints.save import SAVED
 from minisbert.checkpoints.weights import write_safetensors
 from minisbert.core import InputError, one_line, read_json, reading
@@ -37,9 +38,9 @@ from minisbert.system.files import (
     listed,
     lock,
     recover,
+    remove_leftovers,
     write_json,
 )
-from minisbert.system.version import __version__
 from minisbert.training.distributed import processes, say_once
 from minisbert.training.objectives.base import Objective, Scores
 from minisbert.training.settings import FREE, RunSettings
@@ -68,7 +69,6 @@ def create_folder(options: RunSettings, device: torch.device, objective: Objecti
         folder.mkdir(exist_ok=True)
     log = open_log(folder)
     try:
-        recover_run(folder)
         for name in (MODEL, LAST, STATE):  # of an earlier replacement that was not finished
             shutil.rmtree(folder / name, ignore_errors=True)
         (folder / RESULTS).unlink(missing_ok=True)
@@ -104,7 +104,6 @@ def check_replaceable(out: Path, overwrite: bool) -> None:
         if (out / STATE).is_dir():
             advice = f"--resume {out} to continue it, or {advice}"
         raise InputError(f"{out} exists: choose another --out, or {advice}")
-    recover_run(out)
     for name, written in ((MODEL, SAVED), (LAST, SAVED), (STATE, STATE_FILES)):
         foreign = foreign_entries(out / name, written)
         if foreign:
@@ -147,11 +146,13 @@ def open_log(out: Path) -> TextIO:
     except BlockingIOError as error:
         log.close()
         raise InputError(f"{out}: another process is training this run; wait for it to finish, or stop it") from error
+    for name in (STATE, MODEL, LAST, RESULTS):
+        remove_leftovers(out / name)
     return log
 
 
 def recover_run(out: Path) -> None:
-    """Clean up after processes of this run that were killed while they saved."""
+    """Restore what processes of this run were replacing when they were killed; another one may be saving now."""
     for name in (STATE, MODEL, LAST, RESULTS):
         recover(out / name)
 

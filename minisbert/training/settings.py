@@ -6,8 +6,8 @@ from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
 from minisbert.core.loop import linear_schedule
-from minisbert.data.datasets import Sources, score_scale
-from minisbert.system.console import bounded
+from minisbert.data.datasets import Sources
+from minisbert.system.console import bounded, score_scale
 
 
 def cosine_schedule(step: int, warmup: int, total: int) -> float:

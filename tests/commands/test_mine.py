@@ -251,8 +251,8 @@ def test_pairs_that_the_file_lacks_are_named(files, tiny, capsys):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--absolute-margin", "2.5"], "no negative is left for any of 2 anchors .*absolute margin.*relax the margins"),
-        (["--out", "out.tsv"], r"--out out.tsv: the name must end in \.jsonl"),
+        (["--absolute-margin", "2.5"], "absolute margin"),
+        (["--out", "out.tsv"], r"\.jsonl"),
         (["--pairs", "no.tsv"], "no.tsv does not exist"),
         (["--corpus", "no.txt"], "no.txt does not exist"),
         (["--query-prompt-name", "nobody"], "the model has no prompt"),

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from minisbert.commands.score import EXAMPLES, main
+from minisbert.commands.score import SIX_PAIRS, main
 from minisbert.core import InputError
 from minisbert.core.heads import ConcatHead, JointHead, siamese
 from minisbert.data.formats import NLI_LABELS
@@ -40,7 +40,7 @@ def test_one_pair_has_the_models_score_and_the_six_examples_are_a_table(trained,
     main(["--model", str(trained.folder)])
     header, *lines = capsys.readouterr().out.splitlines()[-7:]
     assert header.startswith("people")
-    for (first, second, people), line in zip(EXAMPLES, lines, strict=True):
+    for (first, second, people), line in zip(SIX_PAIRS, lines, strict=True):
         assert line.split()[0] == str(people)
         assert line.endswith(f"{first} / {second}")
 
@@ -79,7 +79,7 @@ def test_scores_are_clipped_for_display_but_not_in_files(tiny, tmp_path, capsys)
         main([*model, "a cat", "a dog"])
         assert capsys.readouterr().out == f"{shown}\n"
         main(model)
-        assert [line.split()[1] for line in capsys.readouterr().out.splitlines()[-6:]] == [shown] * len(EXAMPLES)
+        assert [line.split()[1] for line in capsys.readouterr().out.splitlines()[-6:]] == [shown] * len(SIX_PAIRS)
         main([*model, "--file", str(tmp_path / "pairs.tsv")])
         assert float(capsys.readouterr().out.split("\t")[0]) == pytest.approx(raw, abs=1e-5)
 
@@ -87,12 +87,12 @@ def test_scores_are_clipped_for_display_but_not_in_files(tiny, tmp_path, capsys)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model", "nowhere", "a", "b"], "no model 'nowhere': neither a folder nor"),
-        (["--model", "{tiny}", "a", "b"], "has no head.json"),
-        (["--model", "{tiny}", "a"], "give two texts, .*not 1 texts"),
-        (["--model", "{tiny}", "a", "b", "--file", "x.tsv"], "give two texts, each in quotes, or --file"),
-        (["--model", "{tiny}", "--file", "{one}"], "line 2: expected two sentences with a tab between them"),
-        (["--model", "{tiny}", "--file", "{empty}"], "contains no sentence pairs"),
+        (["--model", "nowhere", "a", "b"], "nowhere"),
+        (["--model", "{tiny}", "a", "b"], "head.json"),
+        (["--model", "{tiny}", "a"], "two texts"),
+        (["--model", "{tiny}", "a", "b", "--file", "x.tsv"], "--file"),
+        (["--model", "{tiny}", "--file", "{one}"], "line 2"),
+        (["--model", "{tiny}", "--file", "{empty}"], "empty.tsv"),
         (["--model", "{tiny}", "--file", "missing.tsv"], "missing.tsv does not exist"),
     ],
 )

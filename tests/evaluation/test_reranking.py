@@ -60,7 +60,7 @@ def test_a_reranker_that_knows_the_answers_finds_all_that_the_search_has_found(t
         def scores(self, firsts, seconds, show_progress_bar=False):
             return np.array([float(pair in right) for pair in zip(firsts, seconds, strict=True)])
 
-    monkeypatch.setattr("minisbert.commands.evaluate.PairModel.load", lambda *_, **__: Teacher())
+    monkeypatch.setattr("minisbert.models.pair_model.PairModel.load", lambda *_, **__: Teacher())
     files = {"queries": "queries.jsonl", "corpus": "corpus.jsonl", "qrels": "qrels.tsv"}
     flags = [f"--{name}={tmp_path / file}" for name, file in files.items()]
     main([*flags, "--model", str(tiny), "--rerank", "any", "--candidates", "3", "--json"])

@@ -195,7 +195,7 @@ def test_a_task_that_is_nowhere_is_left_out(suite, tmp_path, tiny, capsys):
     main(["--model", str(tiny), "--suite", "sts"])
     captured = capsys.readouterr()
     assert "SICK-R is left out: sick is missing" in captured.err
-    assert captured.out.splitlines()[-1].split(maxsplit=2) == ["average", "-", "without STS14, SICK-R there is none"]
+    assert captured.out.splitlines()[-1].split(maxsplit=2) == ["average", "-", "needs STS14, SICK-R too"]
     shutil.rmtree(tmp_path / "data")
     with pytest.raises(InputError, match=r"the suite's data is missing: minisbert assets fetch sts12"):
         main(["--model", str(tiny), "--suite", "sts"])

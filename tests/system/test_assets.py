@@ -1,9 +1,20 @@
-"""An asset is either complete and verified or absent, and the commands report which."""
+"""An asset is either complete and verified or absent, whatever servers, archives and pip do; and the command."""
 
+import errno
 import hashlib
+import io
+import json
 import os
 import re
+import sys
+import tarfile
+import tempfile
 import tomllib
+import zipfile
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from importlib.metadata import distributions
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -11,10 +22,38 @@ import pytest
 from minisbert.commands import assets as command
 from minisbert.core import InputError
 from minisbert.system import assets
-from minisbert.system.assets import AssetFile, ensure, fetch, home
+from minisbert.system.assets import Asset, AssetFile, ensure, fetch, home
 from minisbert.system.console import run_command
-from tests.servers import cut, repository, serve, use_hub
-from tests.system.test_sources import CONTENT, GOOD, PACKERS, WRONG
+from tests.servers import cut, cut_chunked, repository, serve, use_hub
+
+CONTENT = {"model.bin": bytes(range(256)) * 8, "sub/config.json": b'{"a": 1}\n'}
+FILES = tuple(AssetFile(name, len(data), hashlib.sha256(data).hexdigest()) for name, data in CONTENT.items())
+WRONG = b"\x01" + CONTENT["model.bin"][1:]
+# what an attacker, or a careless packager, may add to an archive
+STRAY = {"../evil.txt": b"evil", "inside/../../evil.txt": b"evil", "/evil.txt": b"evil", "inside/setup.py": b"evil"}
+
+
+def zipped(entries: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in entries.items():
+            archive.writestr(name, data)
+    return buffer.getvalue()
+
+
+def tarred(entries: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name, data in entries.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+PACKERS = {".zip": zipped, ".tar.gz": tarred}
+GOOD = {f"inside/{name}": data for name, data in CONTENT.items()}
+
 
 ENTRIES = tomllib.loads(assets.ASSETS_TOML.read_text(encoding="utf-8"))
 PAGES = {f"/tiny/{name}": data for name, data in CONTENT.items()}
@@ -57,15 +96,6 @@ def test_an_entry_states_its_licence_and_pins_its_sources_and_files(name):
     assert len({file["name"].lower() for file in entry["files"]}) == len(entry["files"]) > 0
     if name in ("all-MiniLM-L6-v2", "stsb"):  # what the first steps need has two independent sources
         assert {next(iter(source)) for source in entry["sources"]} > {"wheel"}
-
-
-def test_the_manifest_is_read_completely_and_in_order():
-    read = assets.assets()
-    assert list(read) == list(ENTRIES)
-    for name, entry in ENTRIES.items():
-        assert vars(read[name]) | {"files": None} == entry | {"name": name, "files": None}
-        given = [{key: value for key, value in vars(file).items() if value is not None} for file in read[name].files]
-        assert given == entry["files"]
 
 
 @pytest.fixture(autouse=True)
@@ -209,11 +239,10 @@ def test_if_no_source_works_the_error_names_all(site, store, declare):
     assert whole(store, there=False)
 
 
-@pytest.mark.parametrize("page", [WRONG, cut(CONTENT["model.bin"], 1000), None], ids=["wrong", "cut", "missing"])
-@pytest.mark.parametrize("name", [MODEL, "/tiny/sub/config.json"])
-def test_a_failed_fetch_changes_nothing(page, name, there_before, site, store):
+@pytest.mark.parametrize("page", [WRONG, None], ids=["wrong", "missing"])
+def test_a_failed_fetch_changes_nothing(page, there_before, site, store):
     """An old, complete copy stays until the new one is complete."""
-    site.pages[name] = page
+    site.pages["/tiny/sub/config.json"] = page
     with pytest.raises(InputError, match="tiny could not be fetched"):
         fetch(assets.asset("tiny"))
     assert whole(store, there_before)
@@ -290,10 +319,11 @@ def run(*arguments: str) -> None:
 
 def test_path_and_fetch_print_the_folder_and_fetch_repairs_a_file_of_the_right_size(site, store, capsys):
     """``ensure`` checks sizes only; the command downloads everything again."""
-    run("path", "tiny")
-    assert site.asked == []
     ensure("tiny")
     (store / "weights" / "tiny" / "model.bin").write_bytes(WRONG)
+    site.asked.clear()
+    run("path", "tiny")
+    assert site.asked == []
     run("fetch", "tiny")
     assert whole(store)
     assert capsys.readouterr().out == f"{store / 'weights' / 'tiny'}\n" * 2
@@ -311,23 +341,196 @@ def test_list_shows_state_licence_and_sources(declare, capsys):
     )
 
 
-@pytest.mark.parametrize("arguments", [("verify",), ("verify", "tiny")])
-def test_verify_finds_one_flipped_bit(arguments, site, store, capsys):
-    ensure("tiny")
-    run(*arguments)
-    assert capsys.readouterr().out == "tiny: 2 files, all match the manifest\n"
-    path = store / "weights" / "tiny" / "model.bin"
-    path.write_bytes(WRONG)
-    assert assets.asset("tiny").state() == "complete"  # the size is right
-    with pytest.raises(SystemExit, match="2"):  # as run by minisbert assets verify
-        run_command(lambda: run(*arguments))
-    right, wrong = (hashlib.sha256(data).hexdigest() for data in (CONTENT["model.bin"], WRONG))
-    shown = "error: does not match the manifest: tiny; fetch again: minisbert assets fetch tiny\n"
-    assert capsys.readouterr() == (f"tiny: {path} has sha256 {wrong}, not {right}\n", shown)
-
-
-def test_verify_of_what_is_missing(site, capsys):
+def test_verify_finds_one_flipped_bit_and_what_is_missing(site, store, capsys):
     run("verify")
     assert capsys.readouterr().out == "nothing has been fetched yet\n"
     with pytest.raises(InputError, match=r"fetch again: minisbert assets fetch tiny"):
         run("verify", "tiny")
+    ensure("tiny")
+    path = store / "weights" / "tiny" / "model.bin"
+    path.write_bytes(WRONG)
+    assert assets.asset("tiny").state() == "complete"  # the size is right
+    capsys.readouterr()
+    with pytest.raises(SystemExit, match="2"):  # as run by minisbert assets verify
+        run_command(lambda: run("verify"))
+    right, wrong = (hashlib.sha256(data).hexdigest() for data in (CONTENT["model.bin"], WRONG))
+    assert capsys.readouterr().out == f"tiny: {path} has sha256 {wrong}, not {right}\n"
+
+
+# ------------------------------------------------------------------------------------- one source
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch) -> Path:
+    """The folder of temporary files, which sources must leave empty. Disables proxies and pip's index and config."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    for name in [name for name in os.environ if name.upper().startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    settings = {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": str(tmp_path / "wheels")}
+    for name, value in ({"no_proxy": "*", "NO_PROXY": "*"} | settings).items():
+        monkeypatch.setenv(name, value)
+    return folder
+
+
+@pytest.fixture
+def fill(tmp_path, temporary) -> Callable[..., str]:
+    """A function that fills ``tmp_path/out`` from a source; it returns what went wrong."""
+
+    def fill(source: dict, files: tuple[AssetFile, ...] = FILES) -> str:
+        failure = assets.fetch_from(source, Asset("tiny", "weights", "", "", "", [source], files), tmp_path / "out")
+        assert list(temporary.iterdir()) == []
+        assert not list(tmp_path.rglob("evil*"))
+        assert failure.isprintable()
+        assert failure or got(tmp_path / "out") == {file.name: CONTENT[file.name] for file in files}
+        return failure
+
+    return fill
+
+
+def got(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_url_gives_its_one_file_or_those_below_it(site, fill):
+    site.asked.clear()
+    site.pages |= {f"/data/{name}": data for name, data in CONTENT.items()} | {"/some/where.tsv": CONTENT["model.bin"]}
+    assert fill({"url": f"{site.address}/some/where.tsv"}, FILES[:1]) == ""
+    assert fill({"url": f"{site.address}/data/"}) == ""
+    assert site.asked == ["/some/where.tsv", *(f"/data/{name}" for name in CONTENT)]
+
+
+def endless(handler) -> None:
+    """Far more than the manifest states, without a length."""
+    handler.send_response(200)
+    handler.end_headers()
+    with suppress(OSError):  # the client has closed the connection
+        for _ in range(1000):
+            handler.wfile.write(bytes(10_000))
+
+
+BAD = {
+    "missing": (None, "HTTP Error 404: Not Found"),
+    "wrong byte": (WRONG, f"model.bin has sha256 {hashlib.sha256(WRONG).hexdigest()}, not {FILES[0].sha256}"),
+    "cut": (cut(CONTENT["model.bin"], 1000), "model.bin has 1,000 bytes, not 2,048"),
+    "cut, chunked": (cut_chunked(CONTENT["model.bin"]), "IncompleteRead"),
+    "closed": (lambda handler: handler.connection.close(), ""),
+    "endless": (endless, "model.bin is too large"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_bad_answer_is_one_line(kind, site, fill):
+    site.pages["/model.bin"], words = BAD[kind]
+    failure = fill({"url": f"{site.address}/"}, FILES[:1])
+    assert failure
+    assert words in failure
+
+
+def test_a_file_may_have_no_published_length_and_only_an_md5(site, fill):
+    site.pages["/a"] = data = CONTENT["model.bin"]
+    right = hashlib.md5(data).hexdigest()
+    assert fill({"url": f"{site.address}/a"}, (AssetFile("model.bin", md5=right),)) == ""
+    for wrong in (AssetFile("model.bin", md5="0" * 32), AssetFile("model.bin", md5=right, sha256="0" * 64)):
+        assert f"model.bin has {'sha256' if wrong.sha256 else 'md5'} " in fill({"url": f"{site.address}/a"}, (wrong,))
+
+
+class FullDisk(io.BytesIO):
+    def write(self, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_is_not_the_fault_of_the_source(site, fill, monkeypatch):
+    """The next source could not help."""
+    site.pages["/a"] = CONTENT["model.bin"]
+    monkeypatch.setattr(assets, "open", lambda *_: FullDisk(), raising=False)
+    with pytest.raises(OSError, match="No space left"):
+        fill({"url": f"{site.address}/a"}, FILES[:1])
+
+
+@pytest.mark.parametrize("ending", PACKERS)
+def test_an_archive_gives_only_the_files_in_the_manifest(ending, site, fill):
+    packed = {
+        "stray": (PACKERS[ending](STRAY | GOOD), ""),
+        "lacking": (PACKERS[ending]({"inside/model.bin": CONTENT["model.bin"]}), "inside/sub/config.json"),
+        "wrong byte": (PACKERS[ending](GOOD | {"inside/model.bin": WRONG}), "model.bin has sha256"),
+        "bomb": (PACKERS[ending](GOOD | {"inside/model.bin": bytes(10**6)}), "model.bin is too large"),
+        "page": (b"<html>Log in to this network first</html>", "not a "),
+    }
+    for name, (body, words) in packed.items():
+        site.pages[f"/files/a{ending}"] = body
+        failure = fill({"archive": f"{site.address}/files/a{ending}", "inside": "inside"})
+        assert words in failure, name
+        assert bool(words) == bool(failure), name
+
+
+@pytest.mark.parametrize("ending", PACKERS)
+def test_a_damaged_archive_is_refused_or_harmless(ending, tmp_path, monkeypatch):
+    """Truncated at many lengths, and with bytes of its head and tail flipped: damage raises many exceptions."""
+    body = PACKERS[ending](GOOD | {"naïve.txt": b""})
+    places = [*range(0, 60, 2), *range(len(body) - 160, len(body), 2)]
+    variants = [body[:length] for length in range(0, len(body), 80)]
+    variants += [body[:i] + bytes([body[i] ^ 0xFF]) + body[i + 1 :] for i in places]
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", lambda prefix: nullcontext(str(tmp_path)))  # one folder for all
+    wanted = Asset("tiny", "weights", "", "", "", [], FILES)
+    refused = 0
+    for variant in variants:
+        monkeypatch.setattr(assets, "download", lambda address, path, size: path.write_bytes(variant))  # noqa: B023
+        failed = assets.fetch_from({"archive": f"/archive{ending}", "inside": "inside"}, wanted, tmp_path / "out")
+        refused += bool(failed)
+        assert failed or got(tmp_path / "out") == CONTENT
+    assert refused > len(variants) / 2
+
+
+WHEEL = {"wheel": "tiny-weights==1.0", "inside": "tiny_weights/model"}
+SAVE = "import sys; open(sys.argv[sys.argv.index('--dest') + 1] + '/tiny.whl', 'wb').write({!r})"
+
+
+# subtle: find_spec("pip") switches setuptools' distutils off, which torch 2.6 needs later
+@pytest.mark.skipif(not any(distributions(name="pip")), reason="this environment has no pip")
+def test_a_wheel_is_downloaded_and_read_but_not_installed(fill, tmp_path):
+    about = "tiny_weights-1.0.dist-info"
+    entries = {f"tiny_weights/model/{name}": data for name, data in CONTENT.items()} | {
+        "tiny_weights/__init__.py": b"raise SystemExit('executed')",
+        f"{about}/METADATA": b"Metadata-Version: 2.1\nName: tiny_weights\nVersion: 1.0\n",
+        f"{about}/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{about}/RECORD": b"",
+    }
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "wheels" / "tiny_weights-1.0-py3-none-any.whl").write_bytes(zipped(entries))
+    assert fill(WHEEL) == ""
+    assert find_spec("tiny_weights") is None
+    assert fill(WHEEL | {"wheel": "tiny-weights==2.0"}).startswith("pip could not download it: ERROR: ")
+
+
+def stub_pip(folder: Path, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make ``python -m pip`` run ``code``."""
+    folder.mkdir()
+    (folder / "pip.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+
+
+def test_this_interpreters_own_pip_is_used(fill, tmp_path, monkeypatch):
+    """Not another Python's pip; and no setup.py of a downloaded package may run."""
+    seen = tmp_path / "seen.json"
+    tell = f"import json; json.dump([sys.prefix, *sys.argv[1:]], open({str(seen)!r}, 'w'))"
+    stub_pip(tmp_path / "stub", SAVE.format(zipped({})) + "\n" + tell, monkeypatch)
+    (tmp_path / "out").mkdir()
+    assert fill(WHEEL, ()) == ""
+    prefix, *arguments = json.loads(seen.read_text())
+    assert (prefix, arguments[0]) == (sys.prefix, "download")
+    assert {"--no-deps", "--only-binary=:all:", "tiny-weights==1.0"} <= {*arguments}
+
+
+@pytest.mark.parametrize("source", [WHEEL, {"archive": "/a.zip", "inside": "inside"}])
+def test_an_interrupt_leaves_nothing_behind(source, fill, temporary, monkeypatch):
+    def interrupted(*_: object, **__: object) -> None:
+        assert list(temporary.iterdir()) != []
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(assets, "download", interrupted)
+    monkeypatch.setattr(assets.subprocess, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fill(source)
+    assert list(temporary.iterdir()) == []

@@ -283,10 +283,10 @@ def test_an_interrupt_of_the_last_evaluation_names_resume(flags, tmp_path, monke
 @pytest.mark.parametrize("again", ["--resume", "--overwrite"])
 def test_what_a_killed_save_left_is_restored_and_removed(stopped, flags, again):
     """Killed between the two renames that replace state/, with older leftovers of other saves."""
-    shutil.copytree(stopped / "state", stopped / ".state.partial-0123abcd" / "new")
-    (stopped / "state").rename(stopped / ".state.partial-0123abcd" / "old")
+    shutil.copytree(stopped / "state", stopped / ".state.partial-0123abcd")
+    (stopped / "state").rename(stopped / ".state.replaced-0123abcd")
     for name in ("model", "last", "state", "results.json"):
-        (stopped / f".{name}.partial-89abcdef" / "new").mkdir(parents=True)
+        (stopped / f".{name}.partial-89abcdef").mkdir()
     main(["--resume", str(stopped)] if again == "--resume" else [*flags, "--overwrite"])
     assert sorted(path.name for path in stopped.iterdir()) == ["config.json", "metrics.jsonl", "model", "results.json"]
 

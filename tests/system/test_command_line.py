@@ -3,52 +3,53 @@
 import os
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 
 import pytest
 
 from minisbert import __version__
 from minisbert.core import InputError
-from minisbert.system import command_line as arguments
-from minisbert.system.help_pages import typed
+from minisbert.system.command_line import command_parser, typed_name
 from tests.conftest import ROOT
 
 
 @pytest.fixture
 def parser():
-    parser = arguments.command_parser("paint", "Paint a wall.")
+    parser = command_parser("paint", "Paint a wall.")
     parser.add_argument("--colour", choices=["red", "blue"])
     parser.add_argument("--coats", type=int)
     return parser
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "advice"),
     [
-        (["--color", "red"], "unrecognized arguments: --color red; did you mean --colour?"),
-        (["--colour", "blu"], "argument --colour: invalid choice: 'blu' .*; did you mean blue?"),
-        (["--zzz"], "unrecognized arguments: --zzz; minisbert paint --help lists the options"),
-        (["--coats", "two"], "argument --coats: invalid int value: 'two'; minisbert paint --help lists the options"),
+        (["--color", "red"], r"--color red; did you mean --colour\?"),
+        (["--colour", "blu"], r"--colour: invalid choice: 'blu' .*; did you mean blue\?"),
+        (["--zzz"], "--zzz; minisbert paint --help lists the options"),
+        (["--coats", "two"], "--coats: invalid int value: 'two'; minisbert paint --help"),
     ],
 )
-def test_a_mistake_is_one_line_with_advice(parser, given, message):
-    with pytest.raises(InputError, match=message.replace("?", r"\?")) as found:
+def test_a_mistake_is_one_line_with_advice(parser, given, advice):
+    with pytest.raises(InputError, match=advice) as error:
         parser.parse_args(given)
-    assert "\n" not in str(found.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("words", "name"),
+    ("module", "name"),
     [
-        (["minisbert", "paint"], "minisbert paint"),
-        (["python", "-m", "minisbert", "paint"], "python -m minisbert paint"),
-        (["python", "-m", "minisbert.train", "--epochs", "4"], "python -m minisbert.train"),
-        (["python", "-m", "pytest"], "minisbert paint"),
+        (None, "minisbert paint"),  # a script
+        ("minisbert.__main__", "python -m minisbert paint"),
+        ("minisbert.train", "python -m minisbert.train"),
+        ("pytest.__main__", "minisbert paint"),
     ],
 )
-def test_usage_has_the_name_that_was_typed(monkeypatch, words, name):
-    monkeypatch.setattr(sys, "orig_argv", words)
-    assert typed("paint") == name
+def test_usage_has_the_name_that_was_typed(monkeypatch, module, name):
+    specification = None if module is None else ModuleSpec(module, None)
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", specification)
+    assert typed_name("paint") == name
 
 
 def command(*words: str, **environment: str) -> subprocess.CompletedProcess:
@@ -60,18 +61,18 @@ def command(*words: str, **environment: str) -> subprocess.CompletedProcess:
 def test_help_and_version_of_a_command():
     shown = command("help", "assets")
     assert (shown.returncode, shown.stdout[:23]) == (0, "usage: minisbert assets")
-    assert shown.stdout == command("assets", "--help").stdout
     assert command("assets", "--version").stdout == f"minisbert {__version__}\n"
-    assert "usage: minisbert COMMAND" in command("help").stdout
 
 
 @pytest.mark.skipif(not find_spec("argcomplete"), reason="needs the completion extra: pip install '.[completion]'")
 @pytest.mark.parametrize(
-    ("line", "expected"), [("minisbert ass", {"assets"}), ("minisbert assets --ver", {"--version"})]
+    ("line", "expected"), [("minisbert ass", {"assets"}), ("minisbert encode --quan", {"--quantize"})]
 )
-def test_a_shell_completes(tmp_path, line, expected):
+def test_a_shell_completes_without_torch(tmp_path, line, expected):
     """As bash asks: the line so far in the environment, the answers in a file in place of descriptor 8."""
+    (tmp_path / "torch.py").write_text("raise SystemExit('torch was imported')")
     answers = tmp_path / "answers"
     asked = {"COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE": "1", "COMP_TYPE": "9"}
-    command(**asked, _ARGCOMPLETE_STDOUT_FILENAME=str(answers), _ARGCOMPLETE_IFS="\n")
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    command(**asked, PYTHONPATH=path, _ARGCOMPLETE_STDOUT_FILENAME=str(answers), _ARGCOMPLETE_IFS="\n")
     assert {word.strip() for word in answers.read_text().split("\n")} == expected
