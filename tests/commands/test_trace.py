@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lessons.mistakes import MISTAKES, planted
-from minisbert.commands.trace_ import TEXTS, main
+from minisbert.commands.trace_ import EXAMPLE_TEXTS, main
 from minisbert.core import InputError
 from minisbert.diagnosis import tracing
 from minisbert.diagnosis.tracing import huggingface, inputs_of
@@ -65,10 +65,10 @@ def verdicts(out: str) -> dict[str, str]:
 def test_write_contains_every_tensor_and_the_vectors_of_encode(tiny, ours):
     assert set(ours) == {"ids", "mask", "token_types", *STATES}
     real = ours["mask"].sum(dim=1).tolist()
-    assert len(set(real)) == len(TEXTS) == 3, "texts of different length, so there is padding"
+    assert len(set(real)) == len(EXAMPLE_TEXTS) == 3, "texts of different length, so there is padding"
     assert ours["layers.0.attention"].shape == (3, 3, max(real), max(real))
     assert ours["layers.1"].dtype == torch.float32
-    vectors = torch.from_numpy(SentenceEncoder.load(tiny).encode(TEXTS))
+    vectors = torch.from_numpy(SentenceEncoder.load(tiny).encode(EXAMPLE_TEXTS))
     torch.testing.assert_close(ours["vector"], vectors, atol=1e-6, rtol=0)
 
 
@@ -291,7 +291,7 @@ def test_a_wrong_eps_inside_the_reference_is_named(tiny, tmp_path, capsys, in_pr
     spoiled = Path(shutil.copytree(tiny, tmp_path / "spoiled"))
     config = json.loads((spoiled / "config.json").read_text())
     (spoiled / "config.json").write_text(json.dumps(config | {"layer_norm_eps": 1e-5}))
-    states = huggingface(spoiled, inputs_of(SentenceEncoder.load(tiny), TEXTS), double=True)
+    states = huggingface(spoiled, inputs_of(SentenceEncoder.load(tiny), EXAMPLE_TEXTS), double=True)
     save_file(states, tmp_path / "yours.safetensors")
     code, out = run(capsys, "--model", tiny, "--double", "--against", tmp_path / "yours.safetensors", "--json")
     report = json.loads(out)
