@@ -24,6 +24,7 @@ from minisbert.system.files import check_ending, check_output
 
 if TYPE_CHECKING:
     from minisbert.diagnosis.certificate import Certificate
+    from minisbert.loading import Encoder
 
 SHOWN_LINES = 5  # that are named
 
@@ -64,30 +65,26 @@ def main(arguments: list[str] | None = None) -> None:
     from minisbert.diagnosis import vector_sources
     from minisbert.diagnosis.certificate import certify, judge
 
+    texts = vector_sources.golden_texts()
     if options.golden:
         golden = vector_sources.read_golden(options.golden)
-        texts, options.model = golden.texts, golden.model
+        texts, options.model, about = golden.texts, golden.model, golden.about
     elif options.texts:
         texts = list(every_text(options.texts))
-    else:
-        texts = vector_sources.golden_texts()
 
     # the vectors come before the model: a wrong file or address is told in a second
     if options.url:
-        options.vectors = options.url
         given = vector_sources.fetch_vectors(options.url, texts, options.served_model or options.model)
+        options.vectors = options.url  # their name in what is printed
     elif options.vectors:
         given = vector_sources.read_vectors(options.vectors)
 
     if options.golden:
-        about = golden.about
         certificate = judge(None, texts, golden.vectors, given.values, name=options.vectors)
     else:
         encoder = load_pooled(options, "certify compares one vector of each text")
         prompt = prompt_of(encoder, options)
-        about = f"{encoder.pooling_mode} pooling, at most {encoder.max_seq_length} tokens"
-        if encoder.normalize:
-            about += ", scaled to length 1"
+        about = settings_in_words(encoder)
         if options.write_golden:
             check_output(options.write_golden, options.texts, options.model)
             vector_sources.write_golden(encoder, texts, options.write_golden, prompt, options.model, about)
@@ -101,17 +98,22 @@ def main(arguments: list[str] | None = None) -> None:
             report |= asdict(certificate)
             report |= {"dtype": given.dtype, "digits": certificate.digits, "harmless": certificate.harmless}
             print(json.dumps(report | {"sentence": sentence(certificate)}))
-            return
-        count, width = given.values.shape
-        print(f"model      {options.model}: {about}")
-        print(f"vectors    {options.vectors}: {count:,} x {width}, {given.dtype}")
-        print_certificate(certificate, count)
-        if options.golden and certificate.verdict == "unexplained":
-            print("To have the cause named, compare with the model itself: --model and --texts instead of --golden.")
+        else:
+            count, width = given.values.shape
+            print(f"model      {options.model}: {about}")
+            print(f"vectors    {options.vectors}: {count:,} x {width}, {given.dtype}")
+            print_certificate(certificate, count, options.golden)
 
 
-def print_certificate(certificate: "Certificate", count: int) -> None:
-    """Print the numbers and the verdict on ``count`` vectors."""
+def settings_in_words(encoder: "Encoder") -> str:
+    words = f"{encoder.pooling_mode} pooling, at most {encoder.max_seq_length} tokens"
+    if encoder.normalize:
+        words += ", scaled to length 1"
+    return words
+
+
+def print_certificate(certificate: "Certificate", count: int, golden: Path | None) -> None:
+    """Print the numbers and the verdict on ``count`` vectors, which were compared with a model or a golden file."""
     if certificate.difference is not None:
         print(f"largest difference  {certificate.difference:.2e}, line {certificate.row + 1:,}")
         # as many digits as say something: 0.9124, 0.99999983
@@ -126,6 +128,8 @@ def print_certificate(certificate: "Certificate", count: int) -> None:
     showing = certificate.showing
     if showing:
         print(f"It can show in {len(showing):,} of {count:,} texts, the longer ones: {lines_of(showing)}.")
+    if golden and certificate.verdict == "unexplained":
+        print("To have the cause named, compare with the model itself: --model and --texts instead of --golden.")
 
 
 def sentence(certificate: "Certificate") -> str:

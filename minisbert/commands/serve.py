@@ -61,12 +61,8 @@ def main(arguments: list[str] | None = None) -> None:
         reranker = PairModel.load(options.reranker, device=options.device)
     engine = Engine(options.model, encoder, reranker, options.reranker or "")
     engine.embed("", ["the first call is slower"])
-    limits = Limits(
-        texts=options.max_texts,
-        characters=options.max_characters,
-        waiting_texts=options.max_waiting,
-        seconds=options.timeout,
-    )
+    counts = {"texts": options.max_texts, "characters": options.max_characters, "waiting_texts": options.max_waiting}
+    limits = Limits(seconds=options.timeout, **counts)
     TimedConnection.seconds = options.timeout  # uvicorn makes the connections, and passes nothing on
     config = uvicorn.Config(
         Server(engine, limits, options.api_key, options.truncate).application(),
@@ -80,8 +76,8 @@ def main(arguments: list[str] | None = None) -> None:
     )
     with listening(options.host, options.port) as listener:
         host, port = listener.getsockname()[:2]
-        if listener.family == socket.AF_INET6:
-            host = f"[{host}]"
+        if ":" in host:
+            host = f"[{host}]"  # as URLs have IPv6
         say(f"{options.model} on http://{host}:{port}/v1, Ctrl-C stops it")
         try:
             uvicorn.Server(config).run(sockets=[listener])

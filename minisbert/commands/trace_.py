@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> None:
     from minisbert.models.sentence_encoder import SentenceEncoder
     from minisbert.system.devices import use_threads
 
-    # the other side's file comes first: it is read in no time, and says which texts
+    # the other side's file comes first: it says which texts
     other = {}
     if against != "hf":
         other = tracing.read_states(Path(against), options.double)
@@ -77,10 +77,9 @@ def main(arguments: list[str] | None = None) -> None:
 
     ours = tracing.our_states(encoder, inputs)
     if options.write:
-        tensors = inputs | ours
         with atomic_file(options.write) as partial:
-            write_safetensors(tensors, partial)
-        say(f"wrote {len(tensors)} tensors to {options.write}: {', '.join(tensors)}")
+            write_safetensors(inputs | ours, partial)
+        say(f"wrote {len(inputs | ours)} tensors to {options.write}: {', '.join(inputs | ours)}")
         if options.against is None:
             return
     if not other:
@@ -101,11 +100,11 @@ def compare_both(
 
     against = options.against or "hf"
     unknown = tracing.unknown_names(ours, other, against)
-    tolerance = vector_tolerance = tracing.DOUBLE
-    if not options.double:
-        tolerance = vector_tolerance = tracing.HIDDEN
-        if encoder.normalize:
-            vector_tolerance = tracing.VECTOR
+    tolerance, vector_tolerance = tracing.HIDDEN, tracing.HIDDEN
+    if encoder.normalize:  # its values are smaller than those of hidden states
+        vector_tolerance = tracing.VECTOR
+    if options.double:
+        tolerance = vector_tolerance = tracing.DOUBLE
     tolerances = dict.fromkeys(ours, tolerance) | {"vector": vector_tolerance}
 
     def compare() -> "list[Stage]":
@@ -125,11 +124,7 @@ def compare_both(
             report |= {"first_divergence": first and first.name, "mistakes": whole, "mistakes_in_part": part}
             print(json.dumps(report | {"unknown": unknown, "verdict": verdict}))
             return
-        dtype = str(encoder.dtype).removeprefix("torch.")
-        print(f"model      {options.model}, {encoder.pooling_mode} pooling, {dtype}")
-        print(f"against    {options.against or 'hf (Hugging Face transformers)'}")
-        counts = inputs["mask"].sum(dim=1).tolist()
-        print(f"texts      {len(counts)}, with {', '.join(map(str, counts))} tokens; pads are not compared")
+        print_setting(options, encoder, inputs["mask"].sum(dim=1).tolist())
         print(f"tolerance  {tolerance:g}, for the final vector {vector_tolerance:g}\n")
         tracing.print_rows(rows)
         print()
@@ -138,6 +133,17 @@ def compare_both(
             if names:
                 print(f"not compared because {side} no such tensor: {', '.join(names)}")
         print(verdict)
+
+
+def print_setting(options: argparse.Namespace, encoder: "SentenceEncoder", counts: list[int]) -> None:
+    """Print what is compared: the model, the other side, and how many tokens each text has."""
+    dtype = str(encoder.dtype).removeprefix("torch.")
+    print(f"model      {options.model}, {encoder.pooling_mode} pooling, {dtype}")
+    against = options.against
+    if against in (None, "hf"):
+        against = "Hugging Face transformers"
+    print(f"against    {against}")
+    print(f"texts      {len(counts)}, with {', '.join(map(str, counts))} tokens; pads are not compared")
 
 
 def as_json(row: "Stage") -> dict[str, Any]:

@@ -108,28 +108,17 @@ def judge(
         return Certificate(ROUNDED, code, (code.partition(":")[0],))
     case = Case(encoder, texts, ours, values, prompt)
     # the first explanation that holds is the verdict; ``hypothesis`` and ``mistake`` recompute, and cope with any width
-    if ours.shape == values.shape and encoder is not None:
-        explanations = [
-            case.zeros,
-            case.rounded,
-            case.order,
-            case.hypothesis,
-            case.lengths,
-            case.mistake,
-            case.half_precision,
-        ]
-    elif ours.shape == values.shape:
-        explanations = [case.zeros, case.rounded, case.order, case.lengths]
-    elif encoder is not None:
+    explanations = [case.zeros, case.rounded, case.order, case.hypothesis, case.lengths, case.mistake]
+    explanations += [case.half_precision, case.unexplained]
+    if ours.shape != values.shape:
         explanations = [case.hypothesis, case.mistake]
-    else:
-        explanations = []
+    if encoder is None:
+        recomputing = (case.hypothesis, case.mistake, case.half_precision)
+        explanations = [explanation for explanation in explanations if explanation not in recomputing]
     for explanation in explanations:
         certificate = explanation()
         if certificate is not None:
             return certificate
-    if ours.shape == values.shape:
-        return case.unexplained()
     widths = f"the vectors have {values.shape[1]} columns, the model's have {ours.shape[1]}"
     raise InputError(f"{name}: {widths}, and no known cause gives these: another model's?")
 

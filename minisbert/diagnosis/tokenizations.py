@@ -52,17 +52,10 @@ def tokenizations(encoder: SentenceEncoder, texts: Sequence[str], prompt: str) -
     for clue, ids in cased(tokenizer, prompted):
         yield Tokenization([clue], ids, skip)
 
-    # no prompt, the model's other prompts, and those of well-known models
     for other in dict.fromkeys(["", *settings.prompts.values(), *USUAL_PROMPTS]):
-        if other == prompt:
-            continue
-        clue = ("another prompt", f"the prompt was {other!r}, not {prompt!r}")
-        if not prompt:
-            clue = ("prompt added", f"the prompt {other!r} was added")
-        elif not other:
-            clue = ("prompt missing", f"the prompt {prompt!r} is missing")
-        others, unpooled = with_prompt(texts, settings, tokenizer, other, None)
-        yield Tokenization([clue], tokenizer.encode(others).ids, unpooled)
+        if other != prompt:
+            others, unpooled = with_prompt(texts, settings, tokenizer, other, None)
+            yield Tokenization([prompt_clue(prompt, other)], tokenizer.encode(others).ids, unpooled)
 
     # [CLS] and [SEP] missing or twice, for tokenizers that add one token on each side
     special = [token for sequence, token, _ in tokenizer.single_template if sequence is None]
@@ -76,6 +69,14 @@ def tokenizations(encoder: SentenceEncoder, texts: Sequence[str], prompt: str) -
 
     if encoder.bert.config.type_vocab_size > 1:
         yield Tokenization([("token types", "the token types are 1, not 0")], right, skip, token_type=1)
+
+
+def prompt_clue(right: str, other: str) -> Clue:
+    if not right:
+        return "prompt added", f"the prompt {other!r} was added"
+    if not other:
+        return "prompt missing", f"the prompt {right!r} is missing"
+    return "another prompt", f"the prompt was {other!r}, not {right!r}"
 
 
 def cased(tokenizer: Tokenizer, texts: list[str]) -> Iterator[tuple[Clue, list[list[int]]]]:

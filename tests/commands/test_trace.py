@@ -198,15 +198,15 @@ def test_another_models_file(tiny, tmp_path, against):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"embeddings": torch.zeros(3, 16, 24).half()}, "embeddings is torch.float16, float32 or float64 is needed"),
-        ({"mask": None}, "yours.safetensors: no key 'mask'"),
-        ({"ids": torch.zeros(3, 4, 5, dtype=torch.long)}, r"ids must be \(B, T\).*not \(3, 4, 5\)"),
-        ({"mask": torch.ones(2, 2, dtype=torch.bool)}, r"mask must be \(B, T\), B = 3, T = 16, not \(2, 2\)"),
-        ({"mask": torch.ones(3, 16)}, "yours.safetensors: mask must be whole"),
-        ({"layers.0": torch.zeros(3, 16, 25)}, r"\n  layers.0 is \(3, 16, 25\), should be \(3, 16, 24\)"),
+        ({"embeddings": torch.zeros(3, 16, 24).half()}, "embeddings is torch.float16"),
+        ({"mask": None}, "'mask'"),
+        ({"ids": torch.zeros(3, 4, 5, dtype=torch.long)}, r"\(3, 4, 5\)"),
+        ({"mask": torch.ones(2, 2, dtype=torch.bool)}, r"\(2, 2\)"),
+        ({"mask": torch.ones(3, 16)}, "mask"),
+        ({"layers.0": torch.zeros(3, 16, 25)}, r"layers.0 is \(3, 16, 25\), should be \(3, 16, 24\)"),
         ({"ids": torch.full((3, 16), 999)}, "vocabulary"),
-        ({"mask": torch.zeros(3, 16, dtype=torch.bool)}, "row 0 of the mask has no real token"),
-        (dict.fromkeys(STATES), "has none of the tensors that are compared"),
+        ({"mask": torch.zeros(3, 16, dtype=torch.bool)}, "row 0"),
+        (dict.fromkeys(STATES), "none of the tensors"),
     ],
 )
 def test_files_that_do_not_fit_are_refused(against, changes, message):
@@ -215,17 +215,17 @@ def test_files_that_do_not_fit_are_refused(against, changes, message):
 
 
 def test_double_needs_float64(against):
-    with pytest.raises(InputError, match=r"embeddings is torch.float32, --double needs float64"):
+    with pytest.raises(InputError, match="--double"):
         against({}, "--double")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--against", "nowhere.safetensors"], "nowhere.safetensors does not exist"),
-        (["--against", str(ROOT / "pyproject.toml")], "is not a safetensors file"),
-        (["--write", "ours.npz"], r"must end in \.safetensors"),
-        (["--against", "yours.safetensors", "a cat"], "give none here"),
+        (["--against", "nowhere.safetensors"], "nowhere.safetensors"),
+        (["--against", str(ROOT / "pyproject.toml")], "pyproject.toml"),
+        (["--write", "ours.npz"], "--write"),
+        (["--against", "yours.safetensors", "a cat"], "texts"),
     ],
 )
 def test_arguments_that_cannot_be_used(tiny, arguments, message):
@@ -250,12 +250,10 @@ def test_without_transformers_or_its_script_the_error_says_what_to_do(tiny, tmp_
     assert tracing.reference_script() == ROOT / "tests" / "reference" / "states.py"
     assert install(tmp_path, monkeypatch) == tracing.reference_script()
     monkeypatch.setattr(tracing.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(
-        InputError, match=r"pip install 'minisbert\[reference\]'; or compare with a file: --against FILE"
-    ):
+    with pytest.raises(InputError, match=r"'minisbert\[reference\]'.*--against FILE"):
         main(["--model", str(tiny)])
     tracing.reference_script().unlink()
-    with pytest.raises(InputError, match=r"needs reference_states\.py: install minisbert again"):
+    with pytest.raises(InputError, match="reference_states.py"):
         main(["--model", str(tiny)])
 
 
