@@ -135,16 +135,17 @@ def order_in_words(rows: np.ndarray, lengths: Sequence[Sequence[int]], total: in
     ``lengths`` are the lengths of all texts, measured in one way or several: tokens, characters.
     """
     in_place = np.arange(len(rows))
-    if len(rows) == total and (np.sort(rows) == in_place).all():  # all rows were looked up, and each was met once
-        if (rows == in_place[::-1]).all():
-            return "the rows are in reverse order"
-        for measure in lengths:
-            steps = np.diff(np.array(measure)[rows])
-            if steps.any() and ((steps <= 0).all() or (steps >= 0).all()):
-                first = "shortest"
-                if steps.min() < 0:
-                    first = "longest"
-                return f"the rows are sorted by length, {first} first, as batches are; the order was not restored"
+    complete = len(rows) == total and (np.sort(rows) == in_place).all()  # all rows were looked up, each was met once
+    if complete and (rows == in_place[::-1]).all():
+        return "the rows are in reverse order"
+    for measure in lengths:
+        steps = np.diff(np.array(measure)[rows])
+        if not complete or not steps.any():
+            continue
+        if (steps <= 0).all():
+            return "the rows are sorted by length, longest first, as batches are; the order was not restored"
+        if (steps >= 0).all():
+            return "the rows are sorted by length, shortest first, as batches are; the order was not restored"
     shift = int(rows[0])
     if shift and (rows == (in_place + shift) % total).all():
         return f"the rows are shifted by {shift}"

@@ -253,7 +253,7 @@ def test_without_transformers_or_its_script_the_error_says_what_to_do(tiny, tmp_
     with pytest.raises(InputError, match=r"'minisbert\[reference\]'.*--against FILE"):
         main(["--model", str(tiny)])
     tracing.reference_script().unlink()
-    with pytest.raises(InputError, match="reference_states.py"):
+    with pytest.raises(InputError, match=r"reference_states\.py"):
         main(["--model", str(tiny)])
 
 

@@ -120,17 +120,16 @@ def replace_in_class(stand_in: Callable, owner: type, attribute: str) -> Callabl
 
 def replace_in_modules(original: Callable, stand_in: Callable, owner: Any, attribute: str) -> Callable[[], None]:
     """Replace a function in its module and wherever the package refers to it; return the function that puts it back."""
-    # (a module's variables or a dictionary among them, the key that holds the function there)
-    places: list[tuple[dict, Any]] = [(vars(owner), attribute)]
+    holders = []
     for name, module in sys.modules.items():
         # stand-ins keep the original, because they may call what they replace
-        if not name.startswith("minisbert.") or name.startswith("minisbert.diagnosis"):
-            continue
-        tables = [value for value in vars(module).values() if isinstance(value, dict)]
-        for holder in (vars(module), *tables):
-            for key, value in holder.items():
-                if value is original:
-                    places.append((holder, key))
+        if name.startswith("minisbert.") and not name.startswith("minisbert.diagnosis"):
+            holders.append(vars(module))
+            holders += [value for value in vars(module).values() if isinstance(value, dict)]
+    # (a module's variables or a dictionary among them, the key that holds the function there)
+    places: list[tuple[dict, Any]] = [(vars(owner), attribute)]
+    for holder in holders:
+        places += [(holder, key) for key, value in holder.items() if value is original]
     for holder, key in places:
         holder[key] = stand_in
 
