@@ -63,7 +63,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     from minisbert.data.lines import every_text
     from minisbert.diagnosis import vector_sources
-    from minisbert.diagnosis.certificate import certify, judge
+    from minisbert.diagnosis.certificate import certify, certify_vectors
 
     texts = vector_sources.golden_texts()
     if options.golden:
@@ -80,7 +80,7 @@ def main(arguments: list[str] | None = None) -> None:
         given = vector_sources.read_vectors(options.vectors)
 
     if options.golden:
-        certificate = judge(None, texts, golden.vectors, given.values, name=options.vectors)
+        certificate = certify_vectors(None, texts, golden.vectors, given.values, name=options.vectors)
     else:
         encoder = load_pooled(options, "certify compares one vector of each text")
         prompt = prompt_of(encoder, options)

@@ -81,7 +81,7 @@ def certify(
     """
     check_number(texts, values, name)  # before minutes of encoding
     ours = encoder.encode(texts, show_progress_bar=True, prompt=prompt).astype(np.float64)  # (N, D)
-    return judge(uncompiled(encoder), texts, ours, values, choose_prompt(encoder.settings, prompt), name)
+    return certify_vectors(uncompiled(encoder), texts, ours, values, choose_prompt(encoder.settings, prompt), name)
 
 
 def check_number(texts: Sequence[str], values: np.ndarray, name: object) -> None:
@@ -90,7 +90,7 @@ def check_number(texts: Sequence[str], values: np.ndarray, name: object) -> None
         raise InputError(f"{name}: {numbers}: one for each, in the same order, is needed")
 
 
-def judge(
+def certify_vectors(
     encoder: SentenceEncoder | None,
     texts: Sequence[str],
     ours: np.ndarray,

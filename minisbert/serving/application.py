@@ -63,6 +63,7 @@ class Server:
         self.limits = limits or Limits()
         self.api_key = api_key.encode()
         self.truncate = truncate
+        # one thread for both: beside each other, encoder and reranker would fight for the same cores
         thread = ThreadPoolExecutor(1)
         sizes = (self.limits.batch_texts, self.limits.waiting_texts)
         self.embeddings = Batcher(engine.embed, thread, *sizes)
@@ -195,14 +196,17 @@ class Server:
         content = await self.content(request)
         inputs = self.inputs(content)
         encoding = read_choice(content, "encoding_format", ("float", "base64"))
+        # the model's prompt belongs to the batch: texts with different prompts are not computed together
         prompt = self.engine.prompt(read_choice(content, "input_type", (None, "query", "document")))
         width = self.engine.encoder.get_embedding_dimension()
         columns = read_count(content, "dimensions", width)
         if columns > width:
             raise HTTPException(400, f"dimensions is {columns}, and the model's vectors have {width}")
+        # a request that times out here frees its place in the queue
         async with asyncio.timeout(self.limits.seconds):
             embedded: list[Embedded] = await self.embeddings.submit(prompt, inputs)
 
+        # not before: only the tokenizer, which runs in the other thread, knows what it cuts
         cut = [i for i, each in enumerate(embedded) if each.cut]
         if cut and self.truncate == "error":
             raise HTTPException(400, f"input {cut[0]} has more than {self.engine.encoder.tokenizer.limit} tokens")

@@ -180,6 +180,7 @@ class Batcher:
             if piece.result.done():
                 self.waiting_items -= len(self.waiting.popleft().items)
                 continue
+            # no later piece overtakes: one that does not fit beside the first is the first of the next batch
             if batch and (piece.key != batch[0].key or items + len(piece.items) > self.batch_items):
                 break
             batch.append(self.waiting.popleft())
@@ -200,9 +201,10 @@ class Batcher:
             if len(batch) > 1:
                 for piece in batch:
                     await self.compute_batch([piece])
-            elif not batch[0].result.done():
+            elif not batch[0].result.done():  # alone, so the error is its own
                 batch[0].result.set_exception(error)
             return
+        # of the last ten batches or so: clients and their texts change
         self.seconds_per_item = 0.9 * self.seconds_per_item + 0.1 * (loop.time() - start) / len(items)
         self.on_batch(len(items))
         first = 0
