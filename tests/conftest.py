@@ -120,7 +120,7 @@ def fused(threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def written_out(fused: None) -> Iterator[None]:
     """The encoder's formulas as the book writes them out, with attention's probabilities."""
-    with planting.written_out():
+    with planting.unfused():
         yield
 
 

@@ -20,7 +20,7 @@ import torch
 
 from lessons.mistakes import MISTAKES, planted
 from minisbert.core.encoder import SentenceEncoder
-from minisbert.diagnosis.mistakes.planting import Mistake, written_out
+from minisbert.diagnosis.mistakes.planting import Mistake, unfused
 from tests import checks, formula_checks, head_checks, loss_checks, metric_checks, pipeline_checks  # noqa: F401
 from tests.conftest import ROOT
 from tests.parity import MINILM_HIDDEN, MINILM_VECTOR, Comparison, compare, golden
@@ -269,7 +269,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out-markdown", type=Path, default=ROOT / "docs" / "parity.md", metavar="FILE")
     parser.add_argument("--out-picture", type=Path, default=ROOT / "docs" / "parity.png", metavar="FILE")
     options = parser.parse_args(arguments)
-    with written_out():  # the checks and the mistakes are about the formulas as the book has them
+    with unfused():  # the checks and the mistakes are about the formulas as the book has them
         found = run_checks()
         catches = [catch(mistake) for mistake in MISTAKES.values()]
     report, picture = options.out_markdown.resolve(), options.out_picture.resolve()

@@ -36,7 +36,7 @@ from lessons.grader.pieces import Piece
 from lessons.grader.result import RUNGS, Result
 from lessons.mistakes import MISTAKES
 from minisbert.core import InputError, one_line
-from minisbert.diagnosis.mistakes.planting import planted, replaced, written_out
+from minisbert.diagnosis.mistakes.planting import planted, replaced, unfused
 from tests import formula_checks, head_checks, loss_checks, metric_checks, pipeline_checks  # noqa: F401 (their checks)
 from tests.checks import CHECKS
 
@@ -71,7 +71,7 @@ def look_at(piece: Piece, function: Callable, guard: bool = True) -> list[Findin
     found: list[Finding] = []
     calls: list[None] = []  # one entry per call of the function
     stand_in = watched(piece, function, found, calls, guard)
-    with written_out(), replaced(piece.original, stand_in, piece.owner, piece.path[-1]):
+    with unfused(), replaced(piece.original, stand_in, piece.owner, piece.path[-1]):
         for rung, name, run in checks_of(piece):
             before = len(calls)
             findings = attempt(rung, name, run)

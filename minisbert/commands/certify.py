@@ -2,7 +2,7 @@
 
 minisbert certify vectors.npy --texts sentences.txt
 minisbert certify served.jsonl --texts sentences.txt --model my-model --json
-minisbert certify --url http://127.0.0.1:8080 --api tei --texts sentences.txt
+minisbert certify --url http://127.0.0.1:8080 --texts sentences.txt
 minisbert certify --write-golden golden.json --model my-model
 minisbert certify --url http://127.0.0.1:8080 --golden golden.json
 
@@ -12,31 +12,21 @@ Exit codes: 0 equal, or different by rounding alone; 1 not equal; 2 bad input.
 
 import argparse
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from minisbert.commands.options import add_model_options, add_prompt_option, load_pooled, prompt_of
-from minisbert.data.lines import every_text
-from minisbert.diagnosis.certificate import certify
-from minisbert.diagnosis.hypotheses import EQUAL, ROUNDED, UNEXPLAINED, Certificate
-from minisbert.diagnosis.vector_sources import (
-    PATHS,
-    VectorFile,
-    certify_golden,
-    fetch_vectors,
-    golden_texts,
-    read_golden,
-    read_vectors,
-    write_golden,
-)
-from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.command_line import command_parser
 from minisbert.system.console import check_usage, exiting, run_command, say
 from minisbert.system.files import check_ending, check_output
 
-SHOWN = 5  # lines that are named
+if TYPE_CHECKING:
+    from minisbert.diagnosis.certificate import Certificate
+    from minisbert.loading import Encoder
+
+SHOWN_LINES = 5  # that are named
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -44,8 +34,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "vectors", nargs="?", metavar="VECTORS", help=".npy, .safetensors, .jsonl or .csv, a row for each text"
     )
-    parser.add_argument("--url", help="ask a server for the vectors instead: http://127.0.0.1:8080")
-    parser.add_argument("--api", choices=PATHS, default="openai", help="the server's protocol (default: %(default)s)")
+    about = "ask a server for the vectors instead, in OpenAI's protocol: http://127.0.0.1:8080"
+    parser.add_argument("--url", help=about)
     parser.add_argument("--served-model", metavar="NAME", help="the model's name on the server (default: --model)")
     parser.add_argument("--texts", metavar="FILE", help="the texts, one per line")
     about = "compare with a golden file, which has the texts and the right vectors: no model is loaded"
@@ -68,92 +58,97 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def sentence(found: Certificate) -> str:
-    """The verdict in words."""
-    if found.verdict == EQUAL:
-        return f"Equal, to {found.digits} digits."
-    if found.verdict == ROUNDED:
-        return f"Equal up to rounding, which is harmless: {found.meaning}."
-    return f"Not equal: {found.meaning}."
+def main(arguments: list[str] | None = None) -> None:
+    options = parse(arguments)
+
+    from minisbert.data.lines import every_text
+    from minisbert.diagnosis import vector_sources
+    from minisbert.diagnosis.certificate import certify, certify_vectors
+
+    texts = vector_sources.golden_texts()
+    if options.golden:
+        golden = vector_sources.read_golden(options.golden)
+        texts, options.model, about = golden.texts, golden.model, golden.about
+    elif options.texts:
+        texts = list(every_text(options.texts))
+
+    # the vectors come before the model: a wrong file or address is told in a second
+    if options.url:
+        given = vector_sources.fetch_vectors(options.url, texts, options.served_model or options.model)
+        options.vectors = options.url  # their name in what is printed
+    elif options.vectors:
+        given = vector_sources.read_vectors(options.vectors)
+
+    if options.golden:
+        certificate = certify_vectors(None, texts, golden.vectors, given.values, name=options.vectors)
+    else:
+        encoder = load_pooled(options, "certify compares one vector of each text")
+        prompt = prompt_of(encoder, options)
+        about = settings_in_words(encoder)
+        if options.write_golden:
+            check_output(options.write_golden, options.texts, options.model)
+            vector_sources.write_golden(encoder, texts, options.write_golden, prompt, options.model, about)
+            say(f"wrote {len(texts)} texts and their vectors to {options.write_golden}")
+            return
+        certificate = certify(encoder, texts, given.values, prompt, options.vectors)
+
+    with exiting(0 if certificate.harmless else 1):
+        if options.json:
+            report = {"model": options.model, "vectors": str(options.vectors), "shape": given.values.shape}
+            report |= asdict(certificate)
+            report |= {"dtype": given.dtype, "digits": certificate.digits, "harmless": certificate.harmless}
+            print(json.dumps(report | {"sentence": sentence(certificate)}))
+        else:
+            count, width = given.values.shape
+            print(f"model      {options.model}: {about}")
+            print(f"vectors    {options.vectors}: {count:,} x {width}, {given.dtype}")
+            print_certificate(certificate, count, options.golden)
+
+
+def settings_in_words(encoder: "Encoder") -> str:
+    words = f"{encoder.pooling_mode} pooling, at most {encoder.max_seq_length} tokens"
+    if encoder.normalize:
+        words += ", scaled to length 1"
+    return words
+
+
+def print_certificate(certificate: "Certificate", count: int, golden: Path | None) -> None:
+    """Print the numbers and the verdict on ``count`` vectors, which were compared with a model or a golden file."""
+    if certificate.difference is not None:
+        print(f"largest difference  {certificate.difference:.2e}, line {certificate.row + 1:,}")
+        # as many digits as say something: 0.9124, 0.99999983
+        gap = max(1 - certificate.cosine, 1e-14)
+        digits = max(4, 2 - math.floor(math.log10(gap)))
+        print(f"smallest cosine     {certificate.cosine:.{digits}f}")
+    if certificate.differing and not certificate.harmless:
+        print(f"texts that differ   {len(certificate.differing):,} of {count:,}: {lines_of(certificate.differing)}")
+    print(f"\n{sentence(certificate)}")
+    if certificate.checked and certificate.left is not None:
+        print(f"Computed that way, {certificate.checked} texts differ from yours by at most {certificate.left:.1e}.")
+    showing = certificate.showing
+    if showing:
+        print(f"It can show in {len(showing):,} of {count:,} texts, the longer ones: {lines_of(showing)}.")
+    if golden and certificate.verdict == "unexplained":
+        print("To have the cause named, compare with the model itself: --model and --texts instead of --golden.")
+
+
+def sentence(certificate: "Certificate") -> str:
+    """Return the verdict in words."""
+    if certificate.verdict == "equal":
+        return f"Equal, to {certificate.digits} digits."
+    if certificate.verdict == "rounded":
+        return f"Equal up to rounding, which is harmless: {certificate.meaning}."
+    return f"Not equal: {certificate.meaning}."
 
 
 def lines_of(rows: list[int]) -> str:
-    """``line 3``, or ``lines 1, 2, 5, 8, 9, ...``."""
-    shown = ", ".join(f"{row + 1:,}" for row in rows[:SHOWN])
+    """Name rows as lines of the file: ``line 3``, or ``lines 1, 2, 5, 8, 9, ...``."""
+    shown = ", ".join(f"{row + 1:,}" for row in rows[:SHOWN_LINES])
     if len(rows) == 1:
         return f"line {shown}"
-    if len(rows) > SHOWN:
+    if len(rows) > SHOWN_LINES:
         shown += ", ..."
     return f"lines {shown}"
-
-
-def settings_of(encoder: SentenceEncoder) -> str:
-    about = f"{encoder.pooling_mode} pooling, at most {encoder.max_seq_length} tokens"
-    if encoder.normalize:
-        about += ", scaled to length 1"
-    return about
-
-
-def print_report(found: Certificate, given: VectorFile, about: str, options: argparse.Namespace) -> None:
-    count, width = given.values.shape
-    print(f"model      {options.model}: {about}")
-    print(f"vectors    {options.vectors}: {count:,} x {width}, {given.dtype}")
-    if found.difference is not None:
-        print(f"largest difference  {found.difference:.2e}, line {found.row + 1:,}")
-        print(f"smallest cosine     {decimals(found.cosine)}")
-    if found.differing and not found.harmless:
-        print(f"texts that differ   {len(found.differing):,} of {count:,}: {lines_of(found.differing)}")
-    print(f"\n{sentence(found)}")
-    if found.checked and found.left is not None:
-        print(f"Computed that way, {found.checked} texts differ from yours by at most {found.left:.1e}.")
-    if found.showing:
-        print(f"It can show in {len(found.showing):,} of {count:,} texts, the longer ones: {lines_of(found.showing)}.")
-    if options.golden and found.verdict == UNEXPLAINED:
-        print("To have the cause named, compare with the model itself: --model and --texts in place of --golden.")
-
-
-def decimals(cosine: float) -> str:
-    """A cosine with as many digits as say something: ``0.9124``, ``0.99999983``."""
-    gap = max(1 - cosine, 1e-14)
-    return f"{cosine:.{int(max(4, 2 - np.floor(np.log10(gap))))}f}"
-
-
-def ask_or_read(options: argparse.Namespace, texts: list[str]) -> VectorFile:
-    """The vectors in question, and their place as ``options.vectors``."""
-    if not options.url:
-        return read_vectors(options.vectors)
-    options.vectors = options.url
-    return fetch_vectors(options.url, texts, options.api, options.served_model or options.model)
-
-
-def main(arguments: list[str] | None = None) -> None:
-    options = parse(arguments)
-    texts = golden_texts()
-    if options.texts:
-        texts = list(every_text(options.texts))
-    if options.golden:
-        golden = read_golden(options.golden)
-        options.model, about = golden.model, golden.about
-        given = ask_or_read(options, golden.texts)
-        found = certify_golden(golden, given.values, options.vectors)
-    else:
-        given = None if options.write_golden else ask_or_read(options, texts)
-        encoder = load_pooled(options, "certify compares one vector of each text")
-        prompt, about = prompt_of(encoder, options), settings_of(encoder)
-        if given is None:
-            check_output(options.write_golden, options.texts, options.model)
-            write_golden(encoder, texts, options.write_golden, prompt, options.model, about)
-            say(f"wrote {len(texts)} texts and their vectors to {options.write_golden}")
-            return
-        found = certify(encoder, texts, given.values, prompt, options.vectors)
-    with exiting(0 if found.harmless else 1):
-        if options.json:
-            report = {"model": options.model, "vectors": str(options.vectors), "shape": given.values.shape}
-            report.update(asdict(found), dtype=given.dtype, digits=found.digits, harmless=found.harmless)
-            report["sentence"] = sentence(found)
-            print(json.dumps(report))
-        else:
-            print_report(found, given, about, options)
 
 
 if __name__ == "__main__":

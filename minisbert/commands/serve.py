@@ -13,10 +13,12 @@ import socket
 
 from minisbert.commands.options import add_model_options, chosen_encoder
 from minisbert.core import InputError
-from minisbert.models.pair_model import PairModel
-from minisbert.serving.engine import Engine
 from minisbert.system.command_line import command_parser
-from minisbert.system.console import run_command, say
+from minisbert.system.console import bounded, check_usage, run_command, say
+
+# connections at a time, below the files that most systems let a process open; uvicorn answers others with 503
+CONNECTIONS = 500
+BACKLOG = 128  # connections that are accepted at once: asyncio logs each for which no file is left
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -29,21 +31,29 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--api-key", default=os.environ.get("MINISBERT_API_KEY", ""), metavar="KEY", help=about)
     about = "what happens to a text beyond the model's limit: cut it and say so, or refuse it (default: %(default)s)"
     parser.add_argument("--truncate", choices=("cut", "error"), default="cut", help=about)
-    parser.add_argument("--max-waiting", type=int, default=4096, metavar="N", help="texts; beyond it, status 429")
-    parser.add_argument("--max-texts", type=int, default=2048, metavar="N", help="texts in a request")
-    parser.add_argument("--timeout", type=float, default=60, metavar="S", help="seconds a request may take")
-    return parser.parse_args(arguments)
+    count, seconds = bounded(int, 1), bounded(float, 1e-3, 86_401)
+    parser.add_argument("--max-waiting", type=count, default=4096, metavar="N", help="texts; beyond it, status 429")
+    parser.add_argument("--max-texts", type=count, default=2048, metavar="N", help="texts in a request")
+    parser.add_argument("--max-characters", type=count, default=100_000, metavar="N", help="characters in a text")
+    about = "seconds a request may take to arrive, and again to be answered (default: %(default)s)"
+    parser.add_argument("--timeout", type=seconds, default=60, metavar="S", help=about)
+    options = parser.parse_args(arguments)
+    # clients send it in a header; a lone surrogate, which stands for a byte that is not UTF-8, is not printable
+    usable = options.api_key.isprintable() and " " not in options.api_key
+    check_usage((not usable, "--api-key, MINISBERT_API_KEY: the key must be UTF-8 without spaces and line ends"))
+    return options
 
 
 def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
-    if options.max_waiting < 1 or options.max_texts < 1 or not options.timeout > 0:
-        raise InputError("--max-waiting, --max-texts and --timeout must be above 0")
     try:
         import uvicorn
+
+        from minisbert.serving.application import Limits, Server, TimedConnection
     except ImportError as error:
         raise InputError(f"minisbert serve needs {error.name}: pip install 'minisbert[serve]'") from None
-    from minisbert.serving.application import BACKLOG, BoundedConnection, Limits, Server, raise_file_limit
+    from minisbert.models.pair_model import PairModel
+    from minisbert.serving.engine import Engine
 
     encoder = chosen_encoder(options)
     reranker = None
@@ -51,32 +61,42 @@ def main(arguments: list[str] | None = None) -> None:
         reranker = PairModel.load(options.reranker, device=options.device)
     engine = Engine(options.model, encoder, reranker, options.reranker or "")
     engine.embed("", ["the first call is slower"])
-    limits = Limits(texts=options.max_texts, waiting_texts=options.max_waiting, seconds=options.timeout)
-    application = Server(engine, limits, options.api_key, options.truncate).application()
-    files = raise_file_limit()
-    BoundedConnection.most, BoundedConnection.seconds = files // 2, options.timeout
+    counts = {"texts": options.max_texts, "characters": options.max_characters, "waiting_texts": options.max_waiting}
+    limits = Limits(seconds=options.timeout, **counts)
+    TimedConnection.seconds = options.timeout  # uvicorn makes the connections, and passes nothing on
     config = uvicorn.Config(
-        application,
-        http=BoundedConnection,
-        backlog=min(BACKLOG, files // 8),
+        Server(engine, limits, options.api_key, options.truncate).application(),
+        http=TimedConnection,
+        limit_concurrency=CONNECTIONS,
+        backlog=BACKLOG,
         access_log=False,
         log_level="error",  # a warning for each request that is no HTTP would let anybody fill the log
         lifespan="off",
         timeout_graceful_shutdown=int(options.timeout) + 1,
     )
-    try:
-        listener = socket.create_server((options.host, options.port), backlog=1024)
-    except (OSError, OverflowError) as error:
-        raise InputError(f"cannot listen on {options.host} port {options.port}: {error}") from None
-    # subtle: asyncio sets this for sockets that it creates itself; without it an answer may wait 40 ms for an ACK
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    with listener:
+    with listening(options.host, options.port) as listener:
         host, port = listener.getsockname()[:2]
+        if ":" in host:
+            host = f"[{host}]"  # as URLs have IPv6
         say(f"{options.model} on http://{host}:{port}/v1, Ctrl-C stops it")
         try:
             uvicorn.Server(config).run(sockets=[listener])
         except KeyboardInterrupt:  # uvicorn has answered what it had accepted, and passes the signal on
             say("stopped")
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """Return a socket that listens on a port of an IPv4 or IPv6 address, or of a name."""
+    family = socket.AF_INET
+    if ":" in host:
+        family = socket.AF_INET6
+    try:
+        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except (OSError, OverflowError) as error:
+        raise InputError(f"cannot listen on {host} port {port}: {error}") from None
+    # subtle: asyncio sets this for sockets that it creates itself; without it an answer may wait 40 ms for an ACK
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
 
 
 if __name__ == "__main__":

@@ -14,24 +14,20 @@ import json
 import math
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
-from minisbert.checkpoints.layout import find_model
-from minisbert.checkpoints.weights import write_safetensors
 from minisbert.commands.options import check_written
-from minisbert.core import reading
-from minisbert.diagnosis import tracing
-from minisbert.diagnosis.tracing import DOUBLE, HIDDEN, INPUTS, VECTOR, Stage, compare_states, our_states
-from minisbert.models.guards import check_inputs
-from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.command_line import add_threads_option, command_parser
 from minisbert.system.console import check_usage, exiting, run_command, say
-from minisbert.system.devices import use_threads
 from minisbert.system.files import atomic_file
 
-NAMES = {"hf": "Hugging Face transformers"}
-TEXTS = ["The cat sits on the mat.", "A happy child is playing with a small red ball in the garden.", "Rain."]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from minisbert.diagnosis.tracing import Stage
+    from minisbert.models.sentence_encoder import SentenceEncoder
+
+EXAMPLE_TEXTS = ["The cat sits on the mat.", "A happy child is playing with a small red ball in the garden.", "Rain."]
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -49,19 +45,22 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def as_json(row: Stage) -> dict:
-    found = asdict(row) | {"ok": row.ok}
-    if not math.isfinite(row.difference):
-        found["difference"] = None  # JSON has no infinity
-    return found
-
-
 def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     against = options.against or "hf"
     check_usage((against != "hf" and options.texts, f"the texts are those of {against}: give none here"))
     check_written("--write", options.write, [".safetensors"], options.model, options.against)
-    other: dict[str, Tensor] = {}
+
+    from minisbert.checkpoints.layout import find_model
+    from minisbert.checkpoints.weights import write_safetensors
+    from minisbert.core import reading
+    from minisbert.diagnosis import tracing
+    from minisbert.models.guards import check_inputs
+    from minisbert.models.sentence_encoder import SentenceEncoder
+    from minisbert.system.devices import use_threads
+
+    # the other side's file comes first: it says which texts
+    other = {}
     if against != "hf":
         other = tracing.read_states(Path(against), options.double)
     use_threads(options.threads)
@@ -70,46 +69,47 @@ def main(arguments: list[str] | None = None) -> None:
     if options.double:
         encoder = encoder.double()
     if other:
-        inputs = {name: other[name] for name in INPUTS}
+        inputs = {name: other[name] for name in tracing.TRACE_INPUTS}
         with reading(against):
             check_inputs(encoder.bert.config, inputs["ids"], inputs["mask"], inputs["token_types"])
     else:
-        inputs = tracing.inputs_of(encoder, options.texts or TEXTS)
-    ours = our_states(encoder, inputs)
+        inputs = tracing.inputs_of(encoder, options.texts or EXAMPLE_TEXTS)
+
+    ours = tracing.our_states(encoder, inputs)
     if options.write:
-        write(inputs | ours, options.write)
+        with atomic_file(options.write) as partial:
+            write_safetensors(inputs | ours, partial)
+        say(f"wrote {len(inputs | ours)} tensors to {options.write}: {', '.join(inputs | ours)}")
         if options.against is None:
             return
     if not other:
         other = tracing.huggingface(path, inputs, options.double)
-    report(options, encoder, inputs, ours, other)
+
+    compare_both(options, encoder, inputs, ours, other)
 
 
-def write(tensors: dict[str, Tensor], path: Path) -> None:
-    with atomic_file(path) as partial:
-        write_safetensors(tensors, partial)
-    say(f"wrote {len(tensors)} tensors to {path}: {', '.join(tensors)}")
-
-
-def report(
+def compare_both(
     options: argparse.Namespace,
-    encoder: SentenceEncoder,
-    inputs: dict[str, Tensor],
-    ours: dict[str, Tensor],
-    other: dict[str, Tensor],
+    encoder: "SentenceEncoder",
+    inputs: "dict[str, Tensor]",
+    ours: "dict[str, Tensor]",
+    other: "dict[str, Tensor]",
 ) -> None:
     """Print the comparison of both sides and the verdict; the exit code is 1 if they differ."""
+    from minisbert.diagnosis import tracing
+
     against = options.against or "hf"
     unknown = tracing.unknown_names(ours, other, against)
-    tolerance = vector_tolerance = DOUBLE
-    if not options.double:
-        tolerance = vector_tolerance = HIDDEN
-        if encoder.normalize:
-            vector_tolerance = VECTOR
+    tolerance, vector_tolerance = tracing.HIDDEN, tracing.HIDDEN
+    if encoder.normalize:  # its values are smaller than those of hidden states
+        vector_tolerance = tracing.VECTOR
+    if options.double:
+        tolerance = vector_tolerance = tracing.DOUBLE
     tolerances = dict.fromkeys(ours, tolerance) | {"vector": vector_tolerance}
 
-    def compare() -> list[Stage]:
-        return compare_states(our_states(encoder, inputs), other, inputs["mask"], tolerances)
+    def compare() -> "list[Stage]":
+        # computed anew, because a mistake may be planted
+        return tracing.compare_states(tracing.our_states(encoder, inputs), other, inputs["mask"], tolerances)
 
     rows = compare()
     first = tracing.first_divergence(rows)
@@ -120,16 +120,11 @@ def report(
     verdict = tracing.explain(rows, whole, part, list(ours))
     with exiting(int(first is not None)):
         if options.json:
-            found = {"model": options.model, "against": against, "tensors": [as_json(row) for row in rows]}
-            found |= {"first_divergence": first and first.name, "mistakes": whole, "mistakes_in_part": part}
-            print(json.dumps(found | {"unknown": unknown, "verdict": verdict}))
+            report = {"model": options.model, "against": against, "tensors": [as_json(row) for row in rows]}
+            report |= {"first_divergence": first and first.name, "mistakes": whole, "mistakes_in_part": part}
+            print(json.dumps(report | {"unknown": unknown, "verdict": verdict}))
             return
-        tokens = inputs["mask"].sum(dim=1).tolist()
-        print(
-            f"model      {options.model}, {encoder.pooling_mode} pooling, {str(encoder.dtype).removeprefix('torch.')}"
-        )
-        print(f"against    {NAMES.get(against, against)}")
-        print(f"texts      {len(tokens)}, with {', '.join(map(str, tokens))} tokens; pads are not compared")
+        print_setting(options, encoder, inputs["mask"].sum(dim=1).tolist())
         print(f"tolerance  {tolerance:g}, for the final vector {vector_tolerance:g}\n")
         tracing.print_rows(rows)
         print()
@@ -138,6 +133,24 @@ def report(
             if names:
                 print(f"not compared because {side} no such tensor: {', '.join(names)}")
         print(verdict)
+
+
+def print_setting(options: argparse.Namespace, encoder: "SentenceEncoder", counts: list[int]) -> None:
+    """Print what is compared: the model, the other side, and how many tokens each text has."""
+    dtype = str(encoder.dtype).removeprefix("torch.")
+    print(f"model      {options.model}, {encoder.pooling_mode} pooling, {dtype}")
+    against = options.against
+    if against in (None, "hf"):
+        against = "Hugging Face transformers"
+    print(f"against    {against}")
+    print(f"texts      {len(counts)}, with {', '.join(map(str, counts))} tokens; pads are not compared")
+
+
+def as_json(row: "Stage") -> dict[str, Any]:
+    fields = asdict(row) | {"ok": row.ok}
+    if not math.isfinite(row.difference):
+        fields["difference"] = None  # JSON has no infinity
+    return fields
 
 
 if __name__ == "__main__":

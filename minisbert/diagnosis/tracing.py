@@ -1,4 +1,4 @@
-"""The tensors of a forward pass by name, ours and another implementation's: where they first differ, and why.
+"""Compare the tensors of a forward pass by name, ours with another implementation's: where they first differ, and why.
 
 ``minisbert trace`` compares them; lessons 07 and 15 do the same step by step.
 """
@@ -20,13 +20,13 @@ from minisbert.core.checks import check
 from minisbert.core.tokenizer import pad_batch
 from minisbert.core.weights import read_safetensors
 from minisbert.diagnosis.mistakes import MISTAKES, with_each_mistake
-from minisbert.diagnosis.mistakes.planting import written_out
+from minisbert.diagnosis.mistakes.planting import unfused
 from minisbert.models.guards import check_inputs
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import say
 from minisbert.system.files import open_bytes
 
-INPUTS = ("ids", "mask", "token_types")
+TRACE_INPUTS = ("ids", "mask", "token_types")
 
 # a correct forward pass differs by 4e-6 in float32 and 5e-15 in float64, the smallest real mistake by 3e-4
 HIDDEN, VECTOR, DOUBLE = 2e-5, 2e-6, 1e-10
@@ -43,11 +43,11 @@ PARTS = {
 
 
 def our_states(encoder: SentenceEncoder, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Every intermediate result by name, in order; ``vector`` only if all tokens are of the first sentence."""
-    ids, mask, token_types = (inputs[name] for name in INPUTS)  # (B, T) each
+    """Compute every intermediate result by name, in order; ``vector`` only if all tokens are of the first sentence."""
+    ids, mask, token_types = (inputs[name] for name in TRACE_INPUTS)  # (B, T) each
     check_inputs(encoder.bert.config, ids, mask, token_types)  # they may be another program's
     states: dict[str, Tensor] = {}
-    with torch.no_grad(), written_out():  # attention's probabilities are compared, too
+    with torch.no_grad(), unfused():  # attention's probabilities are compared, too
         hidden = encoder.bert(ids, mask, token_types, states)  # (B, T, D)
         if encoder.bert.pooler is not None:
             states["pooler"] = encoder.bert.pool(hidden)  # (B, D)
@@ -58,7 +58,7 @@ def our_states(encoder: SentenceEncoder, inputs: dict[str, Tensor]) -> dict[str,
 
 
 def inputs_of(encoder: SentenceEncoder, texts: list[str]) -> dict[str, Tensor]:
-    """Texts to ids, mask and token types, (B, T) each."""
+    """Tokenize texts to ids, mask and token types, (B, T) each."""
     encoded = encoder.tokenizer.encode(texts)
     if encoded.truncated:
         say(encoder.tokenizer.cut_message(encoded.truncated, len(texts)))
@@ -72,58 +72,67 @@ def inputs_of(encoder: SentenceEncoder, texts: list[str]) -> dict[str, Tensor]:
 
 
 def huggingface(folder: Path, inputs: dict[str, Tensor], double: bool) -> dict[str, Tensor]:
-    """What transformers computes, in a separate process: nothing under minisbert/ imports it."""
-    script, instead = reference_script(), "; or compare with a file: --against FILE"
-    if script is None or importlib.util.find_spec("transformers") is None:
-        needs = "reference_states.py: install minisbert again"
-        if script:
-            needs = "transformers: pip install 'minisbert[reference]'"
-        raise InputError(f"--against hf needs {needs}{instead}")
+    """Compute the tensors with transformers, in a separate process: nothing under minisbert/ imports it."""
+    instead = "; or compare with a file: --against FILE"
+    script = reference_script()
+    if script is None:
+        raise InputError(f"--against hf needs reference_states.py: install minisbert again{instead}")
+    if importlib.util.find_spec("transformers") is None:
+        raise InputError(f"--against hf needs transformers: pip install 'minisbert[reference]'{instead}")
     with tempfile.TemporaryDirectory() as place:
-        given, made = Path(place) / "inputs.safetensors", Path(place) / "states.safetensors"
+        given, computed = Path(place) / "inputs.safetensors", Path(place) / "states.safetensors"
         write_safetensors(inputs, given)
         # subtle: -P, or the script's neighbours (bert.py, heads.py, ...) would be importable as top-level modules
-        command = [sys.executable, "-P", script, folder.resolve(), given, made]
+        command = [sys.executable, "-P", script, folder.resolve(), given, computed]
         if double:
             command.append("--double")
         run = subprocess.run(command, capture_output=True, text=True)
         if run.returncode:
-            said = (run.stderr.strip().splitlines() or ["no message"])[-1]
-            raise InputError(f"transformers could not run {folder}: {said}{instead}")
-        return read_safetensors(made)
+            message = (run.stderr.strip().splitlines() or ["no message"])[-1]  # the last line of a traceback
+            raise InputError(f"transformers could not run {folder}: {message}{instead}")
+        return read_safetensors(computed)
 
 
 def reference_script() -> Path | None:
-    """The script that runs transformers: beside this file in an installed package, under tests/ in a checkout."""
+    """Return the script that runs transformers: beside this file if installed, under tests/ in a checkout."""
     here = Path(__file__).resolve()
-    places = (here.with_name("reference_states.py"), here.parents[2] / "tests" / "reference" / "states.py")
-    return next((path for path in places if path.is_file()), None)
+    for path in (here.with_name("reference_states.py"), here.parents[2] / "tests" / "reference" / "states.py"):
+        if path.is_file():
+            return path
+    return None
 
 
 def read_states(path: Path, double: bool) -> dict[str, Tensor]:
-    """The named tensors of a file, with ``ids``, ``mask`` and ``token_types`` (by default 0)."""
+    """Read the named tensors of a file, with ``ids``, ``mask`` and ``token_types`` (by default 0)."""
     with reading(path):
         open_bytes(path).close()  # refuses a pipe, which safetensors would wait for
         states = read_safetensors(path)
         ids, mask = states["ids"], states["mask"]
         types = states.get("token_types", torch.zeros_like(ids))
         check("ids whole, mask whole, token_types whole", ids, mask, types)
-        for name, dtype in ((name, states[name].dtype) for name in states if name not in INPUTS):
-            if dtype != torch.float64 and (double or dtype != torch.float32):
-                needed = "--double needs float64" if double else "float32 or float64 is needed"
-                raise ValueError(f"{name} is {dtype}, {needed}")
-        return states | {"ids": ids.long(), "mask": mask.bool(), "token_types": types.long()}
+        states |= {"ids": ids.long(), "mask": mask.bool(), "token_types": types.long()}
+        for name, tensor in states.items():
+            if name in TRACE_INPUTS or tensor.dtype == torch.float64:
+                continue
+            if double:
+                raise ValueError(f"{name} is {tensor.dtype}, --double needs float64")
+            if tensor.dtype != torch.float32:
+                raise ValueError(f"{name} is {tensor.dtype}, float32 or float64 is needed")
+        return states
 
 
 def unknown_names(ours: dict[str, Tensor], other: dict[str, Tensor], source: str) -> list[str]:
-    """The names that only the other side has. ``InputError`` if shapes do not fit or nothing can be compared."""
-    shapes = {name: (tuple(other[name].shape), tuple(ours[name].shape)) for name in ours if name in other}
-    if not shapes:
+    """Return the names that only the other side has. Raises ``InputError`` if shapes differ or no name is shared."""
+    shared = [name for name in ours if name in other]
+    if not shared:
         raise InputError(f"{source} has none of the tensors that are compared, {', '.join(ours)}")
-    wrong = [f"\n  {name} is {its}, should be {right}" for name, (its, right) in shapes.items() if its != right]
+    wrong = ""
+    for name in shared:
+        if other[name].shape != ours[name].shape:
+            wrong += f"\n  {name} is {tuple(other[name].shape)}, should be {tuple(ours[name].shape)}"
     if wrong:
-        raise InputError(f"{source} does not fit this model and these texts:{''.join(wrong)}")
-    return [name for name in other if name not in ours and name not in INPUTS]
+        raise InputError(f"{source} does not fit this model and these texts:{wrong}")
+    return [name for name in other if name not in ours and name not in TRACE_INPUTS]
 
 
 # ------------------------------------------------------------------------------------- the comparison
@@ -147,13 +156,15 @@ class Stage:
 def compare_states(
     ours: dict[str, Tensor], other: dict[str, Tensor], mask: Tensor, tolerances: dict[str, float]
 ) -> list[Stage]:
-    """The tensors that both sides have, in our order; mask (B, T).
+    """Compare the tensors that both sides have, in our order; mask (B, T).
 
     Only real tokens count: a pad's states and the probabilities (B, H, T, T) with which it attends to others are
     ignored. The probabilities with which real tokens attend to a pad are compared.
     """
     rows = []
-    for name in [name for name in ours if name in other]:
+    for name in ours:
+        if name not in other:
+            continue
         difference = (ours[name].double() - other[name].double()).abs().nan_to_num(nan=torch.inf)
         if difference.ndim == 3:  # (B, T, D)
             difference = difference.masked_fill(~mask[:, :, None], 0.0)
@@ -178,10 +189,10 @@ def suspects(rows: list[Stage], again: Callable[[], list[Stage]]) -> tuple[list[
     first = order.index(first_divergence(rows).name)
     whole: list[str] = []
     part: dict[str, str] = {}
-    for mistake, found in with_each_mistake(again):
-        left = first_divergence(found)
-        if [row.name for row in found] != order:
+    for mistake, compared in with_each_mistake(again):
+        if [row.name for row in compared] != order:  # without a pooler, say: no proof of anything
             continue
+        left = first_divergence(compared)
         if left is None:
             whole.append(mistake.name)
         elif order.index(left.name) > first:
@@ -191,37 +202,37 @@ def suspects(rows: list[Stage], again: Callable[[], list[Stage]]) -> tuple[list[
 
 
 def explain(rows: list[Stage], whole: list[str], part: dict[str, str], names: list[str]) -> str:
-    """The verdict in words; ``names`` are all tensors that could have been compared, in order."""
+    """Say the verdict in words; ``names`` are all tensors that could have been compared, in order."""
     first = first_divergence(rows)
     if first is None:
         worst = max(rows, key=lambda row: row.difference / row.tolerance)
         share = 100 * worst.difference / worst.tolerance
         return f"Equal: all {len(rows)} tensors agree. The worst, {worst.name}, uses {share:.2g} % of its tolerance."
-    said = f"{first.name} is the first to differ"
+    verdict = f"{first.name} is the first to differ"
     if whole or part:
-        named = [MISTAKES[name] for name in whole or part]
-        causes = ", or when ".join(f"{one.meaning} ({one.name}, {one.target})" for one in named)
-        said += f": these are exactly the numbers you get when {causes}."
+        causes = []
+        for name in whole or part:
+            causes.append(f"{MISTAKES[name].meaning} ({name}, {MISTAKES[name].target})")
+        verdict += f": these are exactly the numbers you get when {', or when '.join(causes)}."
         if not whole:
             left = next(iter(part.values()))
-            said += f" But that is not all: with the same mistake on our side {left} still differs."
-        return said
-    path = [name for name in names if name == first.name or name != "pooler"]  # nothing comes after the pooler
-    before = [row.name for row in rows[: rows.index(first)] if row.name in path]
+            verdict += f" But that is not all: with the same mistake on our side {left} still differs."
+        return verdict
+    # no mistake: the mistake lies in what is computed after the last tensor that agrees
+    path = [name for name in names if name == first.name or name != "pooler"]  # nothing is computed from the pooler
+    agreeing = [row.name for row in rows[: rows.index(first)] if row.name in path]
     start, where = 0, f"before {first.name}"
-    if before:
-        start = path.index(before[-1]) + 1
-        where = f"between {before[-1]}, which agrees, and {first.name}"
-    between = path[start : path.index(first.name) + 1]
-    parts = "; ".join(dict.fromkeys(PARTS[part_of(name)] for name in between))
-    return f"{said}, and no known mistake explains it. Look {where}: {parts}."
-
-
-def part_of(name: str) -> str:
-    """The part of the model that computes a tensor, a key of ``PARTS``: ``layers.3.attention -> attention``."""
-    if name.endswith(".attention"):
-        return "attention"
-    return name.partition(".")[0]
+    if agreeing:
+        start = path.index(agreeing[-1]) + 1
+        where = f"between {agreeing[-1]}, which agrees, and {first.name}"
+    parts: list[str] = []
+    for name in path[start : path.index(first.name) + 1]:
+        key = name.partition(".")[0]  # "layers.3" -> "layers"
+        if name.endswith(".attention"):
+            key = "attention"
+        if PARTS[key] not in parts:
+            parts.append(PARTS[key])
+    return f"{verdict}, and no known mistake explains it. Look {where}: {'; '.join(parts)}."
 
 
 def print_rows(rows: list[Stage]) -> None:

@@ -1,5 +1,6 @@
-"""minisbert's encoders in the form that other libraries take, one file per library, named after it.
+"""Adapters that give minisbert's encoders the form that another library expects, one file per library.
 
 Each file imports its library, so import only the one that you need: ``from minisbert.integrations.langchain import
-MinisbertEmbeddings``. ``docs/use-it-in.md`` has ten lines for each. Imports the rooms up to ``loading``.
+MinisbertEmbeddings``. ``engines.py`` is the exception: Ray, Spark and datasets take a function. ``docs/use-it-in.md``
+and ``docs/engines.md`` have ten lines for each. Imports the rooms up to ``loading``.
 """

@@ -1,4 +1,4 @@
-"""BERTopic: ``BERTopic(embedding_model=MinisbertBackend("all-MiniLM-L6-v2"))``."""
+"""BERTopic: ``BERTopic(embedding_model=BERTopicBackend("all-MiniLM-L6-v2"))``."""
 
 import numpy as np
 from bertopic.backend import BaseEmbedder
@@ -6,8 +6,8 @@ from bertopic.backend import BaseEmbedder
 from minisbert.loading import Encoder, load_dense
 
 
-class MinisbertBackend(BaseEmbedder):
-    """Documents and words for BERTopic, which would silently take another model for an object that it does not know."""
+class BERTopicBackend(BaseEmbedder):
+    """Embed documents and words. BERTopic silently falls back to its default model for an object that is no backend."""
 
     def __init__(self, model: str | Encoder):
         super().__init__()

@@ -10,7 +10,7 @@ from minisbert.loading import load_dense
 
 @register_embedding_function
 class MinisbertEmbeddingFunction(EmbeddingFunction[Documents]):
-    """Chroma's embedding function. A collection remembers its name and the model's, and opens with it again."""
+    """Chroma's embedding function. A collection stores its name and the model's, and opens with it again."""
 
     def __init__(self, model: str = "all-MiniLM-L6-v2"):
         self.model = model

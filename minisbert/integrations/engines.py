@@ -20,7 +20,8 @@ from minisbert.loading import Encoder, load_encoder
 from minisbert.system.assets import assets
 from minisbert.system.devices import use_threads
 
-MOST_MODELS = 3  # that a worker keeps, as many as Spark's predict_batch_udf
+MOST_MODELS = 3  # in memory of a worker, as many as Spark's predict_batch_udf
+OPTIONS_OF_ENCODE = ("dtype", "normalize_embeddings", "truncate_dim", "prompt", "prompt_name")
 IMPORTED_IN = os.getpid()
 
 
@@ -33,12 +34,13 @@ class EncodeBatch:
     model     a name from the manifest or a folder that every worker can read, at the same path
     text      the column with the texts
     vector    the new column
-    workers   worker processes a machine; each computes with cores / workers threads. None leaves the number to
+    workers   worker processes per machine; each computes with cores / workers threads. None leaves the number to
               torch: ``OMP_NUM_THREADS``, which Ray sets to the CPUs of the worker, or all cores.
               A forked process, as ``datasets`` starts them, always computes with one thread
+    options   of ``SentenceEncoder.encode``: ``OPTIONS_OF_ENCODE``
 
-    The other settings are those of ``SentenceEncoder.load`` and ``SentenceEncoder.encode``; ``max_length`` is the limit
-    in tokens. Raises ``InputError`` for a number of workers below 1, and at the first batch as those two do.
+    The other settings are those of ``SentenceEncoder.load``. Raises ``InputError`` for a number of workers below 1,
+    and at the first batch as ``load`` and ``encode`` do.
     """
 
     def __init__(
@@ -51,30 +53,27 @@ class EncodeBatch:
         pooling: str | None = None,
         device: str = "cpu",
         max_seq_length: int | None = None,
-        dtype: str = "float32",
-        normalize_embeddings: bool = False,
-        truncate_dim: int | None = None,
-        prompt: str | None = None,
-        prompt_name: str | None = None,
+        **options: Any,
     ):
         if workers is not None and (type(workers) is not int or workers < 1):
             raise InputError(f"workers must be an integer from 1, not {workers!r}")
-        self.text, self.vector = text, vector
-        folder = str(model) not in assets() and os.path.isdir(model)
-        self.model = os.path.abspath(model) if folder else str(model)  # workers may start elsewhere
-        # subtle: a model trained anew into the same folder is another model, for workers that still have the old one
-        # and for the cache of ``datasets``, which knows a function by its pickled bytes
-        self.loading = (folder_version(Path(self.model)) if folder else (), workers, pooling, device, max_seq_length)
-        self.encoding = {
-            "dtype": dtype,
-            "normalize_embeddings": normalize_embeddings,
-            "truncate_dim": truncate_dim,
-            "prompt": prompt,
-            "prompt_name": prompt_name,
-        }
+        for name in options:  # now, and not in a worker
+            if name not in OPTIONS_OF_ENCODE:
+                raise TypeError(
+                    f"EncodeBatch has no option {name!r}; of encode it takes {', '.join(OPTIONS_OF_ENCODE)}"
+                )
+        self.text, self.vector, self.options = text, vector, options
+        self.model = str(model)
+        files: tuple = ()
+        if self.model not in assets() and os.path.isdir(model):
+            self.model = os.path.abspath(model)  # workers may start elsewhere
+            # subtle: a model trained anew into the same folder is another model, for workers that still have the old
+            # one and for the cache of ``datasets``, which knows a function by its pickled bytes
+            files = file_times(Path(self.model))
+        self.loading = (files, workers, pooling, device, max_seq_length)
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """The columns of ``batch`` as they are, and the vectors (N, D); (0, D) for an empty batch.
+        """Return the columns of ``batch`` as they are, and the vectors (N, D); (0, D) for an empty batch.
 
         Raises ``InputError`` with column and row for a value that is not a valid text, for a batch without the column
         of texts, and for one that already has the column of vectors.
@@ -84,45 +83,44 @@ class EncodeBatch:
             raise InputError(f"no column {self.text!r} in the batch, which has {columns}: give its name, text=...")
         if self.vector in batch:
             raise InputError(f"the column {self.vector!r} exists: give the vectors another name, vector=...")
-        texts = self.checked_texts(batch)
-        encoder = worker_encoder(os.getpid(), self.model, *self.loading)
-        return dict(batch) | {self.vector: encoder.encode(texts, **self.encoding)}
-
-    def checked_texts(self, batch: Mapping[str, Any]) -> list[str]:
-        """The texts of a batch; ``InputError`` names the row of a value that is none, by its other columns."""
         texts = list(batch[self.text])
         for row, text in enumerate(texts):
             try:
                 check_text(row, text)
             except InputError as error:
+                # a row of a batch has no number that the user knows: its other columns name it
                 where = f"column {self.text!r}, row {row} of a batch of {len(texts):,}"
                 rest = {name: list(batch[name])[row] for name in batch if name != self.text}
                 if rest:
                     where += f", with {one_line(rest)}"
                 raise InputError(f"{where}: {error}; fill or drop such rows first") from error
-        return texts
+        encoder = worker_encoder(os.getpid(), self.model, *self.loading)
+        return dict(batch) | {self.vector: encoder.encode(texts, **self.options)}
 
 
-def folder_version(folder: Path) -> tuple[tuple[str, int, int], ...]:
-    """Name, bytes and time of every file in a model's folder and the folders in it."""
-    files = sorted(path for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.is_file())
-    return tuple((str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns) for path in files)
+def file_times(folder: Path) -> tuple[tuple[str, int, int], ...]:
+    """Return name, bytes and time of every file in a model's folder and the folders in it."""
+    files = []
+    for path in sorted([*folder.glob("*"), *folder.glob("*/*")]):
+        if path.is_file():
+            files.append((str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns))
+    return tuple(files)
 
 
 @lru_cache(MOST_MODELS)
 def worker_encoder(
-    process: int, model: str, version: tuple, workers: int | None, pooling: str | None, device: str, limit: int | None
+    process: int, model: str, files: tuple, workers: int | None, pooling: str | None, device: str, limit: int | None
 ) -> Encoder:
-    """The encoder of this process for these settings; sets the threads of the process.
+    """Load this process's encoder for these settings, once, and set the threads of the process.
 
-    ``process`` and ``version`` only distinguish: a forked process has its parent's encoders, but needs other threads.
+    ``process`` and ``files`` only distinguish: a forked process has its parent's encoders, but needs other threads.
     """
     use_threads(worker_threads(workers))
     return load_encoder(model, pooling=pooling, device=device, max_seq_length=limit)
 
 
 def worker_threads(workers: int | None) -> int:
-    """The threads of this process if ``workers`` such processes share the machine's cores."""
+    """Return the threads of this process if ``workers`` such processes share the machine's cores."""
     # subtle: torch's OpenMP threads do not survive a fork, and a child would wait for them forever if its parent has
     # computed with more than one
     if os.getpid() != IMPORTED_IN:

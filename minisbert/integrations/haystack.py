@@ -9,7 +9,7 @@ from minisbert.loading import load_dense
 
 
 class Embedder:
-    """What both components share: ``model``, a name or a folder, is loaded by ``warm_up``, or at the first run."""
+    """Base of both components: loads ``model``, a name or a folder, in ``warm_up`` or at the first run."""
 
     def __init__(self, model: str = "all-MiniLM-L6-v2"):
         self.model = model
@@ -25,7 +25,7 @@ class Embedder:
 
 @component
 class MinisbertTextEmbedder(Embedder):
-    """A query to its vector."""
+    """Embed a query."""
 
     @component.output_types(embedding=list[float])
     def run(self, text: str) -> dict[str, list[float]]:
@@ -36,7 +36,7 @@ class MinisbertTextEmbedder(Embedder):
 
 @component
 class MinisbertDocumentEmbedder(Embedder):
-    """Documents with their vectors."""
+    """Embed documents."""
 
     @component.output_types(documents=list[Document])
     def run(self, documents: list[Document]) -> dict[str, list[Document]]:

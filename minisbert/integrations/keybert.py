@@ -1,4 +1,4 @@
-"""KeyBERT: ``KeyBERT(model=MinisbertBackend("all-MiniLM-L6-v2"))``."""
+"""KeyBERT: ``KeyBERT(model=KeyBERTBackend("all-MiniLM-L6-v2"))``."""
 
 import numpy as np
 from keybert.backend import BaseEmbedder
@@ -6,8 +6,8 @@ from keybert.backend import BaseEmbedder
 from minisbert.loading import Encoder, load_dense
 
 
-class MinisbertBackend(BaseEmbedder):
-    """Documents and candidates for KeyBERT, which would silently take another model for an unknown object."""
+class KeyBERTBackend(BaseEmbedder):
+    """Embed documents and candidates. KeyBERT silently falls back to its default model for an unknown object."""
 
     def __init__(self, model: str | Encoder):
         super().__init__()

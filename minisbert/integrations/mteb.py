@@ -13,7 +13,9 @@ class MinisbertEncoder:
 
     def __init__(self, model_name: str, revision: str | None = None, *, device: str | None = None, **_: Any):
         self.encoder = load_dense(model_name, device=device or "cpu")
-        name = model_name if "/" in model_name else f"minisbert/{model_name}"
+        name = model_name
+        if "/" not in name:  # MTEB wants an organisation before it
+            name = f"minisbert/{name}"
         about = {"name": name, "revision": revision or "local", "loader": type(self), "framework": ["PyTorch"]}
         about |= {"embed_dim": self.encoder.width, "max_tokens": self.encoder.tokenizer.limit}
         self.mteb_model_meta = ModelMeta.create_empty(overwrites=about)
@@ -34,5 +36,4 @@ class MinisbertEncoder:
 
     def similarity_pairwise(self, embeddings1: np.ndarray, embeddings2: np.ndarray) -> np.ndarray:
         """(N, D) and (N, D) -> (N,)."""
-        rows = zip(embeddings1, embeddings2, strict=True)
-        return np.array([self.encoder.similarity(u[None], v[None])[0, 0] for u, v in rows])
+        return self.encoder.similarity_pairwise(embeddings1, embeddings2)

@@ -1,4 +1,4 @@
-"""The encoder as the only module of a real ``SentenceTransformer``, for whatever takes nothing else."""
+"""Wrap an encoder in a real ``SentenceTransformer``, for libraries that accept nothing else."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from minisbert.loading import Encoder, load_dense
 
 
 class EncoderModule(nn.Module):
-    """Texts to sentence embeddings, by ``encode``: the texts themselves are what this module calls features."""
+    """The only module of the ``SentenceTransformer``: the features that it passes on are the texts themselves."""
 
     def __init__(self, encoder: Encoder):
         super().__init__()
@@ -31,7 +31,7 @@ class EncoderModule(nn.Module):
 
 
 def as_sentence_transformer(model: str | Encoder) -> SentenceTransformer:
-    """A ``SentenceTransformer`` that encodes with minisbert: same vectors, prompts and similarity. It cannot train."""
+    """Return a ``SentenceTransformer`` that computes with minisbert: same vectors and prompts. It cannot train."""
     encoder = load_dense(model)
     settings = encoder.settings
     return SentenceTransformer(

@@ -43,9 +43,9 @@ def test_bertopic_uses_the_encoder_and_no_other(model, expected):
     pytest.importorskip("bertopic")
     from bertopic.backend._utils import select_backend
 
-    from minisbert.integrations.bertopic import MinisbertBackend
+    from minisbert.integrations.bertopic import BERTopicBackend
 
-    backend = MinisbertBackend(str(model))
+    backend = BERTopicBackend(str(model))
     assert select_backend(backend) is backend
     close(backend.embed_documents(TEXTS), expected["plain"])
     close(backend.embed_words(TEXTS[:1], verbose=True), expected["plain"][:1])
@@ -53,10 +53,10 @@ def test_bertopic_uses_the_encoder_and_no_other(model, expected):
 
 def test_keybert_finds_keywords(model, expected):
     keybert = pytest.importorskip("keybert")
-    from minisbert.integrations.keybert import MinisbertBackend
+    from minisbert.integrations.keybert import KeyBERTBackend
 
-    extractor = keybert.KeyBERT(model=MinisbertBackend(str(model)))
-    assert isinstance(extractor.model, MinisbertBackend)
+    extractor = keybert.KeyBERT(model=KeyBERTBackend(str(model)))
+    assert isinstance(extractor.model, KeyBERTBackend)
     close(extractor.model.embed(TEXTS), expected["plain"])
     assert len(extractor.extract_keywords(TEXTS[0], top_n=2)) == 2
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from minisbert.core import bert
 from minisbert.diagnosis.mistakes.planting import mistake, wrong_choices
 
-LEAST = float("-inf")
-_forward = bert.Bert.forward  # the right one, kept from before anything is planted
+FLOOR = float("-inf")  # the score of what must get no attention
+_forward = bert.Bert.forward  # the right one, from before anything is planted
 
 # ---------------------------------------------------------------------------------------------- gelu
 
@@ -39,10 +39,13 @@ def layer_norm_with(
 ):
     """``own_eps`` is used instead of ``eps``; ``gamma`` and ``beta`` are 0 to leave out the weight or the bias."""
     eps = own_eps or eps
-    mean = x.mean(axis, keepdim=True) if centred else 0.0
-    variance = (x - mean).pow(2).sum(axis, keepdim=True) / (x.shape[axis] - correction)
-    scale = (variance + eps).sqrt() if rooted else variance.sqrt() + eps
-    return (x - mean) / scale * weight**gamma + bias * beta
+    if centred:
+        x = x - x.mean(axis, keepdim=True)
+    variance = x.pow(2).sum(axis, keepdim=True) / (x.shape[axis] - correction)
+    scale = (variance + eps).sqrt()
+    if not rooted:
+        scale = variance.sqrt() + eps
+    return x / scale * weight**gamma + bias * beta
 
 
 wrong_choices(
@@ -63,13 +66,16 @@ wrong_choices(
 
 
 def attention_with(
-    query, key, value, mask=None, dropout=0.0, *, swapped=False, power=0.5, heads=0.0, hide="pads", score=LEAST, axis=-1
+    query, key, value, mask=None, dropout=0.0, *, swapped=False, power=0.5, heads=0.0, hide="pads", score=FLOOR, axis=-1
 ):
-    """Scores divided by K to the ``power`` and H to the power ``heads``; what ``hide`` says gets ``score``."""
-    query, key = (key, query) if swapped else (query, key)
+    """Divide scores by K to the ``power`` and H to the power ``heads``; give what ``hide`` says the ``score``."""
+    if swapped:
+        query, key = key, query
     scores = query @ key.transpose(-2, -1) / (query.shape[-1] ** power * query.shape[1] ** heads)
-    if mask is not None and hide:
-        scores = scores.masked_fill(~mask if hide == "pads" else mask, score)
+    if mask is not None and hide == "pads":
+        scores = scores.masked_fill(~mask, score)
+    if mask is not None and hide == "tokens":
+        scores = scores.masked_fill(mask, score)
     probabilities = scores.softmax(axis)
     return nn.functional.dropout(probabilities, dropout) @ value, probabilities
 
@@ -93,7 +99,8 @@ wrong_choices(
 @mistake(bert, "attention", "mask after softmax", "pads are zeroed after the softmax, so the rows no longer sum to 1")
 def _(query, key, value, mask=None, dropout=0.0):
     probabilities = attention_with(query, key, value)[1]
-    probabilities = probabilities if mask is None else probabilities * mask
+    if mask is not None:
+        probabilities = probabilities * mask
     return probabilities @ value, probabilities
 
 
@@ -159,16 +166,21 @@ wrong_choices(
 
 
 def summed(self, ids, token_types, positions=None, *, start=0, position=1, token_type=1):
-    """The embeddings (B, T, D) before LayerNorm, of any family; ``position`` and ``token_type`` are factors."""
-    positions = torch.arange(ids.shape[1], device=ids.device) if positions is None else positions
+    """Add up the embeddings (B, T, D) of any family; ``position`` and ``token_type`` are factors."""
+    if positions is None:
+        positions = torch.arange(ids.shape[1], device=ids.device)
     x = self.word(ids) + position * self.position(positions + self.offset + start)
     if self.token_type is None:
         return x
-    return x + token_type * self.token_type(torch.zeros_like(ids) if token_types is None else token_types)
+    if token_types is None:
+        token_types = torch.zeros_like(ids)
+    return x + token_type * self.token_type(token_types)
 
 
 def embeddings_with(self, ids, token_types, positions=None, *, typed=True, **choices):
-    return self.norm(summed(self, ids, token_types if typed else None, positions, **choices))
+    if not typed:
+        token_types = None
+    return self.norm(summed(self, ids, token_types, positions, **choices))
 
 
 wrong_choices(

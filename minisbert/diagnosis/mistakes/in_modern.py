@@ -1,4 +1,4 @@
-"""Mistakes in what newer models have in place of BERT's pieces: rotation, causal masks, RMSNorm, the gate."""
+"""Mistakes in the pieces that newer models have instead of BERT's: rotation, causal masks, RMSNorm, the gate."""
 
 import torch
 from torch import Tensor, nn
@@ -7,7 +7,7 @@ from minisbert.architectures import modern, qwen3
 from minisbert.core import bert
 from minisbert.diagnosis.mistakes.planting import mistake
 
-# the right ones, kept from before anything is planted
+# the right ones, from before anything is planted
 _rotary, _attention = modern.rotary, bert.attention
 
 # ------------------------------------------------------------------------------------------ rotation
@@ -16,7 +16,8 @@ _rotary, _attention = modern.rotary, bert.attention
 @mistake(modern, "rotate", "rotation interleaved", "column 2i is paired with 2i + 1, not i with i + K/2")
 def _(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     first, second = x[..., 0::2], x[..., 1::2]
-    cos, sin = (y[..., : y.shape[-1] // 2] for y in (cos, sin))
+    half = cos.shape[-1] // 2
+    cos, sin = cos[..., :half], sin[..., :half]
     return torch.stack([first * cos - second * sin, second * cos + first * sin], dim=-1).flatten(-2)
 
 
@@ -48,8 +49,9 @@ def _(positions: Tensor, width: int, base: float, dtype: torch.dtype) -> tuple[T
 @mistake(qwen3.Decoder, "views", "causal mask forgotten", "tokens of a decoder see what comes after them")
 def _(self: qwen3.Decoder, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[tuple]:
     rotation = modern.rotary(positions, self.config.head_dim, self.config.rope_theta, dtype)
-    every = torch.ones_like(positions).bool()[:, None, None] if mask is None else mask
-    return [(every, rotation)] * len(self.layers)
+    if mask is None:
+        mask = torch.ones_like(positions).bool()[:, None, None]
+    return [(mask, rotation)] * len(self.layers)
 
 
 @mistake(bert, "attention", "causal mask left in", "tokens of an encoder see only what comes before them")

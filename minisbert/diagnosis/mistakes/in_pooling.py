@@ -10,20 +10,20 @@ from minisbert.diagnosis.mistakes.planting import mistake, wrong_choices
 from minisbert.models import pooling as poolings
 from minisbert.models import sentence_encoder
 
-LEAST = float("-inf")
-
 
 def wrong_mask(piece: str, change: Callable[[Tensor], Tensor], name: str, meaning: str) -> None:
-    """A mistake of the mask (B, T) alone: ``change`` makes it of the right one."""
-    pool = getattr(pooling, piece)
+    """Enter a mistake of the mask (B, T) alone: ``change`` makes the wrong one of the right one."""
+    pool = getattr(pooling, piece)  # the right one, from before anything is planted
 
     @mistake(pooling, piece, name, meaning)
     def _(hidden: Tensor, mask: Tensor | None = None, *parameters: Tensor) -> Tensor:
-        return pool(hidden, None if mask is None else change(mask.bool()), *parameters)
+        if mask is not None:
+            mask = change(mask.bool())
+        return pool(hidden, mask, *parameters)
 
 
 def first_n(mask: Tensor) -> Tensor:
-    """As many tokens from the left as are real."""
+    """Mark as many tokens from the left as are real."""
     return torch.arange(mask.shape[1], device=mask.device) < mask.sum(1, keepdim=True)
 
 
@@ -44,7 +44,9 @@ wrong_mask(
 
 @mistake(pooling, "mean_pool", "divided by T", "the sum over real tokens is divided by the padded length")
 def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-    return hidden.mean(1) if mask is None else (hidden * mask.unsqueeze(-1)).mean(1)
+    if mask is not None:
+        hidden = hidden * mask.unsqueeze(-1)
+    return hidden.mean(1)
 
 
 @mistake(pooling, "mean_pool", "one global denominator", "all texts are divided by the batch's average length")
@@ -56,15 +58,18 @@ def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
 
 @mistake(pooling, "mean_pool", "[CLS] and [SEP] left out", "the mean is over the words only, without special tokens")
 def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-    mask = torch.ones(hidden.shape[:2], dtype=torch.bool) if mask is None else mask.bool()
-    last = mask.sum(1, keepdim=True) - 1
-    inner = mask & (torch.arange(mask.shape[1]) > 0) & (torch.arange(mask.shape[1]) < last)
+    if mask is None:
+        mask = torch.ones(hidden.shape[:2], dtype=torch.bool)
+    place, last = torch.arange(mask.shape[1]), mask.sum(1, keepdim=True) - 1
+    inner = mask.bool() & (place > 0) & (place < last)
     return (hidden * inner.unsqueeze(-1)).sum(1) / inner.sum(1, keepdim=True).clamp_min(1)
 
 
 @mistake(pooling, "max_pool", "pads set to 0 before max", "a pad's 0 wins over a column of negative numbers")
 def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-    return (hidden if mask is None else hidden * mask.unsqueeze(-1)).amax(1)
+    if mask is not None:
+        hidden = hidden * mask.unsqueeze(-1)
+    return hidden.amax(1)
 
 
 @mistake(pooling, "cls_pool", "CLS taken from the last token", "the last position is read, not the first")
@@ -72,11 +77,15 @@ def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
     return hidden[:, -1]
 
 
-def attention_pool_with(hidden, mask, weight, bias, *, score=LEAST, inverted=False, axis=1):
+def attention_pool_with(hidden, mask, weight, bias, *, score=float("-inf"), inverted=False, axis=1):
     """``score`` is what the pads get, or the tokens if ``inverted``; ``axis`` is the softmax's."""
-    real = hidden.new_ones(hidden.shape[:2]).bool() if mask is None else mask.bool()
+    real = hidden.new_ones(hidden.shape[:2]).bool()
+    if mask is not None:
+        real = mask.bool()
     hidden = hidden.masked_fill(~real.unsqueeze(-1), 0.0)
-    out = real if inverted and mask is not None else ~real
+    out = ~real
+    if inverted and mask is not None:
+        out = real
     scores = (hidden @ weight.T + bias).masked_fill(out.unsqueeze(-1), score)  # (B, T, 1)
     return (scores.softmax(axis) * hidden).sum(1)
 

@@ -45,33 +45,26 @@ def mistake(owner: Any, attribute: str, name: str, meaning: str) -> Callable[[Ca
 
 
 def wrong_choices(owner: Any, attribute: str, right: Callable, *rows: tuple[str, str, dict[str, Any]]) -> None:
-    """Enter a mistake for each row, name, meaning and keyword arguments: ``right`` called with these arguments."""
+    """Enter a mistake for each row: name, meaning and the keyword arguments with which ``right`` is called."""
+
+    def with_choices(choices: dict[str, Any]) -> Callable:
+        @wraps(right)  # subtle: a function, not functools.partial, which a class would not bind as a method
+        def stand_in(*arguments: Any, **named: Any) -> Any:
+            return right(*arguments, **named, **choices)
+
+        return stand_in
+
     for name, meaning, choices in rows:
-        mistake(owner, attribute, name, meaning)(with_choices(right, choices))
-
-
-def with_choices(function: Callable, choices: dict[str, Any]) -> Callable:
-    """``functools.partial`` for keyword arguments, as a function: a class binds it as a method."""
-
-    @wraps(function)
-    def stand_in(*arguments: Any, **named: Any) -> Any:
-        return function(*arguments, **named, **choices)
-
-    return stand_in
-
-
-@contextmanager
-def planted(chosen: Mistake) -> Iterator[None]:
-    """Inside this context the package computes with the mistake."""
-    with replaced(getattr(chosen.owner, chosen.attribute), chosen.stand_in, chosen.owner, chosen.attribute):
-        yield
+        mistake(owner, attribute, name, meaning)(with_choices(choices))
 
 
 def with_each_mistake(compute: Callable[[], Any]) -> Iterator[tuple[Mistake, Any]]:
-    """What ``compute`` gives with each mistake of this folder planted, unless the mistake breaks the code."""
-    for chosen in [one for one in MISTAKES.values() if one.stand_in.__module__.startswith(__package__)]:
+    """Yield what ``compute`` gives with each mistake of this folder planted, unless the mistake breaks the code."""
+    for chosen in list(MISTAKES.values()):
+        if not chosen.stand_in.__module__.startswith(__package__):  # a lesson has entered it
+            continue
         try:
-            with written_out(), planted(chosen):  # PyTorch's own operations contain what it replaces
+            with unfused(), planted(chosen):  # PyTorch's own operations contain what it replaces
                 result = compute()
         except Exception:  # of any kind; then the mistake does not explain the numbers in question
             continue
@@ -79,7 +72,7 @@ def with_each_mistake(compute: Callable[[], Any]) -> Iterator[tuple[Mistake, Any
 
 
 @contextmanager
-def written_out() -> Iterator[None]:
+def unfused() -> Iterator[None]:
     """Inside this context the encoder's three formulas are computed as the book writes them out (``bert.FUSED``)."""
     before, bert.FUSED = bert.FUSED, False
     try:
@@ -89,47 +82,59 @@ def written_out() -> Iterator[None]:
 
 
 @contextmanager
-def replaced(original: Callable, stand_in: Callable, owner: Any, attribute: str) -> Iterator[None]:
-    """Put ``stand_in`` wherever the package holds ``original``: its home, modules that imported it, tables.
-
-    Modules of this folder keep the original: a stand-in may call what it replaces.
-    """
-    places = places_of(original)
-    if not isinstance(owner, type):
-        places.append((vars(owner), attribute))
-    try:
-        for holder, key in places:
-            holder[key] = stand_in
-        with attribute_of_class(owner, attribute, stand_in):
-            yield
-    finally:
-        for holder, key in places:
-            holder[key] = original
-
-
-def places_of(original: Callable) -> list[tuple[dict, Any]]:
-    """The modules of the package, and the dictionaries in them, that hold a function: each with its key."""
-    holders = []
-    for name, module in sys.modules.items():
-        if name.startswith("minisbert.") and not name.startswith("minisbert.diagnosis"):
-            holders.append(vars(module))
-            holders += [value for value in vars(module).values() if isinstance(value, dict)]
-    return [(holder, key) for holder in holders for key, value in holder.items() if value is original]
+def planted(chosen: Mistake) -> Iterator[None]:
+    """Inside this context the package computes with the mistake."""
+    with replaced(getattr(chosen.owner, chosen.attribute), chosen.stand_in, chosen.owner, chosen.attribute):
+        yield
 
 
 @contextmanager
-def attribute_of_class(owner: Any, attribute: str, value: Callable) -> Iterator[None]:
-    """Inside this context the class ``owner`` has the attribute; of anything but a class nothing changes."""
-    if not isinstance(owner, type):
-        yield
-        return
-    inherited = attribute not in vars(owner)
-    before = getattr(owner, attribute)
-    setattr(owner, attribute, value)
+def replaced(original: Callable, stand_in: Callable, owner: Any, attribute: str) -> Iterator[None]:
+    """Inside this context, monkeypatch every reference to ``original`` in the package: it runs ``stand_in`` instead.
+
+    A method has one reference, its class. A function has its module, the modules that imported it, and tables.
+    """
+    if isinstance(owner, type):
+        restore = replace_in_class(stand_in, owner, attribute)
+    else:
+        restore = replace_in_modules(original, stand_in, owner, attribute)
     try:
         yield
     finally:
-        if inherited:
+        restore()
+
+
+def replace_in_class(stand_in: Callable, owner: type, attribute: str) -> Callable[[], None]:
+    """Set a class's attribute; return the function that sets it back."""
+    before = vars(owner).get(attribute)
+    setattr(owner, attribute, stand_in)
+
+    def restore() -> None:
+        if before is None:  # it was inherited: a copy here would hide later changes of the parent
             delattr(owner, attribute)
         else:
             setattr(owner, attribute, before)
+
+    return restore
+
+
+def replace_in_modules(original: Callable, stand_in: Callable, owner: Any, attribute: str) -> Callable[[], None]:
+    """Replace a function in its module and wherever the package refers to it; return the function that puts it back."""
+    holders = []
+    for name, module in sys.modules.items():
+        # stand-ins keep the original, because they may call what they replace
+        if name.startswith("minisbert.") and not name.startswith("minisbert.diagnosis"):
+            holders.append(vars(module))
+            holders += [value for value in vars(module).values() if isinstance(value, dict)]
+    # (a module's variables or a dictionary among them, the key that holds the function there)
+    places: list[tuple[dict, Any]] = [(vars(owner), attribute)]
+    for holder in holders:
+        places += [(holder, key) for key, value in holder.items() if value is original]
+    for holder, key in places:
+        holder[key] = stand_in
+
+    def restore() -> None:
+        for holder, key in places:
+            holder[key] = original
+
+    return restore
