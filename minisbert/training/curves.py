@@ -1,4 +1,4 @@
-"""The curves of runs, from their ``metrics.jsonl``. Needs matplotlib (the ``plots`` extra)."""
+"""Draw the curves of runs from their ``metrics.jsonl``. Needs matplotlib (the ``plots`` extra)."""
 
 import json
 import math
@@ -14,8 +14,8 @@ import numpy as np
 from minisbert.core import InputError, read_json, reading
 from minisbert.evaluation.plots import COLOURS, new_figure, require, save, tidy
 from minisbert.system.files import read_text
+from minisbert.training import RUN_CONFIG, RUN_LOG
 
-CONFIG, METRICS = "config.json", "metrics.jsonl"  # as in run_folder.py, which imports torch
 STYLES = ("-", "--", "-.", ":")  # dashes let a line underneath show through
 MAX_MARKERS = 50  # points; on longer lines markers would overlap
 
@@ -39,11 +39,11 @@ class History:
 
 def read_run(folder: Path) -> History:
     """The history of a run; ``InputError`` if the folder is not a run, a line is bad, or no loss is logged yet."""
-    log = folder / METRICS
+    log = folder / RUN_LOG
     if not log.is_file():
-        raise InputError(f"{folder} is not the folder of a run: it has no {METRICS}, which training writes")
-    with reading(folder / CONFIG):
-        metric = read_json(folder / CONFIG)["best_metric"]
+        raise InputError(f"{folder} is not the folder of a run: it has no {RUN_LOG}, which training writes")
+    with reading(folder / RUN_CONFIG):
+        metric = read_json(folder / RUN_CONFIG)["best_metric"]
     losses, rates, scores, dev_losses = {}, {}, {}, {}  # by step, so what a resumed run logs again counts once
     with reading(log) as at:
         for at.line, entry in enumerate(read_lines(log), 1):

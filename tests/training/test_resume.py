@@ -21,7 +21,7 @@ from minisbert.data.formats import Row
 from minisbert.system.devices import random_state, set_random_state
 from minisbert.training import run_folder as state
 from minisbert.training.objectives.base import Objective
-from minisbert.training.run_folder import RunState, content_hash, identity, load_state, save_state
+from minisbert.training.run_folder import RunState, content_hash, load_state, run_identity, save_state
 
 CPU = torch.device("cpu")
 PROGRESS = RunState(
@@ -208,7 +208,7 @@ def test_the_fingerprint_covers_rows_targets_evaluation_rows_and_model(change):
 
 def test_the_identity_of_a_run_is_its_data_and_the_settings_that_may_not_change():
     def of(lr: float = 1e-3, **others) -> str:
-        return identity(objective(**others), SimpleNamespace(**options | {"lr": lr}))
+        return run_identity(objective(**others), SimpleNamespace(**options | {"lr": lr}))
 
     options = {"device": "auto", "save_every": 100, "out": None}
     before = of()

@@ -84,14 +84,14 @@ def test_the_folder_is_locked_while_the_run_lasts(flags, tmp_path, monkeypatch):
 
 def test_the_loser_of_two_resumes_that_began_together_says_so(stopped, monkeypatch):
     """It finds the run unfinished, but while it loads the model the other process finishes."""
-    prepare = training.prepare
+    prepare = training.prepare_objective
 
     def slow(*arguments):
         shutil.rmtree(stopped / "state")
         return prepare(*arguments)
 
     before = {path: content for path, content in contents(stopped).items() if "/state/" not in path}
-    monkeypatch.setattr(training, "prepare", slow)
+    monkeypatch.setattr(training, "prepare_objective", slow)
     with pytest.raises(InputError, match=r"state\.json does not exist"):
         main(["--resume", str(stopped)])
     assert contents(stopped) == before
@@ -122,7 +122,7 @@ def test_a_changed_score_is_refused(stopped, flags, option):
 # Values that no flag could set, and valid ones that the run was not started with.
 BAD = [("epochs", 1.5), ("epochs", 0), ("max_steps", -1), ("batch_size", [8]), ("lr", math.nan), ("lr", 10**400)]
 BAD += [("warmup", 1.5), ("weight_decay", {}), ("dropout", "high"), ("seed", 10**30), ("seed", True)]
-BAD += [("freeze_embeddings", 1), ("same_mask", None), ("objective", "clm"), ("schedule", 3), ("dtype", "float16")]
+BAD += [("freeze_embeddings", 1), ("projection", None), ("objective", "clm"), ("schedule", 3), ("dtype", "float16")]
 EDITED = [("lr", 1e-3), ("dropout", 0.3), ("schedule", "cosine"), ("seed", 43), ("clip", 2.0), ("objective", "cosent")]
 EDITED += [("recipe", "list"), ("pooling", "cls"), ("epochs", 10**30), ("limit", 10**30), ("max_steps", None)]
 

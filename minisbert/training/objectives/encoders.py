@@ -1,4 +1,4 @@
-"""Objectives on sentence vectors: cosines of pairs, triplets, and contrastive learning within a batch."""
+"""Train sentence vectors: cosines of pairs, triplets, and contrastive learning within a batch."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from minisbert.checkpoints.encoder_settings import MAX_SCORE
 from minisbert.core import InputError, losses
 from minisbert.core.data import TextColumns
-from minisbert.data.batches import augment, shuffled_negatives
 from minisbert.data.datasets import Notes, duplicate_rows, holds_pairs, scored_rows, sentence_rows, triplet_rows
 from minisbert.evaluation.retrieval import retrieval_from_pairs
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -39,10 +38,6 @@ class CosineRegression(VectorObjective):
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
         self.rows, notes = scored_rows(sources_of(options), options.scale)
-        if options.shuffled_negatives:
-            extra = shuffled_negatives(self.rows["train"], options.shuffled_negatives, options.seed)
-            self.rows["train"] += extra
-            notes["train"] += f" and {len(extra):,} shuffled ones of score 0"
         pairs = self.rows["train"]
         self.targets = torch.tensor([pair.score / MAX_SCORE for pair in pairs], device=encoder.device)  # (N,)
         super().__init__(encoder, [[pair.sentence1 for pair in pairs], [pair.sentence2 for pair in pairs]], notes)
@@ -181,44 +176,35 @@ class Splade(TripletRows):
 class SupervisedSimCSE(TripletRows):
     """Entailment against contradiction and the other rows of the batch (SimCSE, eq. 5)."""
 
-    def __init__(self, options: RunSettings, encoder: SentenceEncoder):
-        super().__init__(options, encoder)
-        if options.hard_negative_weight and len(self.encoded) != 3:
-            raise InputError(f"{self.notes['train']}: --hard-negative-weight is for rows with one negative")
-
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
         vectors = network(rows)  # (B, n, D)
         if vectors.shape[1] != 3:  # eq. 5 without negatives, or with all of them in the sum: the ranking loss
             return self.ranking_loss(vectors)
-        weight = self.options.hard_negative_weight
-        return losses.simcse_loss(*vectors.unbind(dim=1), self.options.temperature, weight)
+        return losses.simcse_loss(*vectors.unbind(dim=1), self.options.temperature)
 
 
 class SimCSE(UnscoredRows):
     """Unsupervised SimCSE (Gao et al. 2021, eq. 4): a sentence under two dropout masks against all other sentences.
 
-    With ``nt_xent`` both views are anchors, as in SimCLR. With ``same_mask`` the views are equal. ``augment`` also
-    changes the words of the second view (table 1), the same way in every epoch.
+    With ``nt_xent`` both views are anchors, as in SimCLR.
     """
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
         rows, note = sentence_rows(sources_of(options))
         config = encoder.bert.config
         dropout = config.hidden_dropout_prob or config.attention_probs_dropout_prob
-        if not dropout and options.dropout is None and not options.augment:
+        columns = self.views(rows)
+        if not dropout and options.dropout is None and columns[0] == columns[-1]:
             raise InputError(
                 "objective simcse: this model has no dropout, so both views of a sentence would be the same; "
                 "give --dropout 0.1, or --dropout 0 to train anyway"
             )
         self.formula = more_losses.nt_xent_loss if options.nt_xent else losses.simcse_loss
-        # The same column twice: each of the 2B rows of the forward gets its own dropout mask. Under the same mask both
-        # views are one vector, so one column is enough.
-        columns = [rows]
-        if options.augment:
-            columns.append(augment(rows, options.augment, options.seed))
-        elif not options.same_mask:
-            columns.append(rows)
         super().__init__(options, encoder, columns, note)
+
+    def views(self, texts: list[str]) -> list[list[str]]:
+        """Return the columns of texts: the same one twice, since each row of the forward gets another dropout mask."""
+        return [texts, texts]
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
         views = network(rows).unbind(dim=1)

@@ -37,6 +37,7 @@ class PairObjective(Objective):
     """An encoder with the head of ``make_head``, and ``formula``, the loss of its outputs and of ``targets`` (N,)."""
 
     task, labels = "regression", ()  # of the ``PairModel``
+    concat = "u,v,|u-v|"  # what a head over two vectors reads: SBERT's best (table 6)
     formula: Loss
 
     def __init__(
@@ -55,7 +56,7 @@ class PairObjective(Objective):
     def make_head(self, options: RunSettings, encoder: SentenceEncoder) -> nn.Module:
         """A head over the concatenation of two vectors, with an output for each label or a single one."""
         outputs = len(self.labels) or 1
-        return ConcatHead(encoder.width, options.concat, options.head_hidden, outputs, options.head_dropout)
+        return ConcatHead(encoder.width, self.concat, options.head_hidden, outputs, options.head_dropout)
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
         return self.formula(network(rows), self.targets[rows])

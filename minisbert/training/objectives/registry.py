@@ -1,4 +1,4 @@
-"""The objectives by name: which rows a run reads, what reads their vectors, and which loss they give.
+"""Make objectives by name; which rows each reads, what reads their vectors, and which loss they give.
 
 scored pairs     cosine, cosent (vectors), cross-encoder, siamese, cross-attention (heads)
 labelled pairs   softmax (NLI: three classes), binary, contrastive, cross-encoder-binary (duplicate, relevant, or not),
@@ -28,7 +28,7 @@ from minisbert.training.objectives.pairs import (
     Softmax,
 )
 from minisbert.training.objectives.teachers import distillation
-from minisbert.training.settings import NESTED, RunSettings, reads
+from minisbert.training.settings import RunSettings, reads
 
 MAKERS: dict[str, Callable[[RunSettings, SentenceEncoder], Objective]] = {
     "cosine": encoders.CosineRegression,
@@ -54,10 +54,10 @@ MAKERS: dict[str, Callable[[RunSettings, SentenceEncoder], Objective]] = {
 
 
 def make_objective(options: RunSettings, encoder: SentenceEncoder, dtype: torch.dtype = torch.float32) -> Objective:
-    """The objective of ``options.objective``; ``dtype`` is that of the encoder's matrix products."""
+    """Make the objective of ``options.objective``; ``dtype`` is that of the encoder's matrix products."""
     objective = MAKERS[options.objective](options, encoder)
     objective.network.dtype = dtype
-    if options.objective in NESTED and options.matryoshka:
+    if reads(options.objective, "matryoshka") and options.matryoshka:
         widths = [int(width) for width in options.matryoshka.split(",")]
         if widths[0] > encoder.width:
             raise InputError(f"--matryoshka {widths[0]}: the vectors of {options.model} have {encoder.width} columns")
