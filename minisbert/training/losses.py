@@ -1,7 +1,8 @@
-"""Losses beyond the book: weighted squares, cross-entropies, CoSENT, NT-Xent, masked words, SPLADE, late interaction.
+"""Compute losses beyond the book's: weighted squares, cross-entropies, CoSENT, masked words, SPLADE, late interaction.
 
 Pure functions like those of ``core/losses.py``: tensors in, a scalar out, the mean over the batch unless stated
-otherwise; ``ValueError`` for shapes that do not fit, an empty batch, or an argument outside its range.
+otherwise; ``ValueError`` for shapes that do not fit, an empty batch, or an argument outside its range. The second
+half is for students: which layers they keep, and what they learn from a teacher.
 """
 
 import copy
@@ -112,13 +113,16 @@ def splade_loss(queries: Tensor, documents: Tensor, query_weight: float, documen
 
 
 def late_ranking_loss(queries: Tensor, documents: Tensor, real: Tensor) -> Tensor:
-    """Each query picks its document by ``max_sim_matrix``; document i belongs to query i, the others are negatives."""
+    """Let each query pick its document by ``max_sim_matrix``; document i belongs to query i, the others are negatives.
+
+    queries (B, T, K), documents (M, S, K), real (M, S), which tokens of the documents are compared -> scalar.
+    """
     scores = max_sim_matrix(queries, documents, real)  # (B, M)
     return softmax_cross_entropy_loss(scores, torch.arange(len(queries), device=queries.device))
 
 
 def spread_layers(total: int, keep: int) -> list[int]:
-    """Which layers of ``total`` to keep: the first, the last, and the others evenly between them; of one, the last.
+    """Choose the layers of ``total`` to keep: the first, the last, and the others evenly between; of one, the last.
 
     Layer i of the student is i (total - 1) / (keep - 1), rounded half up. ``spread_layers(12, 6)`` gives 0, 2, 4, 7,
     9, 11, the layers with which DistilBERT began (Sanh et al. 2019; the list is in its extract_distilbert.py).
@@ -132,12 +136,14 @@ def spread_layers(total: int, keep: int) -> list[int]:
 
 
 def keep_layers(bert: nn.Module, layers: Sequence[int]) -> nn.Module:
-    """A copy of a ``Bert`` with some of its layers, in that order; the embeddings are kept, and nothing is shared."""
+    """Copy a ``Bert`` with some of its layers, in that order, and all its embeddings; nothing is shared."""
     student = copy.deepcopy(bert)
     student.layers = nn.ModuleList(student.layers[i] for i in layers)
-    kinds = getattr(bert.config, "layer_types", None)  # of encoders whose layers differ
-    changes = {"layer_types": tuple(kinds[i] for i in layers)} if kinds else {}
-    student.config = replace(bert.config, num_hidden_layers=len(layers), **changes)
+    changes: dict = {"num_hidden_layers": len(layers)}
+    kinds = getattr(bert.config, "layer_types", None)
+    if kinds:  # of encoders whose layers differ
+        changes["layer_types"] = tuple(kinds[i] for i in layers)
+    student.config = replace(bert.config, **changes)
     return student
 
 
@@ -158,8 +164,9 @@ def margin_mse_loss(scores: Tensor, teacher: Tensor) -> Tensor:
     the teacher does not matter. ``[[1, 0]]`` for ``[[5, 2]]`` gives (1 - 3)^2 = 4.
     """
     check("scores (B, C), teacher (B, C)", scores, teacher)
-    margins, expected = (x[:, :1] - x[:, 1:] for x in (scores, teacher.detach()))  # (B, C - 1)
-    return (margins - expected).pow(2).mean()
+    margins = scores[:, :1] - scores[:, 1:]  # (B, C - 1)
+    expected = teacher[:, :1] - teacher[:, 1:]
+    return (margins - expected.detach()).pow(2).mean()
 
 
 def kl_divergence_loss(scores: Tensor, teacher: Tensor) -> Tensor:
@@ -174,7 +181,7 @@ def kl_divergence_loss(scores: Tensor, teacher: Tensor) -> Tensor:
 
 
 def principal_columns(vectors: Tensor, width: int) -> Tensor:
-    """Vectors (N, D) in ``width`` columns: turned onto their principal axes if that is fewer, else zeros appended.
+    """Give vectors (N, D) ``width`` columns: turn them onto their principal axes if that is fewer, else append zeros.
 
     As in lesson 16 without centring, which keeps lengths and dot products as well as so few columns can.
     """
@@ -201,8 +208,10 @@ def matryoshka_loss(
     width = min(x.shape[1] for x in vectors)
     if not dims or not all(1 <= dim <= width for dim in dims):
         raise ValueError(f"dims {list(dims)} must be numbers from 1 to {width}, the width of the vectors")
+    if weights is None:
+        weights = [1.0] * len(dims)
     total = vectors[0].new_zeros(())
-    for dim, weight in zip(dims, [1.0] * len(dims) if weights is None else weights, strict=True):
+    for dim, weight in zip(dims, weights, strict=True):
         # subtle: cut first, then scale; a prefix of a vector of length 1 is shorter than 1
         total = total + weight * loss(*(normalize(x[:, :dim]) for x in vectors))
     return total

@@ -20,13 +20,14 @@ Columns = Sequence[Sequence[str]]  # of texts, one of each for a training row
 
 
 class VectorObjective(Objective):
-    """Sentence vectors of one or more columns of texts; all columns go through the encoder in one forward."""
+    """Encode one or more columns of texts to sentence vectors, all columns in one forward."""
 
     def __init__(self, encoder: SentenceEncoder, columns: Columns, notes: Notes, projection: nn.Module | None = None):
         network = self.make_network(encoder, columns, projection)
         super().__init__(network, network.columns.encoded, network.columns.lengths, notes)
 
     def make_network(self, encoder: SentenceEncoder, columns: Columns, projection: nn.Module | None) -> VectorNetwork:
+        """Make the network of row numbers; a MultiVectorEncoder's objectives have another one."""
         return VectorNetwork(encoder, TextColumns(encoder.tokenizer, columns), projection)
 
 
@@ -51,7 +52,7 @@ class CosineRegression(VectorObjective):
 
 
 class CoSENT(CosineRegression):
-    """The cosines are trained to have the order of the scores (Huang et al. 2024)."""
+    """Train the cosines to have the order of the scores (Huang et al. 2024)."""
 
     separable = False
 
@@ -64,7 +65,7 @@ class CoSENT(CosineRegression):
 
 
 class Contrastive(VectorObjective):
-    """Duplicates together, other pairs a margin apart (Hadsell et al. 2006), by the cosine alone."""
+    """Pull duplicates together, push other pairs a margin apart (Hadsell et al. 2006), by the cosine alone."""
 
     best = "f1"
 
@@ -87,10 +88,10 @@ class Contrastive(VectorObjective):
 
 
 class UnscoredRows(VectorObjective):
-    """Rows without scores. The other rows of a batch are negatives unless ``separable``.
+    """Train on rows without scores. The other rows of a batch are negatives unless ``separable``.
 
-    They are evaluated on scored pairs, by default STS-B's; with pairs without scores as ``--dev`` or ``--test`` by a
-    search for each anchor's positive among all positives of the file.
+    They are evaluated on scored pairs, by default STS-B's. If ``--dev`` or ``--test`` has pairs without scores, a
+    search finds each anchor's positive among all positives of the file.
     """
 
     separable = False
@@ -118,8 +119,8 @@ class UnscoredRows(VectorObjective):
         if "dev" in searches:
             self.best = "ndcg@10"
         if not self.separable:
-            self.keys = self.rows["train"]
-        if not self.batches(options.batch_size, torch.Generator()):
+            self.keys = self.rows["train"]  # a text in two rows of a batch would be its own negative
+        if not self.batches(options.batch_size, torch.Generator()):  # any generator: is there a batch at all?
             raise InputError(f"{note}: any two rows share a text, so no batch has a negative")
 
     def evaluate(self, split: str) -> Scores:
@@ -129,21 +130,23 @@ class UnscoredRows(VectorObjective):
 
 
 class TripletRows(UnscoredRows):
-    """Anchor, positive, negative; for in-batch negatives also without a negative, or with several."""
+    """Train on anchor, positive, negative; for in-batch negatives also without a negative, or with several."""
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
         rows, note = triplet_rows(sources_of(options), only_triplets=options.objective == "triplet")
         super().__init__(options, encoder, list(zip(*rows, strict=True)), note)
 
     def ranking_loss(self, vectors: Tensor, symmetric: bool = False) -> Tensor:
-        """Each anchor picks its positive among all positives and negatives: vectors (B, n, D)."""
+        """Let each anchor pick its positive among all positives and negatives: vectors (B, n, D)."""
         anchors, positives, *negatives = vectors.unbind(dim=1)  # (B, D) each
-        hard = torch.cat(negatives) if negatives else None
+        hard = None
+        if negatives:
+            hard = torch.cat(negatives)  # ((n - 2) B, D)
         return losses.multiple_negatives_ranking_loss(anchors, positives, hard, 1 / self.options.temperature, symmetric)
 
 
 class TripletMargin(TripletRows):
-    """A margin between Euclidean distances (SBERT, section 3: margin 1)."""
+    """Keep a margin between Euclidean distances (SBERT, section 3: margin 1)."""
 
     separable = True
 
@@ -153,14 +156,14 @@ class TripletMargin(TripletRows):
 
 
 class Ranking(TripletRows):
-    """The positive ranked above all other positives and negatives of the batch (multiple negatives ranking)."""
+    """Rank the positive above all other positives and negatives of the batch (multiple negatives ranking)."""
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
         return self.ranking_loss(network(rows), self.options.symmetric)
 
 
 class Splade(TripletRows):
-    """The positive ranked above all other texts of the batch by dot products, and a price for words (``splade_loss``).
+    """Rank the positive above all other texts of the batch by dot products, at a price for words (``splade_loss``).
 
     The price rises with the square of the step over the first third of the run, as in sentence-transformers: words are
     learned before they are taken away.
