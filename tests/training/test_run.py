@@ -345,7 +345,7 @@ def test_a_line_that_does_not_fit_on_the_disk_names_the_file():
 # --------------------------------------------------------------------------------- between two steps
 
 
-@pytest.mark.parametrize(("save_every", "saved"), [("1", [1, 2, 3, 4]), ("3", [3, 4]), ("4", [4]), ("100", [4])])
+@pytest.mark.parametrize(("save_every", "saved"), [("1", [1, 2, 3, 4]), ("3", [3, 4]), ("100", [4])])
 def test_the_state_is_saved_every_few_steps_and_once_at_the_end(flags, monkeypatch, save_every, saved):
     save, steps, seeds = Run.save, [], []
     monkeypatch.setattr(Run, "save", lambda run: steps.append(run.state.step) or save(run))
@@ -411,8 +411,6 @@ def test_a_run_says_if_the_untrained_model_is_the_best(flags, tmp_path, capsys):
     main([*flags, "--lr", "0"])
     model = tmp_path / "run" / "model"
     assert f"none was better on dev than the untrained model, which is in {model}\n" in capsys.readouterr().out
-    main([*flags, "--lr", "1e-2", "--dropout", "0", "--overwrite", "--max-steps", "40", "--epochs", "8"])
-    assert f"best by dev, of step {toys.best_step(tmp_path / 'run')}, in {model}" in capsys.readouterr().out
 
 
 # ---------------------------------------------------------------------------------------- the table

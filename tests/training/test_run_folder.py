@@ -107,13 +107,11 @@ DAMAGED_TENSORS = {
     "a frozen weight's last bit": lambda t: flipped(t, "network.0.bias"),
     "no moments": lambda t: [t.pop(name) for name in list(t) if name.startswith("optimizer")],
     "a flat moment": lambda t: t.update({M: t[M].flatten()}),
-    "the same bytes as int32": lambda t: t.update({M: t[M].view(torch.int32)}),
     "another name": lambda t: t.update({"random.cuda": t.pop("random.cpu")}),
 }
 DAMAGED_SETTINGS = {
     "another step": {"progress": dataclasses.asdict(PROGRESS) | {"step": 8}},
     "threads": {"threads": "many"},
-    "a hash of another type": {"sha256": 5},
 }
 
 
@@ -194,7 +192,7 @@ def objective(ids=((1, 2), (3,)), types=None, targets=(0.5, 1.0), dev=(2.0,), **
     return made
 
 
-OTHER_ROWS = [[[1, 2], [3, 4]], [[1, 2, 3]], [[1], [2, 3]], [[3], [1, 2]], [[1, 2]]]
+OTHER_ROWS = [[[1, 2], [3, 4]], [[1], [2, 3]], [[3], [1, 2]], [[1, 2]]]
 CHANGES = [{"targets": (0.5, 0.75)}, {"targets": (1.0, 0.5)}, {"dev": (2.5,)}, {"dev": (2.0, 2.0)}]
 CHANGES += [{"types": [[0, 1], [0]]}, {"dropout": 0.2}, {"pooling": "cls"}, {"activation": "identity"}]
 CHANGES += [{"normalize": False}, {"prompts": "query: "}]

@@ -190,24 +190,18 @@ def test_a_run_is_named_after_its_recipe(tiny, files, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("option", "good", "bad"),
     [
-        ("--limit", "1 10000", "0 -5 1.5 all"),
         ("--batch-size", "1", "0 -1 2.5 many"),
-        ("--epochs", "1", "0 -1"),
         ("--lr", "0 1e-3", "nan -1e-5 inf fast"),
         ("--warmup", "0 0.5 1 7", "1.5 -1 -0.1 nan inf"),
-        ("--clip", "0 1", "-1 nan inf"),
         ("--seed", f"0 {2**64 - 1}", f"-1 {2**64} now"),
         ("--dropout", "0 0.9", "1 -0.1 nan"),
         ("--freeze-layers", "0 6", "-1 1.5"),
-        ("--head-hidden", "0 512", "-1"),
-        ("--pos-weight", "0.5 2", "0 -1 nan inf"),
         ("--margin", "0.1 2", "0 -1 nan inf"),
         ("--objective", " ".join(MAKERS), "clm"),
         ("--schedule", "linear cosine constant", "step"),
-        ("--loss", "mse weighted-mse", "mae"),
-        ("--variant", "published compare", "other published-bug"),
         ("--batches", "grouped random fixed", "sorted"),
         ("--matryoshka", "64 256,128,64", "64,128 64,64 8,0 8,-1 8, all 1.5"),
+        ("--from-nothing", "1x64x500", "3 3x256 0x64x500 2x100x500 2x64x9 axbxc"),
     ],
 )
 def test_values_of_an_option(option, good, bad):
