@@ -80,6 +80,7 @@ def read_lines(log: Path) -> list[Any]:
 
 def running_mean(values: Sequence[float], window: int) -> np.ndarray:
     """Average each value and the ``window - 1`` before it: ``running_mean([1, 2, 6, 7], 3) = [1, 1.5, 3, 5]``."""
+    # differences of two running sums: one pass, whatever the window
     sums = np.concatenate([[0.0], np.cumsum(values)])
     end = np.arange(1, len(sums))
     start = np.maximum(0, end - window)
@@ -94,7 +95,7 @@ def curves(runs: Sequence[Path], target: Path) -> None:
 
 def draw_curves(runs: Sequence[History]) -> Any:
     """Return a ``Figure`` of three panels over the steps, one colour per run; the legend has each best score."""
-    figure = new_figure((9, 7.2 + 0.22 * len(runs)))
+    figure = new_figure((9, 7.2 + 0.22 * len(runs)))  # a line of the legend for each run
     loss, dev, rate = panels = figure.subplots(3, sharex=True, height_ratios=(3, 3, 1.6))
     names = [run.folder.resolve().name for run in runs]
     handles, labels = [], []
@@ -105,7 +106,8 @@ def draw_curves(runs: Sequence[History]) -> Any:
             label = str(run.folder)
         if run.scores:
             label += f": best dev {run.metric} {run.scores[run.best]:.2f} at step {run.best:,}"
-        label = label.replace("$", r"\$").encode(errors="backslashreplace").decode()  # two $ would enclose a formula
+        # two $ would enclose a formula, and a folder's name may hold bytes that are not UTF-8
+        label = label.replace("$", r"\$").encode(errors="backslashreplace").decode()
         labels.append(fill(label, 100, break_on_hyphens=False))
 
     logged = []
@@ -137,6 +139,7 @@ def draw_run(panels: Sequence[Any], run: History, colour: str, style: str) -> An
     loss, dev, rate = panels
 
     def line(axes: Any, points: dict[int, float], values: Any, **look: Any) -> Any:
+        # a line of one point would not show; evaluations are few, and each is marked
         marker = None
         if len(points) == 1 or (axes is dev and len(points) <= MAX_MARKERS):
             marker = "o"

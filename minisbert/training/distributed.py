@@ -125,6 +125,7 @@ def process_group(device: str) -> Iterator[ProcessGroup]:
         reason = str(error).splitlines()[0]
         raise InputError(f"process {rank} of {size} cannot connect to the others: {reason}") from error
     try:
+        # gloo beside NCCL too: what waits for rank 0's evaluation waits on the CPU
         waiting = distributed.new_group(backend="gloo", timeout=PATIENCE)
         yield ProcessGroup(rank, size, place, waiting)
         distributed.barrier(waiting)  # torchrun stops all processes when one has failed: rank 0 must report first

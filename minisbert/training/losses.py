@@ -52,6 +52,7 @@ def mlm_losses(logits: Tensor, targets: Tensor) -> Tensor:
     ``z = [0, 0, log 2], target = 2`` gives log 4 - log 2 = 0.69315.
     """
     check("logits (N, V), targets (N) whole", logits, targets)
+    # of log softmax only the targets' column, not a second (N, V): V is 30,000
     return logits.logsumexp(dim=1) - logits.gather(1, targets.unsqueeze(1)).squeeze(1)
 
 
@@ -69,6 +70,7 @@ def cosent_loss(u: Tensor, v: Tensor, target: Tensor, scale: float = 20.0) -> Te
     """
     check("u (B, D), v (B, D), target (B) finite, scale above 0 and finite", u, v, target, scale)
     cosines = cosine(u, v)
+    # every pair of rows whose order the targets decide: row i should have the higher cosine
     higher = target[:, None] > target[None, :]  # (B, B)
     gaps = scale * (cosines[None, :] - cosines[:, None])  # (B, B), positive for a wrong order
     return torch.cat([gaps.new_zeros(1), gaps[higher]]).logsumexp(dim=0)  # exp(0) is the 1
@@ -86,7 +88,9 @@ def nt_xent_loss(u: Tensor, v: Tensor, temperature: float = 0.05) -> Tensor:
     z = torch.cat([u, v])  # (2 B, D)
     itself = torch.eye(len(z), dtype=torch.bool, device=z.device)
     logits = (cosine_matrix(z, z) / temperature).masked_fill(itself, -torch.inf)  # (2 B, 2 B)
-    return softmax_cross_entropy_loss(logits, torch.arange(len(z), device=z.device).roll(len(u)))
+    # the other view of row i is row i + B of the first half, and i - B of the second
+    other_view = torch.arange(len(z), device=z.device).roll(len(u))
+    return softmax_cross_entropy_loss(logits, other_view)
 
 
 def flops_loss(vectors: Tensor) -> Tensor:
@@ -132,6 +136,7 @@ def spread_layers(total: int, keep: int) -> list[int]:
     if keep == 1:
         return [total - 1]
     gaps = keep - 1
+    # in integers: round() would take a half to the even number
     return [(2 * i * (total - 1) + gaps) // (2 * gaps) for i in range(keep)]
 
 
@@ -188,6 +193,7 @@ def principal_columns(vectors: Tensor, width: int) -> Tensor:
     if vectors.shape[1] <= width:
         return pad(vectors, (0, width - vectors.shape[1]))
     x = vectors.double()
+    # eigh sorts from the shortest axis to the longest
     axes = torch.linalg.eigh(x.T @ x).eigenvectors.flip(1)[:, :width]  # (D, width), the longest first
     # subtle: the sign of an axis is free, and a resumed run must find the same
     largest = axes.gather(0, axes.abs().argmax(dim=0, keepdim=True))  # (1, width)

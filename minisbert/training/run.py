@@ -144,7 +144,7 @@ class Run:
 
     def _record_step(self, step: Step, seconds: float) -> None:
         state, options = self.state, self.options
-        if not state.tokens:
+        if not state.tokens:  # the first step: what has no gradient now never has one
             self.objective.check_gradients()
         state.step = step.number
         state.position += 1
@@ -181,6 +181,7 @@ class Run:
     def evaluate(self) -> None:
         """Score dev, and save the model in ``model/`` if it is the best so far; the untrained one is the first."""
         state, objective, scores = self.state, self.objective, {}
+        # outside defer(): this takes long, and nothing has changed yet if it is interrupted
         if self.group.rank == 0:
             scores = objective.scores("dev")
             if not state.before:
@@ -198,7 +199,8 @@ class Run:
             state.evaluated = state.step
             state.waited += 1
             if better:
-                state.waited, state.best, state.best_step, state.best_dev = 0, score, state.step, scores
+                state.waited, state.best = 0, score
+                state.best_step, state.best_dev = state.step, scores
 
     def save(self) -> None:
         """Save everything that ``--resume`` needs."""

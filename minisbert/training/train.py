@@ -148,7 +148,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def train(options: RunSettings, group: ProcessGroup) -> None:
     """Train as the options say; ``group`` is the processes of the run, usually one."""
-    torch.manual_seed(options.seed)
+    torch.manual_seed(options.seed)  # before the model is made: new heads are drawn from it, later dropout
     dtype, reason = choose_dtype(options.dtype, group.device)
     objective, counts = prepare_objective(options, group.device, dtype)
     optimizer = adamw(objective.parameter_groups(options.lr, options.head_lr), options.lr, options.weight_decay)
@@ -162,6 +162,7 @@ def train(options: RunSettings, group: ProcessGroup) -> None:
             step_through(run, options)
             run.save()  # so that a run interrupted in its last evaluation can be resumed
         except RuntimeError as error:
+            # another process has gone; this one still has all that its state needs
             if lost_contact(error):
                 run.stop()
             raise
@@ -203,6 +204,7 @@ def describe(run: Run, counts: tuple[int, int], dtype: str) -> None:
         size += f", {unused:,} of them not used"
     say(f"model  {options.from_nothing or options.model}, {encoder.pooling_mode} pooling, {size}, {encoder.device}")
     say("data   " + ", ".join(f"{split} {note}" for split, note in objective.notes.items()))
+    # a pair that was trained on says little about new ones
     for split in ("dev", "test"):
         shared = shared_rows(objective.rows["train"], objective.rows.get(split, ()))
         if shared:
@@ -230,6 +232,7 @@ def step_through(run: Run, options: RunSettings) -> None:
     clip = options.clip or math.inf
     cut_batch, network = divide(run.objective, options, run.group)
     network.train()
+    # a turn for each epoch: fit ends with the batches that it is given
     while True:
         if run.evaluation_due:
             run.evaluate()

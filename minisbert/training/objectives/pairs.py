@@ -124,6 +124,7 @@ def continued(options: RunSettings, head: Head, task: str, labels: Sequence[str]
     if not same_outputs or not same_kind:
         say(f"{options.model} has another head, for {saved.task}: a new one is trained")
         return head
+    # the head goes on, but with this run's dropout
     for module in saved.head.modules():
         if isinstance(module, nn.Dropout):
             module.p = saved.head.settings["dropout"] = options.head_dropout
@@ -211,6 +212,7 @@ class RankingReranker(Objective):
         model = PairModel(encoder, head, "logit")
         encoded = model.tokenize(*candidate_pairs(self.rows["train"]))  # N C pairs, those of a row side by side
         tokens = np.array(model.lengths(encoded)).reshape(-1, self.candidates)  # (N, C)
+        # as in a batch of rows like it: all candidates padded to the longest
         lengths = (self.candidates * tokens.max(axis=1)).tolist()
         super().__init__(PairNetwork(model, encoded), [encoded], lengths, notes)
 

@@ -84,7 +84,7 @@ class VectorDistillation(Distillation):
         targets = principal_columns(vectors, encoder.width)  # (N, D)
         if encoder.normalize:
             targets = normalize(targets)
-        self.targets = targets.numpy()  # no Tensor: see the fingerprint
+        self.targets = targets.numpy()  # no Tensor, which would be part of the fingerprint
         self.notes["train"] += f", taught the vectors of {options.teacher}"
         if vectors.shape[1] != encoder.width:
             self.notes["train"] += f", its {vectors.shape[1]} columns turned into {encoder.width}"
