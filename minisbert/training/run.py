@@ -131,16 +131,19 @@ class Run:
                 try:
                     step = next(steps, None)
                 except Diverged as error:
-                    rows = self.batches[self.state.position]
-                    shown = ", ".join(map(str, rows[:8]))
-                    if len(rows) > 8:
-                        shown += ", ..."
-                    advice = "a lower --lr or a longer --warmup may help"
-                    raise Diverged(f"{error} (training rows {shown}, counted from 0); {advice}") from error
+                    raise Diverged(f"{error} ({self._rows()}); a lower --lr or a longer --warmup may help") from error
                 if step is None:
                     return
                 self._record_step(step, time.monotonic() - started)
             yield step
+
+    def _rows(self) -> str:
+        """Name the rows of the current batch, for a message."""
+        rows = self.batches[self.state.position]
+        shown = ", ".join(map(str, rows[:8]))
+        if len(rows) > 8:
+            shown += ", ..."
+        return f"training rows {shown}, counted from 0"
 
     def _record_step(self, step: Step, seconds: float) -> None:
         state, options = self.state, self.options
