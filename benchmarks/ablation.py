@@ -6,41 +6,135 @@
     python -m benchmarks.ablation temperature --data sentences.txt --seeds 1,2,3,4,5 -- --batch-size 128
     python -m benchmarks.ablation augmentation --data sentences.txt --synonyms words.txt     SimCSE, table 1
 
-Flags after ``--`` go to ``python -m minisbert.train``. Each cell is a run in its own folder under --out, without the
-weights. Finished cells are not run again, so an interrupted table continues where it stopped. The numbers are those of
-the last evaluation on dev, not of the best one: a setting that ruins the model must be visible.
+Flags after ``--`` go to ``python -m minisbert.train``. What no option of it sets, such as the input of the softmax
+classifier, is set here: a row has a subclass of its recipe's objective. Each cell is a run in its own folder under
+--out, without the weights. Finished cells are not run again, so an interrupted table continues where it stopped. The
+numbers are those of the last evaluation on dev, not of the best one: a setting that ruins the model must be visible.
 """
 
 import argparse
 import io
 import json
+import random
+import re
 import shutil
 import sys
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 
-from minisbert.core import InputError
+from minisbert.core import InputError, reading
 from minisbert.core.heads import CONCATS
-from minisbert.data.batches import read_synonyms
 from minisbert.system.console import run_command, say
-from minisbert.training import train
-from minisbert.training.run_folder import CONFIG, METRICS, MODEL, RESULTS
-from minisbert.training.run_options import flag, parse, read_settings
+from minisbert.system.files import read_text
+from minisbert.training import MODEL, RESULTS, RUN_CONFIG, RUN_LOG, train
+from minisbert.training.objectives.encoders import SimCSE
+from minisbert.training.objectives.pairs import Softmax
+from minisbert.training.objectives.registry import MAKERS
+from minisbert.training.run_options import flag, parse, read_run_settings
 
 SYNONYMS = "synonym:FILE"  # a row with this needs --synonyms, whose file takes the place of FILE
 RECIPE_DATA = {"sbert-nli": "NLI rows", "simcse-unsupervised": "plain sentences"}  # of recipes that need --data
 
 
+# ---------------------------------------------------------------------------------- what no option sets
+
+
+def crop(text: str, share: float, generator: random.Random) -> str:
+    """Drop a ``share`` of the words at the ends: 10 % of ten words leaves 1 to 9 or 2 to 10."""
+    words = text.split()
+    left = max(1, round((1 - share) * len(words)))
+    start = generator.randint(0, len(words) - left)
+    return " ".join(words[start : start + left])
+
+
+def delete(text: str, count: int, generator: random.Random) -> str:
+    """Drop ``count`` random words, but not all: ``"a b c"`` without one is ``"b c"``, ``"a c"`` or ``"a b"``."""
+    words = text.split()
+    gone = set(generator.sample(range(len(words)), min(count, len(words) - 1)))
+    return " ".join(word for i, word in enumerate(words) if i not in gone)
+
+
+def replace_word(text: str, synonyms: dict[str, list[str]], generator: random.Random) -> str:
+    """Replace one word by a synonym: with ``{"big": ["large"]}`` ``"A big dog."`` becomes ``"A large dog."``."""
+    parts = re.findall(r"\w+|\W+", text)
+    places = [i for i, part in enumerate(parts) if part.lower() in synonyms]
+    if places:
+        place = generator.choice(places)
+        parts[place] = generator.choice(synonyms[parts[place].lower()])
+    return "".join(parts)
+
+
+def read_synonyms(path: str) -> dict[str, list[str]]:
+    """Read each word, in lower case, and its synonyms, from lines of words with one meaning: ``big, large, huge``.
+
+    Commas or tabs separate the words. Raises ``InputError`` for a line with one word and for a file without any.
+    """
+    synonyms: dict[str, list[str]] = {}
+    with reading(path) as at:
+        for at.line, line in enumerate(read_text(path).splitlines(), start=1):
+            words = [word.strip() for word in re.split("[,\t]", line) if word.strip()]
+            if len(words) == 1:
+                raise ValueError("one word; expected several of one meaning, as in: big, large, huge")
+            for word in words:
+                others = [other for other in words if other.lower() != word.lower()]
+                if others:
+                    synonyms.setdefault(word.lower(), []).extend(others)
+    if not synonyms:
+        raise InputError(f"{path} holds no synonyms")
+    return synonyms
+
+
+def change(text: str, form: str, generator: random.Random) -> str:
+    """Change a text as a row of the table ``augmentation`` says: ``crop:0.1``, ``delete:0.1`` or ``delete-one``."""
+    name, _, share = form.partition(":")
+    if name == "crop":
+        return crop(text, float(share), generator)
+    if name == "delete":
+        return delete(text, round(float(share) * len(text.split())), generator)
+    return delete(text, 1, generator)
+
+
+def augmented(form: str, seed: int, synonyms: dict[str, list[str]]) -> type[SimCSE]:
+    """SimCSE whose second view is the sentence changed as ``form`` says, once per run."""
+
+    class Augmented(SimCSE):
+        def views(self, texts: list[str]) -> list[list[str]]:
+            generator = random.Random(seed)
+            if form == SYNONYMS:
+                return [texts, [replace_word(text, synonyms, generator) for text in texts]]
+            return [texts, [change(text, form, generator) for text in texts]]
+
+    return Augmented
+
+
+class SameMask(SimCSE):
+    """SimCSE with one dropout mask for both views: one column is enough, since both views are one vector."""
+
+    def views(self, texts: list[str]) -> list[list[str]]:
+        return [texts]
+
+
+def reading_concat(concat: str) -> type[Softmax]:
+    """SBERT's softmax classifier over another concatenation, such as ``u,v``."""
+    return type("Softmax", (Softmax,), {"concat": concat})
+
+
+# --------------------------------------------------------------------------------------------- the tables
+
+
 @dataclass(frozen=True)
 class Row:
-    """A value of the setting that varies: its recipe and flags, and the paper's score x 100."""
+    """A value of the setting that varies: its recipe and flags or objective, and the paper's score x 100."""
 
     name: str
     recipe: str
     flags: str
     published: float
+    augment: str = ""  # a form of ``change``, or SYNONYMS
+    objective: Callable | None = None  # in the place of the recipe's
 
 
 def rows(recipe: str, option: str, scores: dict[str, float], prefix: str = "") -> list[Row]:
@@ -57,13 +151,13 @@ TEMPERATURE = {"0.001": 84.9, "0.01": 85.4, "0.05": 86.2, "0.1": 82.0, "1": 64.0
 AUGMENT = {"crop:0.1": 77.8, "crop:0.2": 71.4, "crop:0.3": 63.6, "delete:0.1": 75.9, "delete:0.2": 72.2}
 AUGMENT |= {"delete:0.3": 68.2, "delete-one": 75.9, SYNONYMS: 77.4}
 AUGMENTATION = [Row("none", SIMCSE, "", 82.5)]
-AUGMENTATION += rows(SIMCSE, "--augment", AUGMENT)
-AUGMENTATION.append(Row("delete-one, no dropout", SIMCSE, "--augment delete-one --dropout 0", 74.2))
-SAME_MASK = Row("same mask twice", SIMCSE, "--dropout 0.1 --same-mask", 43.6)
+AUGMENTATION += [Row(form, SIMCSE, "", score, augment=form) for form, score in AUGMENT.items()]
+AUGMENTATION.append(Row("delete-one, no dropout", SIMCSE, "--dropout 0", 74.2, augment="delete-one"))
+SAME_MASK = Row("same mask twice", SIMCSE, "--dropout 0.1", 43.6, objective=SameMask)
 
 TABLES = {
     "pooling": POOLING,
-    "concat": rows("sbert-nli", "--concat", CONCAT),
+    "concat": [Row(name, "sbert-nli", "", score, objective=reading_concat(name)) for name, score in CONCAT.items()],
     "dropout": [*rows(SIMCSE, "--dropout", DROPOUT), SAME_MASK],
     "temperature": rows(SIMCSE, "--temperature", TEMPERATURE),
     "augmentation": AUGMENTATION,
@@ -88,6 +182,7 @@ class Cell:
     seed: int
     folder: Path
     arguments: list[str]  # of training
+    objective: Callable | None  # in the place of the recipe's
 
 
 def make_cells(options: argparse.Namespace, train_flags: list[str]) -> list[Cell]:
@@ -95,16 +190,17 @@ def make_cells(options: argparse.Namespace, train_flags: list[str]) -> list[Cell
 
     Raises ``InputError`` for settings that training would refuse.
     """
+    synonyms = {}
     if options.synonyms:
-        read_synonyms(options.synonyms)  # now, not after hours
+        synonyms = read_synonyms(options.synonyms)
     cells = []
     for seed in options.seeds:
         for row in TABLES[options.table]:
             lacks_data = row.recipe in RECIPE_DATA and not options.data
-            if lacks_data or (SYNONYMS in row.flags and not options.synonyms):
+            if lacks_data or (row.augment == SYNONYMS and not options.synonyms):
                 continue
             folder = Path(options.out or f"runs/ablation/{options.table}") / f"{folder_name(row.name)}-seed{seed}"
-            arguments = ["--recipe", row.recipe, *row.flags.replace(SYNONYMS, f"synonym:{options.synonyms}").split()]
+            arguments = ["--recipe", row.recipe, *row.flags.split()]
             arguments += ["--model", options.model, "--seed", str(seed), "--out", str(folder), "--overwrite"]
             if row.recipe in RECIPE_DATA:
                 arguments += ["--data", options.data]
@@ -112,7 +208,10 @@ def make_cells(options: argparse.Namespace, train_flags: list[str]) -> list[Cell
                 if getattr(options, name) is not None:
                     arguments += [flag(name), getattr(options, name)]
             parse([*arguments, *train_flags])  # raises now what training would raise after hours
-            cells.append(Cell(row, seed, folder, [*arguments, *train_flags]))
+            objective = row.objective
+            if row.augment:
+                objective = augmented(row.augment, seed, synonyms)
+            cells.append(Cell(row, seed, folder, [*arguments, *train_flags], objective))
     if not cells:
         raise InputError(f"{options.table} needs --data FILE: {RECIPE_DATA[TABLES[options.table][0].recipe]}")
     return cells
@@ -127,7 +226,7 @@ def is_done(cell: Cell, overwrite: bool) -> bool:
     """Whether the cell has its results; ``InputError`` if they are of other settings, unless ``overwrite``."""
     if not (cell.folder / RESULTS).is_file():
         return False
-    found, wanted = vars(read_settings(cell.folder / CONFIG)), vars(parse(cell.arguments))
+    found, wanted = vars(read_run_settings(cell.folder / RUN_CONFIG)), vars(parse(cell.arguments))
     for name, value in wanted.items():
         if name in ("out", "overwrite", "threads", "device") or found[name] == value:
             continue  # config.json has the device that auto resolved to
@@ -142,7 +241,7 @@ def is_done(cell: Cell, overwrite: bool) -> bool:
 
 def dev_scores(cell: Cell) -> tuple[float, float]:
     """The dev score x 100 before training and at its end."""
-    lines = (cell.folder / METRICS).read_text(encoding="utf-8").splitlines()
+    lines = (cell.folder / RUN_LOG).read_text(encoding="utf-8").splitlines()
     dev = [entry["dev"] for entry in map(json.loads, lines) if "dev" in entry]
     metric = "stsb_spearman" if "stsb_spearman" in dev[0] else "spearman"
     return 100 * dev[0][metric], 100 * dev[-1][metric]
@@ -157,12 +256,17 @@ def run_cells(cells: list[Cell], overwrite: bool) -> set[Path]:
             continue
         about = f"cell {i} of {len(cells)}: {cell.row.name}, seed {cell.seed}"
         say(about)
+        name = parse(cell.arguments).objective
+        maker = MAKERS[name]
+        MAKERS[name] = cell.objective or maker
         try:
             with redirect_stdout(io.StringIO()):  # hide the table that training prints
                 train.main(cell.arguments)
         except Exception as error:  # the other cells may still succeed
             say(f"{about} failed: {type(error).__name__}: {error}")
             continue
+        finally:
+            MAKERS[name] = maker
         before, after = dev_scores(cell)
         say(f"{before:.2f} -> {after:.2f}\n")
         shutil.rmtree(cell.folder / MODEL, ignore_errors=True)  # the table needs numbers, not 90 MB per cell

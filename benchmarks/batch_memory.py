@@ -23,10 +23,9 @@ import torch
 from minisbert.data.datasets import load_scored_pairs
 from minisbert.system.devices import choose_dtype, save_training_memory
 from minisbert.training.distributed import ProcessGroup
-from minisbert.training.micro_batches import divide
 from minisbert.training.objectives.registry import make_objective
 from minisbert.training.run_options import parse
-from minisbert.training.train import load_encoder
+from minisbert.training.train import divide, load_trainable
 
 WHOLE = 10**9  # tokens: no batch is cut
 
@@ -54,7 +53,7 @@ def measure(model: str, batch: int, tokens: int, dtype: str) -> dict[str, float]
         data = Path(folder) / "triplets.tsv"
         write_triplets(data, batch)
         options = parse(["--objective", "mnr", "--model", model, "--data", str(data), "--micro-tokens", str(tokens)])
-        objective = make_objective(options, load_encoder(options, cpu), choose_dtype(dtype, cpu)[0])
+        objective = make_objective(options, load_trainable(options, cpu), choose_dtype(dtype, cpu)[0])
     for parameter in objective.unused_parameters():
         parameter.requires_grad_(False)
     _, network = divide(objective, options, ProcessGroup(0, 1, cpu))

@@ -23,7 +23,7 @@ from minisbert.core.loop import adamw, fit
 from minisbert.system.console import SPINNING
 from minisbert.system.devices import choose_dtype, save_training_memory
 from minisbert.training.run_options import parse
-from minisbert.training.train import prepare
+from minisbert.training.train import prepare_objective
 
 WARM_UP = 2  # steps, and sentences
 SENTENCE = "A man is playing the guitar on the stage while a woman sings."
@@ -34,7 +34,7 @@ def measure(seconds: float) -> dict[str, float]:
     save_training_memory()
     torch.manual_seed(0)
     cpu, options = torch.device("cpu"), parse(["--limit", "1600", "--batch-size", "16"])
-    objective, _ = prepare(options, cpu, choose_dtype("auto", cpu)[0])
+    objective, _ = prepare_objective(options, cpu, choose_dtype("auto", cpu)[0])
     batches = objective.batches(16, torch.Generator().manual_seed(0))
     optimizer = adamw(objective.parameter_groups(options.lr, options.head_lr), options.lr)
     tokens, started = 0, 0.0

@@ -126,12 +126,6 @@ def dev_scores(folder: Path, metric: str = "spearman") -> list[float]:
     return [line["dev"][metric] for line in metrics(folder) if "dev" in line]
 
 
-def best_step(folder: Path, metric: str = "spearman") -> int:
-    """The step of the first evaluation with the best score on dev."""
-    lines = [line for line in metrics(folder) if "dev" in line]
-    return max(lines, key=lambda line: line["dev"][metric])["step"]
-
-
 TIMELESS = {"training_seconds": 0}  # to compare results without their times
 
 

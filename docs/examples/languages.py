@@ -67,12 +67,12 @@ def corpus(seed: int = 42) -> dict[str, list[tuple[str, str]]]:
 
 
 def write(folder: Path, rows: dict[str, list[tuple[str, str]]]) -> dict[str, str]:
-    """The files of both runs: translations, the same with label 1, and dev and test with wrong pairs of label 0."""
-    shifted = {split: [(a, c) for (a, _), (_, c) in pairwise(pairs)] for split, pairs in rows.items()}
+    """The files of both runs: translations, and translations with label 1 beside wrong pairs with label 0."""
+    # the rows are in random order, so that the next one's translation is a shuffled one
+    shifted = {split: [(a, c) for (a, _), (_, c) in pairwise([*pairs, pairs[0]])] for split, pairs in rows.items()}
     lines = {"translations": [f"{a}\t{b}\n" for a, b in rows["train"]]}
-    lines["labelled"] = [f"1\t{line}" for line in lines["translations"]]
-    for split in ("dev", "test"):
-        lines[split] = [f"{label}\t{a}\t{b}\n" for label, of in ((1, rows), (0, shifted)) for a, b in of[split]]
+    for split, name in (("train", "labelled"), ("dev", "dev"), ("test", "test")):
+        lines[name] = [f"{label}\t{a}\t{b}\n" for label, of in ((1, rows), (0, shifted)) for a, b in of[split]]
     for name, content in lines.items():
         (folder / f"{name}.tsv").write_text("".join(content), encoding="utf-8")
     return {name: str(folder / f"{name}.tsv") for name in lines}
@@ -99,7 +99,7 @@ def main(folder: Path, model: str = MODEL, *flags: str) -> dict[str, dict[str, d
     common = ["--model", model, "--dev", files["dev"], "--test", files["test"], "--scale", "1"]
     runs = {
         "teacher": ["--teacher", model, "--data", files["translations"], "--lr", "2e-4"],
-        "labels": ["--data", files["labelled"], "--shuffled-negatives", "1", "--warmup", "100", "--eval-every", "100"],
+        "labels": ["--data", files["labelled"], "--warmup", "100", "--eval-every", "100"],
     }
     models = {"before": model}
     for name, options in runs.items():

@@ -1,5 +1,9 @@
 """Training: the objectives, their settings, and one run of them, with its folder, state and processes.
 
-Objectives connect data, a loss and a metric; losses beyond the book, schedules, recipes, the gradient cache and
-ablations of runs are here, too. The loop itself is the book's. Imports every room above except ``corpus``.
+Objectives connect data, a loss and a metric; losses beyond the book, schedules, recipes and the gradient cache are
+here, too. The loop itself is the book's. Imports every room above except ``corpus``.
 """
+
+# what a run's folder holds; here, because plots read it without torch
+RUN_CONFIG, RUN_LOG, RESULTS = "config.json", "metrics.jsonl", "results.json"
+MODEL, LAST, STATE = "model", "last", "state"

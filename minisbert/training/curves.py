@@ -1,4 +1,4 @@
-"""The curves of runs, from their ``metrics.jsonl``. Needs matplotlib (the ``plots`` extra)."""
+"""Draw the curves of runs from their ``metrics.jsonl``. Needs matplotlib (the ``plots`` extra)."""
 
 import json
 import math
@@ -14,15 +14,15 @@ import numpy as np
 from minisbert.core import InputError, read_json, reading
 from minisbert.evaluation.plots import COLOURS, new_figure, require, save, tidy
 from minisbert.system.files import read_text
+from minisbert.training import RUN_CONFIG, RUN_LOG
 
-CONFIG, METRICS = "config.json", "metrics.jsonl"  # as in run_folder.py, which imports torch
 STYLES = ("-", "--", "-.", ":")  # dashes let a line underneath show through
 MAX_MARKERS = 50  # points; on longer lines markers would overlap
 
 
 @dataclass(frozen=True)
 class History:
-    """The contents of ``metrics.jsonl``, by step."""
+    """What a run has logged in ``metrics.jsonl``, by step."""
 
     folder: Path
     metric: str  # the one that selects the best model
@@ -33,17 +33,17 @@ class History:
 
     @property
     def best(self) -> int:
-        """The step of the best dev score; the first if several are equal, as in training."""
+        """Return the step of the best dev score; the first if several are equal, as in training."""
         return max(self.scores, key=self.scores.__getitem__)
 
 
 def read_run(folder: Path) -> History:
-    """The history of a run; ``InputError`` if the folder is not a run, a line is bad, or no loss is logged yet."""
-    log = folder / METRICS
+    """Read a run's history; ``InputError`` if the folder is not a run, a line is bad, or no loss is logged yet."""
+    log = folder / RUN_LOG
     if not log.is_file():
-        raise InputError(f"{folder} is not the folder of a run: it has no {METRICS}, which training writes")
-    with reading(folder / CONFIG):
-        metric = read_json(folder / CONFIG)["best_metric"]
+        raise InputError(f"{folder} is not the folder of a run: it has no {RUN_LOG}, which training writes")
+    with reading(folder / RUN_CONFIG):
+        metric = read_json(folder / RUN_CONFIG)["best_metric"]
     losses, rates, scores, dev_losses = {}, {}, {}, {}  # by step, so what a resumed run logs again counts once
     with reading(log) as at:
         for at.line, entry in enumerate(read_lines(log), 1):
@@ -60,7 +60,7 @@ def read_run(folder: Path) -> History:
 
 
 def number_in(entry: dict[str, Any], name: str) -> float:
-    """A number of an entry, which may be NaN or infinite; ``ValueError`` for one that no axis can show."""
+    """Return a number of an entry, which may be NaN or infinite; ``ValueError`` for one that no axis can show."""
     value = float(entry[name])
     if 1e100 < abs(value) < math.inf:
         raise ValueError(f"{name} {value} is too large")
@@ -68,8 +68,9 @@ def number_in(entry: dict[str, Any], name: str) -> float:
 
 
 def read_lines(log: Path) -> list[Any]:
-    """The content of each line of JSON, without an incomplete last line, left by a run that was killed."""
-    *lines, rest = read_text(log).split("\n")
+    """Read each line of JSON, except an incomplete last line, left by a run that was killed."""
+    lines = read_text(log).split("\n")
+    rest = lines.pop()  # after the last line break: empty, unless the run was killed
     with suppress(ValueError, RecursionError):
         json.loads(rest)
         lines.append(rest)
@@ -78,7 +79,8 @@ def read_lines(log: Path) -> list[Any]:
 
 
 def running_mean(values: Sequence[float], window: int) -> np.ndarray:
-    """The mean of each value and the ``window - 1`` before it: ``running_mean([1, 2, 6, 7], 3) = [1, 1.5, 3, 5]``."""
+    """Average each value and the ``window - 1`` before it: ``running_mean([1, 2, 6, 7], 3) = [1, 1.5, 3, 5]``."""
+    # differences of two running sums: one pass, whatever the window
     sums = np.concatenate([[0.0], np.cumsum(values)])
     end = np.arange(1, len(sums))
     start = np.maximum(0, end - window)
@@ -92,8 +94,8 @@ def curves(runs: Sequence[Path], target: Path) -> None:
 
 
 def draw_curves(runs: Sequence[History]) -> Any:
-    """A ``Figure`` of three panels that share the step axis, one colour per run; the legend states each best score."""
-    figure = new_figure((9, 7.2 + 0.22 * len(runs)))
+    """Return a ``Figure`` of three panels over the steps, one colour per run; the legend has each best score."""
+    figure = new_figure((9, 7.2 + 0.22 * len(runs)))  # a line of the legend for each run
     loss, dev, rate = panels = figure.subplots(3, sharex=True, height_ratios=(3, 3, 1.6))
     names = [run.folder.resolve().name for run in runs]
     handles, labels = [], []
@@ -104,11 +106,13 @@ def draw_curves(runs: Sequence[History]) -> Any:
             label = str(run.folder)
         if run.scores:
             label += f": best dev {run.metric} {run.scores[run.best]:.2f} at step {run.best:,}"
-        label = label.replace("$", r"\$").encode(errors="backslashreplace").decode()  # two $ would enclose a formula
+        # two $ would enclose a formula, and a folder's name may hold bytes that are not UTF-8
+        label = label.replace("$", r"\$").encode(errors="backslashreplace").decode()
         labels.append(fill(label, 100, break_on_hyphens=False))
 
-    values = (value for run in runs for value in (*run.losses.values(), *run.dev_losses.values()))
-    logged = [value for value in values if math.isfinite(value)]
+    logged = []
+    for run in runs:
+        logged += filter(math.isfinite, (*run.losses.values(), *run.dev_losses.values()))
     if logged and 0 < 30 * min(logged) < max(logged):  # losses of different kinds, or one that falls far
         loss.set_yscale("log")
     title = "training loss: pale as logged, bold running mean"
@@ -131,10 +135,11 @@ def draw_curves(runs: Sequence[History]) -> Any:
 
 
 def draw_run(panels: Sequence[Any], run: History, colour: str, style: str) -> Any:
-    """Draw one run; its line of dev scores. The running mean spans a twentieth of the run, at least 3 points."""
+    """Draw one run and return its line of dev scores. The running mean spans a twentieth of it, at least 3 points."""
     loss, dev, rate = panels
 
     def line(axes: Any, points: dict[int, float], values: Any, **look: Any) -> Any:
+        # a line of one point would not show; evaluations are few, and each is marked
         marker = None
         if len(points) == 1 or (axes is dev and len(points) <= MAX_MARKERS):
             marker = "o"

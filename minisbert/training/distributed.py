@@ -1,4 +1,4 @@
-"""Training in several processes: which process computes which rows, and how each sees the whole batch.
+"""Train in several processes: which process computes which rows, and how each sees the whole batch.
 
     torchrun --nproc_per_node=2 -m minisbert.train ...
 
@@ -36,7 +36,7 @@ class ProcessGroup:
     waiting: Any = None  # torch's group for what may take long
 
     def wrap(self, network: nn.Module, cut: Cut = whole) -> nn.Module:
-        """The network for these processes; if ``cut`` divides a batch, its gradients are cached."""
+        """Wrap the network for these processes; if ``cut`` divides a batch, its gradients are cached."""
         if self.size > 1:
             return DistributedNetwork(network, self, cut)
         if cut is whole:
@@ -53,7 +53,7 @@ class ProcessGroup:
             torch.manual_seed(int(mixed[0]))
 
     def share(self, rows: Sequence[int], rank: int) -> list[int]:
-        """The rows of process ``rank``, in order: 3, 3 and 2 of 8 rows in three processes.
+        """Return the rows of process ``rank``, in order: 3, 3 and 2 of 8 rows in three processes.
 
         At least one row, since all processes must take part; ``gather`` drops a spare one.
         """
@@ -61,13 +61,14 @@ class ProcessGroup:
         return share or list(rows[:1])
 
     def gather(self, outputs: Tensor, count: int) -> Tensor:
-        """All processes' outputs (b, ...) of a batch of ``count`` rows -> (count, ...), the same in every process.
+        """Gather all processes' outputs (b, ...) of a batch of ``count`` rows: (count, ...), the same in every process.
 
         Gradients flow to this process's own rows only; the others' are computed by the processes that own them.
         """
         shares = [len(share) for share in np.array_split(range(count), self.size)]
         local = outputs[: shares[self.rank]]
-        padded = outputs.new_zeros(max(shares), *outputs.shape[1:])  # all must send the same size
+        # all must send the same size, so the smaller shares are filled up
+        padded = outputs.new_zeros((max(shares), *outputs.shape[1:]))
         padded[: len(local)] = local.detach()
         parts = [torch.empty_like(padded) for _ in shares]
         distributed.all_gather(parts, padded)
@@ -75,11 +76,12 @@ class ProcessGroup:
         if local.requires_grad:
             # subtle: DistributedDataParallel averages the gradients, but they are parts of a sum
             local.register_hook(lambda gradient: gradient * self.size)
+        # what was gathered has no graph: our own rows go in again with theirs
         parts[self.rank] = local
         return torch.cat(parts)
 
     def broadcast(self, value: float) -> float:
-        """The number of rank 0, in every process."""
+        """Send the number of rank 0 to every process and return it."""
         values = [value]
         if self.size > 1:
             distributed.broadcast_object_list(values, src=0, group=self.waiting, device=torch.device("cpu"))
@@ -87,7 +89,7 @@ class ProcessGroup:
 
 
 class DistributedNetwork(nn.Module):
-    """A network from row numbers to outputs (B, ...), each process computing its share of the rows."""
+    """Wrap a network from row numbers to outputs (B, ...): each process computes its share of the rows."""
 
     def __init__(self, network: nn.Module, group: ProcessGroup, cut: Cut = whole):
         super().__init__()
@@ -107,7 +109,7 @@ class DistributedNetwork(nn.Module):
 
 @contextmanager
 def process_group(device: str) -> Iterator[ProcessGroup]:
-    """The processes of this run: torchrun's, or this one alone. If one ends, the others end with an ``InputError``."""
+    """Connect the processes of this run, or yield this one alone. If one ends, the others raise ``InputError``."""
     rank, size = read_environment()
     place = choose_device(device)
     if size == 1:
@@ -123,6 +125,7 @@ def process_group(device: str) -> Iterator[ProcessGroup]:
         reason = str(error).splitlines()[0]
         raise InputError(f"process {rank} of {size} cannot connect to the others: {reason}") from error
     try:
+        # gloo beside NCCL too: what waits for rank 0's evaluation waits on the CPU
         waiting = distributed.new_group(backend="gloo", timeout=PATIENCE)
         yield ProcessGroup(rank, size, place, waiting)
         distributed.barrier(waiting)  # torchrun stops all processes when one has failed: rank 0 must report first
@@ -137,7 +140,7 @@ def process_group(device: str) -> Iterator[ProcessGroup]:
 
 
 def read_environment() -> tuple[int, int]:
-    """This process's rank and the number of processes, as torchrun sets them; 0 and 1 without it."""
+    """Return this process's rank and the number of processes, as torchrun sets them; 0 and 1 without it."""
     if "RANK" not in os.environ and "WORLD_SIZE" not in os.environ:
         return 0, 1
     with reading("RANK and WORLD_SIZE in the environment, which torchrun sets"):
@@ -148,11 +151,14 @@ def read_environment() -> tuple[int, int]:
 
 
 def processes() -> int:
-    """The number of processes in this run."""
-    return distributed.get_world_size() if distributed.is_initialized() else 1
+    """Return the number of processes in this run."""
+    if not distributed.is_initialized():
+        return 1
+    return distributed.get_world_size()
 
 
 def is_first() -> bool:
+    """Return whether this process is rank 0, which prints and writes."""
     return not distributed.is_initialized() or distributed.get_rank() == 0
 
 
@@ -163,7 +169,7 @@ def say_once(text: str) -> None:
 
 
 def run_distributed_command(main: Callable[[], None]) -> None:
-    """``run_command`` for a command that torchrun may start in several processes, each of which reports its errors."""
+    """Run a command that torchrun may start in several processes, each of which reports its errors."""
     try:
         run_command(main)
     except SystemExit as end:
@@ -174,6 +180,7 @@ def run_distributed_command(main: Callable[[], None]) -> None:
 
 
 def lost_contact(error: BaseException) -> bool:
-    """Is this the error that gloo or NCCL raise when another process has ended?"""
+    """Return whether the error means that another process has exited."""
+    # gloo and NCCL have no type for it: only the words of their messages
     words = ("connection closed", "connection reset", "broken pipe", "timed out", "timeout", "gloo", "nccl")
     return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)

@@ -1,11 +1,13 @@
-"""Large batches on a small machine: gradient caching (Gao et al. 2021, arXiv 2101.06983). Exact, dropout included.
+"""Compute large batches in parts by gradient caching (Gao et al. 2021, arXiv 2101.06983). Exact, dropout included.
 
 A loss that compares the rows of a batch needs the vectors of all of them, and its gradient reaches the encoder through
 those vectors alone. So a batch is computed in parts:
 
-1. ``vectors_in_parts``: the vectors of every part, without graphs
-2. the loss of the whole batch, and its gradient by the vectors, which is the cache
-3. ``replay``: each part again, under the same dropout masks, and its rows of that gradient through the encoder
+1. ``vectors_in_parts`` computes the vectors of every part, without graphs.
+2. The loss of the whole batch is computed from them as from any vectors, and so is its gradient by the vectors, the
+   cache: (B, n, D) numbers.
+3. ``replay`` computes each part again, under the same dropout masks, and takes its rows of that gradient on through
+   the encoder.
 
 Memory is that of one part, and of the loss: its B x B cosines. The price is another forward, a quarter more time. A
 loss that is the mean of its rows' losses needs none of this: there, ``fit`` adds up the gradients of micro-batches.
@@ -24,12 +26,12 @@ Cut = Callable[[Sequence[int]], list[Part]]
 
 
 def whole(rows: Sequence[int]) -> list[Part]:
-    """One part: no gradient caching."""
+    """Return the rows as one part: no gradient caching."""
     return [list(rows)]
 
 
 def cut(rows: Sequence[int], lengths: Sequence[int], tokens: int) -> list[Part]:
-    """Rows in order, in parts of at most ``tokens`` tokens, pads included. A longer row is a part of its own.
+    """Divide rows, in order, into parts of at most ``tokens`` tokens, pads included; a longer row is a part alone.
 
     ``lengths[row]`` are the tokens of a row, all its texts together. Rows are padded to the longest of their part:
     ``cut([0, 1, 2, 3], [30, 50, 20, 40], 100) = [[0, 1], [2, 3]]``, of 2 * 50 and 2 * 40 tokens.
@@ -47,10 +49,10 @@ def cut(rows: Sequence[int], lengths: Sequence[int], tokens: int) -> list[Part]:
 
 
 def vectors_in_parts(network: nn.Module, parts: Sequence[Part]) -> tuple[Tensor, list[dict[str, Tensor]]]:
-    """Step 1: the vectors (B, n, D) of the B rows of all parts, without a graph, and how to compute each part again.
+    """Step 1: compute the vectors (B, n, D) of all parts' rows, without a graph.
 
-    ``network`` turns the numbers of b rows into vectors (b, n, D). The states of the random generators before each
-    part are what its dropout masks were drawn from.
+    ``network`` turns the numbers of b rows into vectors (b, n, D). Also returns the states of the random generators
+    before each part, from which ``replay`` draws the same dropout masks.
     """
     device = next(network.parameters()).device
     vectors, states = [], []
@@ -62,34 +64,41 @@ def vectors_in_parts(network: nn.Module, parts: Sequence[Part]) -> tuple[Tensor,
 
 
 def replay(network: nn.Module, parts: Sequence[Part], states: Sequence[dict[str, Tensor]], gradient: Tensor) -> None:
-    """Step 3: each part again, from its random state, and backward from its rows of ``gradient`` (B, n, D).
+    """Step 3: compute each part again, from its random state, and go backward from its rows of ``gradient`` (B, n, D).
 
     The parameters' ``grad`` adds up those of all parts.
     """
-    pulls = gradient.split([len(part) for part in parts])  # (b, n, D) each
+    gradients = gradient.split([len(part) for part in parts])  # (b, n, D) each
     with torch.enable_grad():  # it is off while backward calls this
-        for part, state, pull in zip(parts, states, pulls, strict=True):
+        for part, state, part_gradient in zip(parts, states, gradients, strict=True):
             set_random_state(state, gradient.device)  # subtle: other dropout masks would be another network's gradient
-            network(part).backward(pull)
+            # the graph of this part exists between these two calls only, which is what saves the memory
+            network(part).backward(part_gradient)
 
 
 def compute_in_parts(network: nn.Module, parts: Sequence[Part]) -> Tensor:
-    """The vectors (B, n, D) of all parts' rows, a leaf of the loss's graph. Backward to it replays the parts."""
+    """Return the vectors (B, n, D) of all parts' rows; when ``backward()`` reaches them, it replays the parts.
+
+    The caller computes a loss and calls ``backward()`` as for any network. Its graph ends at the vectors, a leaf that
+    has no graph behind it. So a hook on the leaf takes over: autograd calls it with step 2's gradient, and it runs
+    step 3, forwards and backwards of parts inside the backward of the loss.
+    """
     vectors, states = vectors_in_parts(network, parts)
-    first = len(vectors) - len(parts[-1])  # row of the last part
 
-    def backward(gradient: Tensor) -> None:
-        # subtle: DistributedDataParallel sends gradients with the last part only, and then those of all parts at once
+    def replay_all(gradient: Tensor) -> None:
+        last = len(vectors) - len(parts[-1])  # the last part's first row
+        # subtle: DistributedDataParallel would send the gradients after every part. no_sync holds them back, so that
+        # they are sent with the last part, summed up. A plain module has no no_sync and needs none.
         with getattr(network, "no_sync", nullcontext)():
-            replay(network, parts[:-1], states[:-1], gradient[:first])
-        replay(network, parts[-1:], states[-1:], gradient[first:])
+            replay(network, parts[:-1], states[:-1], gradient[:last])
+        replay(network, parts[-1:], states[-1:], gradient[last:])
 
-    vectors.requires_grad_().register_hook(backward)
+    vectors.requires_grad_().register_hook(replay_all)
     return vectors
 
 
 class GradientCache(nn.Module):
-    """A network from row numbers to vectors (B, n, D) that computes a batch in the parts into which ``cut`` divides it.
+    """Wrap a network from row numbers to vectors (B, n, D): it computes a batch in the parts that ``cut`` makes of it.
 
     ``loss(GradientCache(network, cut), rows).backward()`` leaves the gradients that ``loss(network, rows).backward()``
     does, but for the dropout masks, which are drawn part by part. Each row's vectors must depend on that row alone.
@@ -101,4 +110,6 @@ class GradientCache(nn.Module):
 
     def forward(self, rows: Sequence[int]) -> Tensor:
         parts = self.cut(rows)
-        return compute_in_parts(self.network, parts) if len(parts) > 1 else self.network(rows)
+        if len(parts) <= 1:
+            return self.network(rows)  # one graph: no second forward
+        return compute_in_parts(self.network, parts)

@@ -1,7 +1,8 @@
-"""Losses beyond the book: weighted squares, cross-entropies, CoSENT, NT-Xent, masked words, SPLADE, late interaction.
+"""Compute losses beyond the book's: weighted squares, cross-entropies, CoSENT, masked words, SPLADE, late interaction.
 
 Pure functions like those of ``core/losses.py``: tensors in, a scalar out, the mean over the batch unless stated
-otherwise; ``ValueError`` for shapes that do not fit, an empty batch, or an argument outside its range.
+otherwise; ``ValueError`` for shapes that do not fit, an empty batch, or an argument outside its range. The second
+half is for students: which layers they keep, and what they learn from a teacher.
 """
 
 import copy
@@ -51,6 +52,7 @@ def mlm_losses(logits: Tensor, targets: Tensor) -> Tensor:
     ``z = [0, 0, log 2], target = 2`` gives log 4 - log 2 = 0.69315.
     """
     check("logits (N, V), targets (N) whole", logits, targets)
+    # of log softmax only the targets' column, not a second (N, V): V is 30,000
     return logits.logsumexp(dim=1) - logits.gather(1, targets.unsqueeze(1)).squeeze(1)
 
 
@@ -68,6 +70,7 @@ def cosent_loss(u: Tensor, v: Tensor, target: Tensor, scale: float = 20.0) -> Te
     """
     check("u (B, D), v (B, D), target (B) finite, scale above 0 and finite", u, v, target, scale)
     cosines = cosine(u, v)
+    # every pair of rows whose order the targets decide: row i should have the higher cosine
     higher = target[:, None] > target[None, :]  # (B, B)
     gaps = scale * (cosines[None, :] - cosines[:, None])  # (B, B), positive for a wrong order
     return torch.cat([gaps.new_zeros(1), gaps[higher]]).logsumexp(dim=0)  # exp(0) is the 1
@@ -85,7 +88,9 @@ def nt_xent_loss(u: Tensor, v: Tensor, temperature: float = 0.05) -> Tensor:
     z = torch.cat([u, v])  # (2 B, D)
     itself = torch.eye(len(z), dtype=torch.bool, device=z.device)
     logits = (cosine_matrix(z, z) / temperature).masked_fill(itself, -torch.inf)  # (2 B, 2 B)
-    return softmax_cross_entropy_loss(logits, torch.arange(len(z), device=z.device).roll(len(u)))
+    # the other view of row i is row i + B of the first half, and i - B of the second
+    other_view = torch.arange(len(z), device=z.device).roll(len(u))
+    return softmax_cross_entropy_loss(logits, other_view)
 
 
 def flops_loss(vectors: Tensor) -> Tensor:
@@ -112,13 +117,16 @@ def splade_loss(queries: Tensor, documents: Tensor, query_weight: float, documen
 
 
 def late_ranking_loss(queries: Tensor, documents: Tensor, real: Tensor) -> Tensor:
-    """Each query picks its document by ``max_sim_matrix``; document i belongs to query i, the others are negatives."""
+    """Let each query pick its document by ``max_sim_matrix``; document i belongs to query i, the others are negatives.
+
+    queries (B, T, K), documents (M, S, K), real (M, S), which tokens of the documents are compared -> scalar.
+    """
     scores = max_sim_matrix(queries, documents, real)  # (B, M)
     return softmax_cross_entropy_loss(scores, torch.arange(len(queries), device=queries.device))
 
 
 def spread_layers(total: int, keep: int) -> list[int]:
-    """Which layers of ``total`` to keep: the first, the last, and the others evenly between them; of one, the last.
+    """Choose the layers of ``total`` to keep: the first, the last, and the others evenly between; of one, the last.
 
     Layer i of the student is i (total - 1) / (keep - 1), rounded half up. ``spread_layers(12, 6)`` gives 0, 2, 4, 7,
     9, 11, the layers with which DistilBERT began (Sanh et al. 2019; the list is in its extract_distilbert.py).
@@ -128,16 +136,19 @@ def spread_layers(total: int, keep: int) -> list[int]:
     if keep == 1:
         return [total - 1]
     gaps = keep - 1
+    # in integers: round() would take a half to the even number
     return [(2 * i * (total - 1) + gaps) // (2 * gaps) for i in range(keep)]
 
 
 def keep_layers(bert: nn.Module, layers: Sequence[int]) -> nn.Module:
-    """A copy of a ``Bert`` with some of its layers, in that order; the embeddings are kept, and nothing is shared."""
+    """Copy a ``Bert`` with some of its layers, in that order, and all its embeddings; nothing is shared."""
     student = copy.deepcopy(bert)
     student.layers = nn.ModuleList(student.layers[i] for i in layers)
-    kinds = getattr(bert.config, "layer_types", None)  # of encoders whose layers differ
-    changes = {"layer_types": tuple(kinds[i] for i in layers)} if kinds else {}
-    student.config = replace(bert.config, num_hidden_layers=len(layers), **changes)
+    changes: dict = {"num_hidden_layers": len(layers)}
+    kinds = getattr(bert.config, "layer_types", None)
+    if kinds:  # of encoders whose layers differ
+        changes["layer_types"] = tuple(kinds[i] for i in layers)
+    student.config = replace(bert.config, **changes)
     return student
 
 
@@ -158,8 +169,9 @@ def margin_mse_loss(scores: Tensor, teacher: Tensor) -> Tensor:
     the teacher does not matter. ``[[1, 0]]`` for ``[[5, 2]]`` gives (1 - 3)^2 = 4.
     """
     check("scores (B, C), teacher (B, C)", scores, teacher)
-    margins, expected = (x[:, :1] - x[:, 1:] for x in (scores, teacher.detach()))  # (B, C - 1)
-    return (margins - expected).pow(2).mean()
+    margins = scores[:, :1] - scores[:, 1:]  # (B, C - 1)
+    expected = teacher[:, :1] - teacher[:, 1:]
+    return (margins - expected.detach()).pow(2).mean()
 
 
 def kl_divergence_loss(scores: Tensor, teacher: Tensor) -> Tensor:
@@ -174,13 +186,14 @@ def kl_divergence_loss(scores: Tensor, teacher: Tensor) -> Tensor:
 
 
 def principal_columns(vectors: Tensor, width: int) -> Tensor:
-    """Vectors (N, D) in ``width`` columns: turned onto their principal axes if that is fewer, else zeros appended.
+    """Give vectors (N, D) ``width`` columns: turn them onto their principal axes if that is fewer, else append zeros.
 
     As in lesson 16 without centring, which keeps lengths and dot products as well as so few columns can.
     """
     if vectors.shape[1] <= width:
         return pad(vectors, (0, width - vectors.shape[1]))
     x = vectors.double()
+    # eigh sorts from the shortest axis to the longest
     axes = torch.linalg.eigh(x.T @ x).eigenvectors.flip(1)[:, :width]  # (D, width), the longest first
     # subtle: the sign of an axis is free, and a resumed run must find the same
     largest = axes.gather(0, axes.abs().argmax(dim=0, keepdim=True))  # (1, width)
@@ -201,8 +214,10 @@ def matryoshka_loss(
     width = min(x.shape[1] for x in vectors)
     if not dims or not all(1 <= dim <= width for dim in dims):
         raise ValueError(f"dims {list(dims)} must be numbers from 1 to {width}, the width of the vectors")
+    if weights is None:
+        weights = [1.0] * len(dims)
     total = vectors[0].new_zeros(())
-    for dim, weight in zip(dims, [1.0] * len(dims) if weights is None else weights, strict=True):
+    for dim, weight in zip(dims, weights, strict=True):
         # subtle: cut first, then scale; a prefix of a vector of length 1 is shorter than 1
         total = total + weight * loss(*(normalize(x[:, :dim]) for x in vectors))
     return total

@@ -1,4 +1,4 @@
-"""A run in progress: its state, its batches, what it records, and how it ends.
+"""Keep a run in progress: its state, its batches, what it records, and how it ends.
 
 Of several processes only rank 0 prints and writes.
 """
@@ -21,20 +21,17 @@ from minisbert.system.console import Interrupts, say
 from minisbert.system.devices import random_state, set_random_state
 from minisbert.system.files import naming
 from minisbert.system.progress import LiveLine, duration
+from minisbert.training import LAST, MODEL, RUN_LOG, STATE
 from minisbert.training.distributed import ProcessGroup
 from minisbert.training.objectives.base import Objective
 from minisbert.training.run_folder import (
-    LAST,
-    METRICS,
-    MODEL,
-    STATE,
     RunState,
     create_folder,
     finish_folder,
-    identity,
     load_state,
     open_log,
     print_table,
+    run_identity,
     save_state,
 )
 from minisbert.training.settings import RunSettings
@@ -43,7 +40,7 @@ RECENT = 20  # losses in the live line's mean
 
 
 class Run:
-    """A new run in a folder of its own, or with ``options.resume`` a stopped one.
+    """Start a new run in a new folder, or continue a stopped one with ``options.resume``.
 
     As a context it turns Ctrl-C and SIGTERM into a ``KeyboardInterrupt`` between two steps, never within one.
     """
@@ -51,10 +48,11 @@ class Run:
     def __init__(self, options: RunSettings, objective: Objective, optimizer: Optimizer, group: ProcessGroup):
         self.options, self.objective, self.optimizer, self.group = options, objective, optimizer, group
         self.interrupts, self.line, self.state = Interrupts(), LiveLine(), RunState()
-        self.order = torch.Generator().manual_seed(options.seed)  # its own: dropout must not change which rows meet
+        # another generator than dropout's, which must not change which rows meet
+        self.order = torch.Generator().manual_seed(options.seed)
         # states of the random generators; "order" is that before the current epoch
         self.random = {"order": self.order.get_state()} | random_state(group.device)
-        # counted, not computed: batches without repeated texts can be a few more than rows / batch size
+        # drawn and counted: batches without repeated texts can be a few more than rows / batch size
         batches = objective.batches(options.batch_size, torch.Generator().manual_seed(options.seed))
         self.steps_per_epoch = len(batches)
         self.rows_per_step = mean(map(len, batches))
@@ -70,11 +68,11 @@ class Run:
         self.began = time.monotonic() - self.state.seconds
 
     def _restore(self) -> None:
-        """Give network, optimizer and random generators the state that was saved."""
+        """Restore network, optimizer and random generators from the saved state."""
         try:
-            same = identity(self.objective, self.options)
+            same = run_identity(self.objective, self.options)
             self.state, self.random = load_state(self.folder / STATE, self.objective.network, self.optimizer, same)
-            log = self.folder / METRICS
+            log = self.folder / RUN_LOG
             size = log.stat().st_size
             if size < self.state.logged:
                 raise InputError(f"{log} was cut or replaced: it has {size} bytes, not {self.state.logged}")
@@ -105,7 +103,7 @@ class Run:
 
     @property
     def evaluation_due(self) -> bool:
-        """At every ``--eval-every`` steps, otherwise at the end of an epoch; always before training and at the end."""
+        """Whether to evaluate now: every ``--eval-every`` steps or each epoch, and before training and at its end."""
         if self.state.evaluated == self.state.step:
             return False
         if self.finished or self.state.evaluated < 0:
@@ -115,15 +113,16 @@ class Run:
         return self.batches is not None and self.state.position == len(self.batches)
 
     def epoch(self) -> list[list[int]]:
-        """The remaining batches of the current epoch, or those of the next one."""
+        """Return the remaining batches of the current epoch, or those of the next one."""
         with self.interrupts.defer():
+            # not in the first call: a resumed run goes on within the epoch whose order was restored
             if self.batches is not None:
                 self.random["order"], self.state.position = self.order.get_state(), 0
             self.batches = self.objective.batches(self.options.batch_size, self.order)
             return self.batches[self.state.position :]
 
     def recorded(self, steps: Iterator[Step]) -> Iterator[Step]:
-        """The steps of ``fit``, each made and recorded as one: an interrupt waits for its end."""
+        """Yield the steps of ``fit``, each made and recorded as one: an interrupt waits for its end."""
         while True:
             with self.interrupts.defer():
                 started = time.monotonic()
@@ -139,14 +138,16 @@ class Run:
             yield step
 
     def _rows(self) -> str:
-        """The rows of the current batch, for a message."""
+        """Name the rows of the current batch, for a message."""
         rows = self.batches[self.state.position]
-        more = ", ..." if len(rows) > 8 else ""
-        return f"training rows {', '.join(map(str, rows[:8]))}{more}, counted from 0"
+        shown = ", ".join(map(str, rows[:8]))
+        if len(rows) > 8:
+            shown += ", ..."
+        return f"training rows {shown}, counted from 0"
 
     def _record_step(self, step: Step, seconds: float) -> None:
         state, options = self.state, self.options
-        if not state.tokens:
+        if not state.tokens:  # the first step: what has no gradient now never has one
             self.objective.check_gradients()
         state.step = step.number
         state.position += 1
@@ -161,17 +162,18 @@ class Run:
             self.record(loss=loss, lr=options.lr * step.multiplier, tokens_per_second=rate)
 
     def show(self, step: Step) -> None:
-        """The live line."""
+        """Show loss, learning rate, speed and time left in the live line."""
         state = self.state
         if self.group.rank == 0:
             left = duration((self.total - state.step) * state.seconds / state.step)
+            rate, speed = self.options.lr * step.multiplier, state.tokens / state.seconds
             self.line.show(
                 f"step {state.step:>5} of {self.total}  loss {mean(state.recent):.4f}  "
-                f"lr {self.options.lr * step.multiplier:.2e}  {state.tokens / state.seconds:,.0f} tokens/s  {left} left"
+                f"lr {rate:.2e}  {speed:,.0f} tokens/s  {left} left"
             )
 
     def record(self, **values: Any) -> None:
-        """A line of ``metrics.jsonl``."""
+        """Write a line of ``metrics.jsonl``."""
         if self.log:
             epoch = round(self.state.step / self.steps_per_epoch, 3)
             with naming(self.log.name):
@@ -180,12 +182,14 @@ class Run:
             self.state.logged = self.log.tell()
 
     def evaluate(self) -> None:
-        """Scores on dev; the best model so far, the untrained one included, is saved in ``model/``."""
+        """Score dev, and save the model in ``model/`` if it is the best so far; the untrained one is the first."""
         state, objective, scores = self.state, self.objective, {}
+        # outside defer(): this takes long, and nothing has changed yet if it is interrupted
         if self.group.rank == 0:
             scores = objective.scores("dev")
             if not state.before:
                 state.before = {"dev": scores, "test": objective.scores("test")}
+        # every process must know whether to stop, but only rank 0 has the score
         score = self.group.broadcast(scores.get(objective.best, 0.0))
         better = state.best is None or score > state.best
         with self.interrupts.defer():
@@ -198,13 +202,14 @@ class Run:
             state.evaluated = state.step
             state.waited += 1
             if better:
-                state.waited, state.best, state.best_step, state.best_dev = 0, score, state.step, scores
+                state.waited, state.best = 0, score
+                state.best_step, state.best_dev = state.step, scores
 
     def save(self) -> None:
-        """Everything that ``resume`` needs."""
+        """Save everything that ``--resume`` needs."""
         if self.group.rank == 0:
             with self.interrupts.defer():
-                same = identity(self.objective, self.options)
+                same = run_identity(self.objective, self.options)
                 save_state(self.folder / STATE, self.objective.network, self.optimizer, self.random, self.state, same)
 
     def stop(self) -> None:
@@ -216,7 +221,9 @@ class Run:
         with suppress(KeyboardInterrupt), self.interrupts.defer():  # a further request is already being served
             self.save()
             self.objective.model.save(self.folder / LAST)
-            best = f", the best model by dev in {self.folder / MODEL}" if (self.folder / MODEL).exists() else ""
+            best = ""
+            if (self.folder / MODEL).exists():
+                best = f", the best model by dev in {self.folder / MODEL}"
             say(
                 f"stopped at step {self.state.step}: the last weights are in {self.folder / LAST}{best}; "
                 f"continue with --resume {self.folder}"
@@ -228,7 +235,12 @@ class Run:
             return
         state, folder = self.state, self.folder
         try:
-            after = {"dev": state.best_dev, "test": self._test_scores()}
+            # test is scored by the best model, which is loaded in place of the last one
+            self.optimizer.zero_grad()
+            self.optimizer.state.clear()  # room for a second copy of the model
+            model = self.objective.model
+            model.load_state_dict(type(model).load(folder / MODEL, device=self.group.device).state_dict())
+            after = {"dev": state.best_dev, "test": self.objective.scores("test")}
         except KeyboardInterrupt:
             say(f"stopped in the final evaluation, all {state.step} steps are saved: --resume {folder} repeats it")
             raise
@@ -242,11 +254,3 @@ class Run:
         times = f"{duration(state.seconds)}, {duration(time.monotonic() - self.began)} with evaluation"
         print(f"\ntrained {state.step} steps in {times}; {best}\n")
         print_table(state.before, after)
-
-    def _test_scores(self) -> dict[str, float]:
-        """The best model's, which is loaded in place of the last one."""
-        self.optimizer.zero_grad()
-        self.optimizer.state.clear()  # room for a second copy of the model
-        model = self.objective.model
-        model.load_state_dict(type(model).load(self.folder / MODEL, device=self.group.device).state_dict())
-        return self.objective.scores("test")

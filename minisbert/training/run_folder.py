@@ -1,4 +1,4 @@
-"""A training run's folder, and its table of scores.
+"""A training run's folder, what it saves for ``--resume``, and its table of scores.
 
 runs/NAME/config.json      every setting, resolved
 runs/NAME/metrics.jsonl    a line every few steps and for every evaluation
@@ -7,7 +7,7 @@ runs/NAME/state/           for ``--resume``, until the run is finished
 runs/NAME/last/            the weights at the moment a run was stopped
 runs/NAME/results.json     scores before and after, once it is finished
 
-With ``--overwrite`` a run is made in ``runs/NAME.replacement/`` and moves to ``runs/NAME/`` when it is finished.
+With ``--overwrite`` a run is made in ``runs/NAME.replacement/``, which is renamed to ``runs/NAME/`` at its end.
 """
 
 import dataclasses
@@ -15,7 +15,6 @@ import hashlib
 import json
 import os
 import shutil
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -41,41 +40,43 @@ from minisbert.system.files import (
     remove_leftovers,
     write_json,
 )
+from minisbert.training import LAST, MODEL, RESULTS, RUN_CONFIG, RUN_LOG, STATE
 from minisbert.training.distributed import processes, say_once
 from minisbert.training.objectives.base import Objective, Scores
 from minisbert.training.settings import FREE, RunSettings
 
-CONFIG, METRICS, RESULTS = "config.json", "metrics.jsonl", "results.json"
-MODEL, LAST, STATE = "model", "last", "state"
 STATE_FILES = ("state.safetensors", "state.json")
+RUN_FILES = (RUN_CONFIG, RUN_LOG, RESULTS, MODEL, LAST, STATE)
 REPLACEMENT = ".replacement"
 
 
 def create_folder(options: RunSettings, device: torch.device, objective: Objective) -> tuple[Path, TextIO]:
-    """The run's folder with its ``config.json``, and its locked, empty ``metrics.jsonl``.
+    """Create the run's folder and its ``config.json``; return the folder and its locked, empty ``metrics.jsonl``.
 
     Raises ``InputError`` rather than overwrite a run without ``--overwrite``, a folder that is not a run's, or files
     that no run wrote.
     """
-    out = chosen_path(options)
+    folder = out = chosen_path(options)
     # a run may replace the one whose model it reads, but not lie in a model
-    check_output(out / METRICS, local_path(options.model), options.teacher, options.data, options.dev, options.test)
+    check_output(out / RUN_LOG, local_path(options.model), options.teacher, options.data, options.dev, options.test)
     out.mkdir(parents=True, exist_ok=True)
-    folder = out
-    if {path.name for path in out.iterdir()} - {METRICS}:
-        check_replaceable(out, options.overwrite)
+    if {path.name for path in out.iterdir()} - {
+        RUN_LOG
+    }:  # a log alone is left by a run that ended before its first line
+        check_run_replaceable(out, options.overwrite)
         path = Path(os.path.realpath(out))
         folder = path.with_name(path.name + REPLACEMENT)
         folder.mkdir(exist_ok=True)
     log = open_log(folder)
     try:
-        for name in (MODEL, LAST, STATE):  # of an earlier replacement that was not finished
+        # an earlier replacement that was not finished; its log is emptied and not removed, since it holds the lock
+        for name in (MODEL, LAST, STATE):
             shutil.rmtree(folder / name, ignore_errors=True)
         (folder / RESULTS).unlink(missing_ok=True)
-        log.truncate(0)  # and not removed: it holds the lock
+        log.truncate(0)
         resolved = {"out": str(out), "device": str(device), "minisbert": __version__, "torch": torch.__version__}
         config = vars(options) | {"rows": objective.notes, "best_metric": objective.best} | resolved
-        write_json(folder / CONFIG, config)
+        write_json(folder / RUN_CONFIG, config)
     except BaseException:
         log.close()
         raise
@@ -83,7 +84,7 @@ def create_folder(options: RunSettings, device: torch.device, objective: Objecti
 
 
 def chosen_path(options: RunSettings) -> Path:
-    """``--out``, or a folder in ``runs/`` that is named after the recipe, or data and objective, and the model."""
+    """Return ``--out``, or a folder in ``runs/`` named after the recipe, or data and objective, and the model."""
     name = options.recipe or options.objective
     if options.data and not options.recipe:
         name = f"{Path(options.data).stem}-{options.objective}"
@@ -91,19 +92,23 @@ def chosen_path(options: RunSettings) -> Path:
     path = os.path.realpath(out)
     if path.encode(errors="ignore") != os.fsencode(path):  # safetensors writes to no such path
         raise InputError(f"--out {one_line(out)}: the path is not UTF-8; choose another one")
+    if path.endswith(REPLACEMENT):
+        raise InputError(f"--out {out}: names that end in {REPLACEMENT} are for --overwrite; choose another one")
     return out
 
 
-def check_replaceable(out: Path, overwrite: bool) -> None:
+def check_run_replaceable(out: Path, overwrite: bool) -> None:
     """Raise ``InputError`` unless ``out`` is a run that may be replaced, at rest, without files of others in it."""
-    if not (out / METRICS).is_file():
-        raise InputError(f"{out} is not the folder of a run (it has no {METRICS}): choose another --out")
+    if not (out / RUN_LOG).is_file():
+        raise InputError(f"{out} is not the folder of a run (it has no {RUN_LOG}): choose another --out")
     open_log(out).close()
     if not overwrite:
         advice = "--overwrite to replace that run"
         if (out / STATE).is_dir():
             advice = f"--resume {out} to continue it, or {advice}"
         raise InputError(f"{out} exists: choose another --out, or {advice}")
+    if Path.cwd().is_relative_to(os.path.realpath(out)):
+        raise InputError(f"{out} cannot be replaced from within it: change to another folder, or choose another --out")
     for name, written in ((MODEL, SAVED), (LAST, SAVED), (STATE, STATE_FILES)):
         foreign = foreign_entries(out / name, written)
         if foreign:
@@ -120,27 +125,29 @@ def finish_folder(folder: Path, results: dict[str, Any]) -> Path:
 
 
 def publish(folder: Path) -> Path:
-    """Move a finished run over the one that it replaces, if it does; return the folder where it is now."""
+    """Rename the replacement of a run, once it is finished, to the run's name; return the folder where it is now.
+
+    Called again after a kill at any line, it goes on: the new run is complete in its folder until the rename.
+    """
     folder = Path(os.path.realpath(folder))
-    out = folder.with_name(folder.name.removesuffix(REPLACEMENT))
-    if out == folder or not out.is_dir():
+    if not folder.name.endswith(REPLACEMENT):
         return folder
-    for name in (LAST, STATE):
-        shutil.rmtree(out / name, ignore_errors=True)
-    for name in (MODEL, METRICS, CONFIG, RESULTS):  # results.json last: if killed, --resume goes on here
-        if (folder / name).exists():
-            if (out / name).is_symlink():
-                (out / name).unlink()
-            shutil.rmtree(out / name, ignore_errors=True)
-            (folder / name).replace(out / name)
-    with suppress(OSError):  # somebody has put files there
-        folder.rmdir()
+    out = folder.with_name(folder.name.removesuffix(REPLACEMENT))
+    if out.is_dir():
+        for path in out.iterdir():
+            if path.name not in RUN_FILES and not (folder / path.name).exists():
+                path.replace(folder / path.name)  # the user's: it stays with the run
+        shutil.rmtree(out)
+    folder.rename(out)
     return out
 
 
 def open_log(out: Path) -> TextIO:
-    """A run's ``metrics.jsonl``, to append to, locked until it is closed; ``InputError`` if another process has it."""
-    log = open(out / METRICS, "a", encoding="utf-8")  # noqa: SIM115 - it stays open as long as the run
+    """Open a run's ``metrics.jsonl`` to append to, locked until it is closed; ``InputError`` if it is locked.
+
+    Whoever holds it is alone in the folder, so what killed processes left there is restored or removed.
+    """
+    log = open(out / RUN_LOG, "a", encoding="utf-8")  # noqa: SIM115 - it stays open as long as the run
     try:
         lock(log)
     except BlockingIOError as error:
@@ -158,7 +165,7 @@ def recover_run(out: Path) -> None:
 
 
 def print_table(before: dict[str, Scores], after: dict[str, Scores]) -> None:
-    """Every metric on dev and test, before training and of the best model; the loss is in ``results.json``."""
+    """Print every metric on dev and test, before training and of the best model; the loss is in ``results.json``."""
     print(f"{'x 100':<16}{'dev':>17}{'test':>19}")
     for metric in dict.fromkeys([*before["dev"], *before["test"]]):
         if metric == "loss":
@@ -192,7 +199,7 @@ class RunState:
 def save_state(
     folder: Path, network: nn.Module, optimizer: Optimizer, randomness: dict[str, Tensor], progress: RunState, data: str
 ) -> None:
-    """Atomically replace the state at ``folder``. ``data`` identifies the run (``identity``)."""
+    """Atomically replace the state at ``folder``. ``data`` identifies the run (``run_identity``)."""
     tensors = {f"network.{name}": tensor for name, tensor in network.state_dict().items()}
     for name, tensor in randomness.items():
         tensors[f"random.{name}"] = tensor
@@ -221,19 +228,21 @@ def load_state(folder: Path, network: nn.Module, optimizer: Optimizer, data: str
         raise InputError(f"{folder} is damaged or was edited: its contents do not have the sha256 in state.json")
     with reading(folder / "state.json"):
         progress = RunState(**about["progress"])
+    # nothing is changed before everything has been checked: a refusal leaves network and optimizer as they were
     if about["data"] != data:
         raise InputError(
             f"{folder}: the training rows, dev, test, the model or config.json have changed since the run started"
         )
     try:
-        network.load_state_dict(_with_prefix("network.", tensors))  # strict, and into the existing memory
+        network.load_state_dict(with_prefix("network.", tensors))  # strict, and into the existing memory
     except RuntimeError as error:
         raise InputError(f"{folder} is the state of another network: {error}") from error
+    # the optimizer numbers its parameters group by group; their names do not depend on that order
     names = {parameter: name for name, parameter in network.named_parameters()}
     moments = {}
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            moments[len(moments)] = _with_prefix(f"optimizer.{names[parameter]}.", tensors)
+            moments[len(moments)] = with_prefix(f"optimizer.{names[parameter]}.", tensors)
     if any(moments.values()):  # none before the first step
         optimizer.load_state_dict(optimizer.state_dict() | {"state": moments})
     if about["torch"] != torch.__version__:
@@ -241,16 +250,16 @@ def load_state(folder: Path, network: nn.Module, optimizer: Optimizer, data: str
     if about["processes"] != processes():
         say_once(f"processes: {processes()}, before {about['processes']}: the dropout masks will differ")
     torch.set_num_threads(about["threads"])
-    return progress, _with_prefix("random.", tensors)
+    return progress, with_prefix("random.", tensors)
 
 
-def _with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors whose name starts with ``prefix``, under the rest of the name."""
+def with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors whose name starts with ``prefix``, under the rest of the name."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def content_hash(tensors: dict[str, Tensor], about: dict[str, Any]) -> str:
-    """The sha256 of the JSON settings and of every tensor: name, dtype, shape and bytes."""
+    """Hash the JSON settings and every tensor: name, dtype, shape and bytes (sha256)."""
     digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
@@ -258,8 +267,8 @@ def content_hash(tensors: dict[str, Tensor], about: dict[str, Any]) -> str:
     return digest.hexdigest()
 
 
-def identity(objective: Objective, options: RunSettings) -> str:
-    """A hash of what must be the same when a run is resumed: the data, the model's config, and the run's settings."""
+def run_identity(objective: Objective, options: RunSettings) -> str:
+    """Hash what must be the same when a run is resumed: the data, the model's config, and the run's settings."""
     settings = {name: value for name, value in vars(options).items() if name not in FREE}
     # subtle: not options.device, which "auto" may have been, and not its index: another GPU of the kind is the same
     settings["device"] = objective.encoder.device.type

@@ -8,18 +8,13 @@ from typing import Any
 
 from minisbert.core import InputError, read_json, reading
 from minisbert.system.command_line import Parser, command_parser
-from minisbert.training.run_folder import CONFIG, MODEL, RESULTS, STATE, publish, recover_run
-from minisbert.training.settings import COMPARING, FIRST_ADVANCED, FREE, GROUPS, SETTINGS, RunSettings, reads
+from minisbert.training import MODEL, RESULTS, RUN_CONFIG, STATE
+from minisbert.training.run_folder import publish, recover_run
+from minisbert.training.settings import FIRST_ADVANCED, FREE, GROUPS, OBJECTIVES, SETTINGS, RunSettings, reads
 
 ABOUT = ("source", "needs", "expected")  # describe a recipe; all its other keys are options
-EXCLUSIVE = (
-    ("matryoshka", "projection"),  # the saved vectors are cut, others are trained
-    ("same_mask", "augment"),  # one view of a sentence, or two that differ
-)
-
-
 ABOUT_TRAIN = "Fine-tune a sentence encoder, by default on STS-B with the cosine and mean squared error."
-EXAMPLES = """Examples: minisbert train --epochs 4 --seed 7 --out runs/four-epochs
+TRAIN_EXAMPLES = """Examples: minisbert train --epochs 4 --seed 7 --out runs/four-epochs
           minisbert train --objective siamese --epochs 2 --lr 5e-5 --head-lr 1e-3
           minisbert train --recipe list
           minisbert train --resume runs/four-epochs
@@ -27,19 +22,23 @@ EXAMPLES = """Examples: minisbert train --epochs 4 --seed 7 --out runs/four-epoc
 
 
 def make_parser(advanced: bool = False) -> Parser:
-    """A parser of the settings that are on the command line; those that are absent have no default.
+    """Return a parser of all settings; it returns those that are on the command line, without defaults.
 
     ``advanced``: ``--help`` also shows the options that recipes and few people set.
     """
-    parser = command_parser("train", ABOUT_TRAIN, epilog=EXAMPLES, argument_default=argparse.SUPPRESS)
+    # SUPPRESS: an option that is absent must not override a recipe
+    parser = command_parser("train", ABOUT_TRAIN, epilog=TRAIN_EXAMPLES, argument_default=argparse.SUPPRESS)
     parser.add_argument("--help-all", action="store_true", help="show all options, also those that few people set")
     hidden = False
     for name, item in SETTINGS.items():
         about = item.metadata
-        hidden = hidden or (name == FIRST_ADVANCED and not advanced)
-        help_text = argparse.SUPPRESS if hidden else about["help"]
         if name in GROUPS:
             group = parser.add_argument_group(GROUPS[name])
+        if name == FIRST_ADVANCED and not advanced:
+            hidden = True
+        help_text = about["help"]
+        if hidden:
+            help_text = argparse.SUPPRESS
         if isinstance(item.default, bool):
             group.add_argument(flag(name), action=argparse.BooleanOptionalAction, help=help_text)
         else:
@@ -49,12 +48,12 @@ def make_parser(advanced: bool = False) -> Parser:
 
 
 def flag(name: str) -> str:
-    """``max_steps`` -> ``--max-steps``."""
+    """Spell a setting as an option: ``max_steps`` -> ``--max-steps``."""
     return "--" + name.replace("_", "-")
 
 
 def as_flags(settings: dict[str, Any]) -> list[str]:
-    """Settings as one would type them: ``{"max_steps": 5, "projection": True}`` -> ``--max-steps=5 --projection``."""
+    """Write settings as options: ``{"max_steps": 5, "projection": True}`` -> ``--max-steps=5``, ``--projection``."""
     flags = []
     for name, value in settings.items():
         if value is True:
@@ -66,28 +65,22 @@ def as_flags(settings: dict[str, Any]) -> list[str]:
     return flags
 
 
-def given(arguments: list[str] | None) -> dict[str, Any]:
-    """The settings that are on the command line, without defaults and a recipe's settings."""
-    settings = vars(make_parser().parse_args(arguments))
-    if settings.pop("help_all", False):
-        make_parser(advanced=True).parse_args(["--help"])
-    return settings
-
-
 def parse(arguments: list[str] | None = None) -> RunSettings:
-    """The settings of a run: those on the command line, then those of a recipe or a resumed run, then the defaults.
+    """Return the settings of a run: the command line's, then a recipe's or a resumed run's, then the defaults.
 
     Raises ``InputError`` for an unknown recipe, an option that the objective does not read (a recipe's are ignored),
     options that exclude each other, and a run that cannot be resumed with the same result.
     """
-    explicit = given(arguments)
+    explicit = vars(make_parser().parse_args(arguments))
+    if explicit.pop("help_all", False):
+        make_parser(advanced=True).parse_args(["--help"])
     if "resume" in explicit:
         return resumed(explicit, Path(explicit["resume"]))
-    recipe, preset = explicit.get("recipe"), {}
-    if recipe == "list":
+    if explicit.get("recipe") == "list":
         return RunSettings(**explicit)
-    if recipe is not None:
-        preset = recipe_settings(recipe)
+    preset = {}
+    if "recipe" in explicit:
+        preset = recipe_settings(explicit["recipe"])
     if "teacher" in explicit and "objective" not in preset:
         preset["objective"] = "distillation"
     settings = RunSettings(**preset | explicit)
@@ -102,28 +95,28 @@ def parse(arguments: list[str] | None = None) -> RunSettings:
 def check_combination(settings: RunSettings) -> None:
     """Raise ``InputError`` if settings that the objective reads exclude each other, or one lacks another."""
     objective = settings.objective
-    read = {name: value for name, value in vars(settings).items() if reads(objective, name)}
-    if objective in COMPARING and settings.batch_size < 2:
+    if OBJECTIVES[objective].in_batch and settings.batch_size < 2:
         raise InputError(f"objective {objective} compares the rows of a batch: --batch-size must be at least 2")
     if objective == "contrastive" and settings.margin is not None and settings.margin > 2:
         raise InputError(f"--margin {settings.margin:g} must be at most 2, as 1 - cosine is")
-    if read.get("attention_start") == "random" and settings.pooling != "attention":
+    random_start = reads(objective, "attention_start") and settings.attention_start == "random"
+    if random_start and settings.pooling != "attention":
         raise InputError("--attention-start random needs --pooling attention")
-    for one, other in EXCLUSIVE:
-        if read.get(one) and read.get(other):
-            raise InputError(f"{flag(one)} and {flag(other)}: give one of them")
+    # the saved vectors would be cut, but others, after the projection, be trained
+    if reads(objective, "projection") and settings.projection and settings.matryoshka:
+        raise InputError("--matryoshka and --projection: give one of them")
 
 
 # ------------------------------------------------------------------------------- recipes and resumed runs
 
 
 def recipes() -> dict[str, dict[str, Any]]:
-    """The recipes by name: each a source, the data it needs, the expected score, and options."""
+    """Read the recipes by name: each a source, the data it needs, the expected score, and options."""
     return tomllib.loads(Path(__file__).with_name("recipes.toml").read_text(encoding="utf-8"))
 
 
 def recipe_settings(name: str) -> dict[str, Any]:
-    """What a recipe sets."""
+    """Return the settings of a recipe."""
     table = recipes()
     if name not in table:
         raise InputError(f"unknown recipe {name!r}; choose from {', '.join(table)}")
@@ -131,7 +124,7 @@ def recipe_settings(name: str) -> dict[str, Any]:
 
 
 def list_recipes() -> str:
-    """A few lines per recipe: its source, the data it needs, the expected score, its options."""
+    """Write a few lines per recipe: its source, the data it needs, the expected score, its options."""
     blocks = []
     for name, recipe in recipes().items():
         lines = [name]
@@ -143,12 +136,12 @@ def list_recipes() -> str:
 
 
 def resumed(explicit: dict[str, Any], run: Path) -> RunSettings:
-    """The settings of a stopped run."""
+    """Return the settings of a stopped run; ``InputError`` if it is finished, or if an option changes its result."""
     recover_run(run)
     if (run / RESULTS).is_file():
-        run = publish(run)  # if it was killed while it replaced another run
+        run = publish(run)  # it may have been killed while it replaced another run
         raise InputError(f"{run} is finished: its model is in {run / MODEL}, its scores are in {RESULTS}")
-    config = vars(read_settings(run / CONFIG))
+    config = vars(read_run_settings(run / RUN_CONFIG))
     if not (run / STATE / "state.json").is_file():
         raise InputError(f"{run} was stopped before its state was saved (--save-every): start it again, --overwrite")
     for name, value in explicit.items():
@@ -162,8 +155,8 @@ def resumed(explicit: dict[str, Any], run: Path) -> RunSettings:
     return RunSettings(**config | explicit)
 
 
-def read_settings(path: Path) -> RunSettings:
-    """The settings in a run's ``config.json``; ``InputError`` names one that no option could set."""
+def read_run_settings(path: Path) -> RunSettings:
+    """Read the settings in a run's ``config.json``; ``InputError`` names one that no option could set."""
     config = read_json(path)
     with reading(path):
         settings = {name: config[name] for name in SETTINGS}

@@ -1,4 +1,7 @@
-"""The settings of a training run: each field is an option of ``minisbert train`` and a key of the run's config.json."""
+"""The settings of a training run: each field is an option of ``minisbert train`` and a key of the run's config.json.
+
+``OBJECTIVES`` is the table of what can be trained; which options an objective reads follows from its columns.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,57 +14,81 @@ from minisbert.system.console import bounded, score_scale
 
 
 def cosine_schedule(step: int, warmup: int, total: int) -> float:
-    """The same warm-up, then down to 0 along half a cosine (Loshchilov & Hutter 2017); .5 halfway down."""
+    """Warm up linearly, then decay to 0 along half a cosine (Loshchilov & Hutter 2017); .5 halfway down."""
     if step < warmup:
         return step / warmup
     return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - warmup) / max(1, total - warmup))))
 
 
 def constant_schedule(step: int, warmup: int, total: int) -> float:
-    """The same warm-up, then 1."""
-    return min(1.0, step / warmup) if warmup else 1.0
+    """Warm up linearly, then stay at 1."""
+    if step < warmup:
+        return step / warmup
+    return 1.0
 
 
 SCHEDULES = {"linear": linear_schedule, "cosine": cosine_schedule, "constant": constant_schedule}
 
-
-HEADS_ON_SCORES = ("cross-encoder", "siamese", "cross-attention")
-HEADS_ON_LABELS = ("softmax", "binary")
-CROSS_ENCODERS_ON_LABELS = ("cross-encoder-binary", "cross-encoder-ranking", "cross-encoder-multilabel")
-JOINT = ("cross-encoder", *CROSS_ENCODERS_ON_LABELS)  # both texts in one input
-HEADS = HEADS_ON_SCORES + HEADS_ON_LABELS + CROSS_ENCODERS_ON_LABELS
-PAIRS = ("contrastive", "triplet")
-SCORED = ("cosine", "cosent")
-RANKED, TRIPLET, ATTENDING = ("cosent",), ("triplet",), ("cross-attention",)
-IN_BATCH = ("mnr", "simcse", "simcse-supervised")  # the other rows of a batch are the negatives
-SPARSE = ("splade",)  # the same, of a SparseEncoder
-LATE = ("late-interaction",)  # the same, of a MultiVectorEncoder
-TAUGHT = ("distillation",)  # they have a teacher
-MASKED = ("mlm",)  # of a MaskedLanguageModel
-OBJECTIVES = SCORED + HEADS + PAIRS + IN_BATCH + SPARSE + LATE + TAUGHT + MASKED
-UNIQUE = IN_BATCH + SPARSE + LATE  # no text twice in a batch
-NESTED = SCORED + PAIRS + IN_BATCH  # they compare vectors of any width
+# ----------------------------------------------------------------------------------------- the objectives
 
 
-TOKEN_HEADS = JOINT + ATTENDING  # they read vectors of tokens
+@dataclass(frozen=True)
+class Traits:
+    """A row of ``OBJECTIVES``."""
+
+    rows: str  # what a training row is: scores, labels, candidates, triplets or texts
+    # what the loss reads: the pooled vector of each text, the states of a pair's tokens, sparse vectors, a vector per
+    # token (multi), or the states at masked words
+    reads: str = "pooled"
+    head: str = ""  # joint: over one input of both texts; cross, siamese, concat: over two
+    # what a loss compares the rows of a batch for: the order of their scores, or as negatives of each other
+    in_batch: str = ""
+    nested: bool = False  # it compares vectors of any width, so it also works on their first columns
+    taught: bool = False  # it has a teacher
 
 
-def without(names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(name for name in OBJECTIVES if name not in names)
+OBJECTIVES = {
+    "cosine": Traits("scores", nested=True),
+    "cosent": Traits("scores", in_batch="order", nested=True),
+    "cross-encoder": Traits("scores", reads="tokens", head="joint"),
+    "siamese": Traits("scores", head="siamese"),
+    "cross-attention": Traits("scores", reads="tokens", head="cross"),
+    "softmax": Traits("labels", head="concat"),
+    "binary": Traits("labels", head="concat"),
+    "cross-encoder-binary": Traits("labels", reads="tokens", head="joint"),
+    "cross-encoder-ranking": Traits("candidates", reads="tokens", head="joint"),
+    "cross-encoder-multilabel": Traits("labels", reads="tokens", head="joint"),
+    "contrastive": Traits("labels", nested=True),
+    "triplet": Traits("triplets", nested=True),
+    "mnr": Traits("triplets", in_batch="negatives", nested=True),
+    "simcse": Traits("texts", in_batch="negatives", nested=True),
+    "simcse-supervised": Traits("triplets", in_batch="negatives", nested=True),
+    "splade": Traits("triplets", reads="sparse", in_batch="negatives"),
+    "late-interaction": Traits("triplets", reads="multi", in_batch="negatives"),
+    "distillation": Traits("texts", taught=True),
+    "mlm": Traits("texts", reads="masked"),
+}
 
 
-POOLED = without(TOKEN_HEADS + SPARSE + LATE + MASKED)
-SCALED = without(HEADS_ON_LABELS + CROSS_ENCODERS_ON_LABELS + ("contrastive",))  # they read scores
-SEARCHED = without(TOKEN_HEADS)  # their models have vectors of single texts
-SHUFFLED = without(UNIQUE)
-COMPARING = UNIQUE + RANKED  # their loss compares the rows of a batch
-WEIGHED = ("binary", "cross-encoder-binary")
+def where(condition: Callable[[Traits], Any]) -> tuple[str, ...]:
+    """Return the objectives whose row of the table meets a condition."""
+    return tuple(name for name, traits in OBJECTIVES.items() if condition(traits))
+
+
+POOLED = where(lambda row: row.reads == "pooled")
+# labels have no scale; the others have scores, or are evaluated on scored pairs
+SCALED = where(lambda row: row.rows in ("scores", "triplets", "texts"))
+WITH_HEAD = where(lambda row: row.head)
+HEADS_ON_SCORES = where(lambda row: row.head and row.rows == "scores")
+JOINT = where(lambda row: row.head == "joint")
+CONCATENATING = where(lambda row: row.head == "concat")
+RANKING = where(lambda row: row.reads == "pooled" and row.in_batch == "negatives")
 
 # ----------------------------------------------------------- types of options: a text to a value, for argparse
 
 
 def warmup_length(text: str) -> float:
-    """A type: a fraction of the steps, or from 1 on a whole number of steps."""
+    """Read a fraction of the steps, or from 1 on a whole number of steps."""
     value = bounded(float, 0)(text)
     if value >= 1 and not value.is_integer():
         raise ValueError
@@ -69,7 +96,7 @@ def warmup_length(text: str) -> float:
 
 
 def prefix_widths(text: str) -> str:
-    """A type: numbers of columns, each smaller than the one before: ``256,128,64``."""
+    """Check numbers of columns, each smaller than the one before: ``256,128,64``."""
     widths = [int(part) for part in text.split(",")]
     if widths != sorted(set(widths), reverse=True) or widths[-1] < 1:
         raise ValueError
@@ -77,13 +104,14 @@ def prefix_widths(text: str) -> str:
 
 
 def model_size(text: str) -> str:
-    """A type: ``3x256x6000``, layers, width and size of the vocabulary; the width is a multiple of 64."""
+    """Check ``3x256x6000``: layers, width and size of the vocabulary; the width is a multiple of 64."""
     layers, width, words = map(int, text.split("x"))
     if layers < 1 or width < 1 or width % 64 or words < 100:
         raise ValueError
     return f"{layers}x{width}x{words}"
 
 
+# argparse names the type in its message
 warmup_length.__name__ = "fraction below 1 or whole number of steps"
 prefix_widths.__name__ = "descending widths"
 model_size.__name__ = "LAYERSxWIDTHxWORDS, the width a multiple of 64"
@@ -100,10 +128,10 @@ def option(
     default: Any = None,
     read: Callable[[str], Any] = str,
     metavar: str | None = None,
-    only: Sequence[str] = OBJECTIVES,
+    only: Sequence[str] = tuple(OBJECTIVES),
     choices: Sequence[str] | None = None,
 ) -> Any:
-    """A field that is also an option. ``read`` makes its value of a text; ``only``: the objectives that read it."""
+    """Define a field that is also an option. ``read`` parses its text; ``only``: the objectives that read it."""
     about = {"help": help, "read": read, "metavar": metavar, "only": only, "choices": choices}
     return field(default=default, metadata=about)
 
@@ -126,13 +154,17 @@ class RunSettings:
     """All settings of a run."""
 
     recipe: str | None = option("a named recipe, which other options override; list shows all", metavar="NAME")
-    objective: str = option("default: cosine", "cosine", choices=OBJECTIVES)
+    objective: str = option("default: cosine", "cosine", choices=tuple(OBJECTIVES))
     model: str = option("name, folder, or owner/name on the Hub (default: all-MiniLM-L6-v2)", "all-MiniLM-L6-v2")
     pooling: str | None = option("override the model's: mean, cls, max, attention, first-last, pooler", only=POOLED)
     data: str | None = option("stsb, snli, multinli, quora or a file; NLI takes several: A,B (default: by objective)")
     dev: str | None = option("rows that select the best checkpoint (default: stsb's, or held out)", metavar="FILE")
     test: str | None = option("rows for the final scores (default: stsb's, or held out)", metavar="FILE")
-    retrieval: str | None = option("BEIR folder whose dev nDCG@10 selects the checkpoint", None, str, "DIR", SEARCHED)
+    retrieval: str | None = option(
+        "BEIR folder whose dev nDCG@10 selects the checkpoint",
+        metavar="DIR",
+        only=where(lambda row: row.reads != "tokens"),  # a search needs vectors of single texts
+    )
     scale: float = option(
         "scores in files are 0 to S (default: 5); -1 for scores of -1 to 1", 5.0, score_scale, "S", SCALED
     )
@@ -161,14 +193,24 @@ class RunSettings:
     dtype: str = option("of matrix products; auto: bfloat16 on hardware for it", "auto", choices=DTYPES)
 
     pooler_head: bool = option("BERT's pooler and a linear layer, as CrossEncoder has it", False, only=JOINT)
-    margin: float | None = option("of triplet (default: 1) and contrastive (default: 0.5)", None, POSITIVE, only=PAIRS)
-    temperature: float = option("of in-batch losses (default: 0.05)", 0.05, POSITIVE, only=IN_BATCH + RANKED)
-    matryoshka: str | None = option("the loss also of the first N columns: 256,64", None, prefix_widths, "N,N", NESTED)
-    teacher: str | None = option("learn its vectors, or a cross-encoder's scores", metavar="MODEL", only=TAUGHT)
-    from_nothing: str | None = option(
-        "random weights and a new vocabulary in the place of --model: 3x256x6000", None, model_size, "LxDxV", MASKED
+    margin: float | None = option(
+        "of triplet (default: 1) and contrastive (default: 0.5)", None, POSITIVE, only=("contrastive", "triplet")
     )
-    student_layers: int | None = option("keep N of --model's layers (default: all)", None, COUNT, "N", TAUGHT)
+    temperature: float = option(
+        "of in-batch losses (default: 0.05)", 0.05, POSITIVE, only=where(lambda row: row.in_batch and row.nested)
+    )
+    matryoshka: str | None = option(
+        "the loss also of the first N columns: 256,64", None, prefix_widths, "N,N", where(lambda row: row.nested)
+    )
+    teacher: str | None = option(
+        "learn its vectors, or a cross-encoder's scores", metavar="MODEL", only=where(lambda row: row.taught)
+    )
+    from_nothing: str | None = option(
+        "random weights and a new vocabulary instead of --model: 3x256x6000", None, model_size, "LxDxV", ("mlm",)
+    )
+    student_layers: int | None = option(
+        "keep N of --model's layers (default: all)", None, COUNT, "N", where(lambda row: row.taught)
+    )
 
     # only in --help-all; recipes set some of them
     save_every: int = option("save for --resume every STEPS (default: 100)", 100, COUNT, "STEPS")
@@ -178,7 +220,7 @@ class RunSettings:
         "rows of similar length (default: grouped), of any, or in file order",
         "grouped",
         choices=("grouped", "random", "fixed"),
-        only=SHUFFLED,
+        only=where(lambda row: row.in_batch != "negatives"),  # these choose rows that share no text
     )
     schedule: str = option("default: linear", "linear", choices=tuple(SCHEDULES))
     weight_decay: float = option("also of biases and LayerNorm (default: 0)", 0.0, RATE)
@@ -192,32 +234,34 @@ class RunSettings:
         choices=("mse", "weighted-mse", "weighted-mse-literal"),
         only=HEADS_ON_SCORES,
     )
-    concat: str = option("input of softmax and binary heads (default: u,v,|u-v|)", "u,v,|u-v|", only=HEADS_ON_LABELS)
-    head_hidden: int = option("width of a hidden layer in them (default: none)", 0, LAYERS, only=HEADS_ON_LABELS)
-    head_dropout: float = option("before a head's last layer (default: 0)", 0.0, FRACTION, only=HEADS)
+    head_hidden: int = option("width of a hidden layer (default: none)", 0, LAYERS, only=CONCATENATING)
+    head_dropout: float = option("before a head's last layer (default: 0)", 0.0, FRACTION, only=WITH_HEAD)
     bias_free: bool = option("softmax: no bias in the last layer, as the paper's W_t", False, only=("softmax",))
-    variant: str = option("default: compare", "compare", choices=("published", "compare"), only=ATTENDING)
-    pos_weight: float = option("weight of label 1 in binary ones (default: 1)", 1.0, POSITIVE, only=WEIGHED)
+    variant: str = option(
+        "default: compare", "compare", choices=("published", "compare"), only=where(lambda row: row.head == "cross")
+    )
+    pos_weight: float = option(
+        "weight of label 1 in binary ones (default: 1)", 1.0, POSITIVE, only=("binary", "cross-encoder-binary")
+    )
 
     symmetric: bool = option("mnr in both directions", False, only=("mnr",))
-    hard_negative_weight: float = option(
-        "added to the logits of each row's own hard negative (default: 0)",
-        0.0,
-        bounded(float, -1e4, 1e4),
-        "WEIGHT",
-        ("simcse-supervised",),
-    )
-    projection: bool = option("SimCSE's dense layer and tanh, in training only", False, only=IN_BATCH + TRIPLET)
+    projection: bool = option("SimCSE's dense layer and tanh, in training only", False, only=("triplet", *RANKING))
     nt_xent: bool = option("simcse with SimCLR's loss: both views are anchors", False, only=("simcse",))
-    augment: str | None = option("change one view: crop:0.1, delete:0.1, delete-one, synonym:FILE", only=("simcse",))
-    same_mask: bool = option("simcse with one dropout mask for both views", False, only=("simcse",))
-    query_flops: float = option("splade: price of a query's words (default: 5e-5)", 5e-5, RATE, only=SPARSE)
-    document_flops: float = option("splade: price of a document's words (default: 3e-5)", 3e-5, RATE, only=SPARSE)
-    shuffled_negatives: int | None = option("for each pair N shuffled ones of score 0", None, COUNT, "N", SCORED)
+    query_flops: float = option("splade: price of a query's words (default: 5e-5)", 5e-5, RATE, only=("splade",))
+    document_flops: float = option("splade: price of a document's words (default: 3e-5)", 3e-5, RATE, only=("splade",))
+
+
+SETTINGS: dict[str, Field] = {item.name: item for item in fields(RunSettings)}
+FREE = ("resume", "overwrite", "out", "log_every", "save_every", "threads")  # may differ in a resumed run
+
+
+def reads(objective: str, name: str) -> bool:
+    """Return whether an objective reads a setting. One that it does not read is an error on the command line."""
+    return objective in SETTINGS[name].metadata["only"]
 
 
 def sources_of(options: RunSettings) -> Sources:
-    """Where the rows of a run come from."""
+    """Return where the rows of a run come from."""
     return Sources(
         data=options.data,
         dev=options.dev,
@@ -226,12 +270,3 @@ def sources_of(options: RunSettings) -> Sources:
         limit=options.limit,
         seed=options.seed,
     )
-
-
-SETTINGS: dict[str, Field] = {item.name: item for item in fields(RunSettings)}
-FREE = ("resume", "overwrite", "out", "log_every", "save_every", "threads")  # may differ in a resumed run
-
-
-def reads(objective: str, name: str) -> bool:
-    """Whether an objective reads a setting. On the command line, an option that it does not read is an error."""
-    return objective in SETTINGS[name].metadata["only"]

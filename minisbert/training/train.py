@@ -1,6 +1,7 @@
-"""A training run from its options to its results: set up, step through ``fit``, act between two steps."""
+"""Train from options to results: set up, step through ``fit``, act between two steps."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -21,72 +22,77 @@ from minisbert.models.sparse_encoder import SparseEncoder
 from minisbert.system.console import say
 from minisbert.system.devices import choose_dtype, save_training_memory, use_threads
 from minisbert.training.distributed import ProcessGroup, lost_contact, process_group, say_once
+from minisbert.training.gradient_cache import Cut, cut, whole
 from minisbert.training.losses import keep_layers, spread_layers
-from minisbert.training.micro_batches import divide
 from minisbert.training.objectives.base import Objective
 from minisbert.training.objectives.masked import new_model, train_vocabulary
 from minisbert.training.objectives.registry import make_objective
 from minisbert.training.run import Run
 from minisbert.training.run_options import list_recipes, parse
-from minisbert.training.settings import (
-    HEADS,
-    LATE,
-    MASKED,
-    SCHEDULES,
-    SPARSE,
-    TAUGHT,
-    TOKEN_HEADS,
-    RunSettings,
-    reads,
-    sources_of,
-)
+from minisbert.training.settings import OBJECTIVES, SCHEDULES, RunSettings, reads, sources_of
+
+MICRO_TOKENS = 768  # per process and part: no slower on a CPU, and memory stops growing with the batch
+CACHED_TOKENS = 4096  # per process: a larger batch whose loss compares rows is cached, for a quarter more time
 
 
-def load_encoder(options: RunSettings, device: torch.device) -> SentenceEncoder:
-    """The encoder with the options' pooling, layers and dropout.
+# ------------------------------------------------------------------------------------------- the model
+
+
+def load_trainable(options: RunSettings, device: torch.device) -> SentenceEncoder:
+    """Load or make the encoder to train, with the options' pooling, layers and dropout.
 
     Raises ``InputError`` as ``SentenceEncoder.load`` does, and for a kind of model that the objective does not train.
     """
-    pooling, objective = options.pooling, options.objective
+    objective, traits = options.objective, OBJECTIVES[options.objective]
     if options.from_nothing:
-        return model_from_nothing(options, device)
+        layers, width, words = map(int, options.from_nothing.split("x"))
+        texts, _ = plain_texts(sources_of(options))
+        dropout = 0.1
+        if options.dropout is not None:
+            dropout = options.dropout
+        return new_model(train_vocabulary(texts, words, options.max_length or 128), layers, width, dropout).to(device)
+
     folder = ModelFolder(find_model(options.model))
-    if objective in HEADS and folder.model.classifier:  # a CrossEncoder's head is not in the way of another one
+    if traits.head and folder.model.classifier:
+        # a CrossEncoder: its head is not in the way of another one
         encoder = PairModel.load(folder.path, device=device, max_length=options.max_length).encoder
-        return with_dropout(encoder, options)
-    if objective in TOKEN_HEADS and folder.pooling is None:
-        pooling = "cls"  # nothing is pooled, so a plain BERT needs no --pooling
-    kind = SparseEncoder  # also of a plain masked-language model
-    if objective in MASKED:
-        kind = MaskedLanguageModel
-    elif objective not in SPARSE:
-        kind = open_kind(folder.path)
-    trains = {
-        SparseEncoder: objective in SPARSE,
-        MultiVectorEncoder: objective in LATE + TAUGHT,
-    }
-    if not trains.get(kind, issubclass(kind, SentenceEncoder)):
-        raise InputError(f"--model {options.model}: a {kind.__name__} is not trained by objective {objective}")
-    encoder = kind.load(folder.path, pooling=pooling, device=device, max_seq_length=options.max_length)
-    if objective in LATE and kind is not MultiVectorEncoder:
+    else:
+        kind = kind_to_train(options, folder)
+        pooling = options.pooling
+        if traits.reads == "tokens" and folder.pooling is None:
+            pooling = "cls"  # nothing is pooled, so a plain BERT needs no --pooling
+        encoder = kind.load(folder.path, pooling=pooling, device=device, max_seq_length=options.max_length)
+        if options.attention_start == "random" and reads(objective, "attention_start"):
+            encoder.pooling.score.reset_parameters()
+    if traits.reads == "multi" and not isinstance(encoder, MultiVectorEncoder):
         encoder = MultiVectorEncoder.around(encoder)
-    if options.attention_start == "random" and reads(objective, "attention_start"):
-        encoder.pooling.score.reset_parameters()
-    if objective in TAUGHT and options.student_layers is not None:
+    if traits.taught and options.student_layers is not None:
         layers = len(encoder.bert.layers)
         if options.student_layers > layers:
             raise InputError(f"--student-layers {options.student_layers}: {options.model} has {layers} layers")
         encoder.bert = keep_layers(encoder.bert, spread_layers(layers, options.student_layers))
-    return with_dropout(encoder, options)
+    if options.dropout is not None:
+        set_dropout(encoder.bert, options.dropout)
+    return encoder
 
 
-def model_from_nothing(options: RunSettings, device: torch.device) -> MaskedLanguageModel:
-    """A model of random weights whose vocabulary is that of the training texts."""
-    layers, width, words = map(int, options.from_nothing.split("x"))
-    texts, _ = plain_texts(sources_of(options))
-    dropout = 0.1 if options.dropout is None else options.dropout
-    tokenizer = train_vocabulary(texts, words, options.max_length or 128)
-    return new_model(tokenizer, layers, width, dropout).to(device)
+def kind_to_train(options: RunSettings, folder: ModelFolder) -> type[SentenceEncoder]:
+    """Return the class that opens ``--model`` for the objective; ``InputError`` if the objective does not train it."""
+    traits = OBJECTIVES[options.objective]
+    if traits.reads == "masked":
+        return MaskedLanguageModel
+    if traits.reads == "sparse":
+        return SparseEncoder  # also of a plain masked-language model
+    kind = open_kind(folder.path)
+    trained = issubclass(kind, SentenceEncoder)
+    if kind is SparseEncoder:
+        trained = False
+    if kind is MultiVectorEncoder:
+        trained = traits.reads == "multi" or traits.taught
+    if not trained:
+        model = f"--model {options.model}"
+        raise InputError(f"{model}: a {kind.__name__} is not trained by objective {options.objective}")
+    return kind
 
 
 def freeze(bert: Bert, layers: int, embeddings: bool = False) -> None:
@@ -100,13 +106,6 @@ def freeze(bert: Bert, layers: int, embeddings: bool = False) -> None:
         layer.requires_grad_(False)
     if embeddings:
         bert.embeddings.requires_grad_(False)
-
-
-def with_dropout(encoder: SentenceEncoder, options: RunSettings) -> SentenceEncoder:
-    """The encoder with the options' dropout, if there is one."""
-    if options.dropout is not None:
-        set_dropout(encoder.bert, options.dropout)
-    return encoder
 
 
 def set_dropout(bert: Bert, rate: float) -> None:
@@ -123,14 +122,20 @@ def set_dropout(bert: Bert, rate: float) -> None:
 
 
 def count_parameters(module: nn.Module) -> tuple[int, int]:
-    """The number of parameters of a module, and of those that are trained."""
-    everything = list(module.parameters())
-    trained = [parameter for parameter in everything if parameter.requires_grad]
-    return sum(parameter.numel() for parameter in everything), sum(parameter.numel() for parameter in trained)
+    """Return the number of parameters of a module, and of those that are trained."""
+    everything = trained = 0
+    for parameter in module.parameters():
+        everything += parameter.numel()
+        if parameter.requires_grad:
+            trained += parameter.numel()
+    return everything, trained
+
+
+# --------------------------------------------------------------------------------------------- the run
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """``python -m minisbert.train``."""
+    """Run ``python -m minisbert.train``."""
     save_training_memory()
     options = parse(arguments)
     if options.recipe == "list" and options.resume is None:
@@ -142,10 +147,10 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def train(options: RunSettings, group: ProcessGroup) -> None:
-    """Train what the options say; ``group`` is the processes of the run, usually one."""
-    torch.manual_seed(options.seed)
+    """Train as the options say; ``group`` is the processes of the run, usually one."""
+    torch.manual_seed(options.seed)  # before the model is made: new heads are drawn from it, later dropout
     dtype, reason = choose_dtype(options.dtype, group.device)
-    objective, counts = prepare(options, group.device, dtype)
+    objective, counts = prepare_objective(options, group.device, dtype)
     optimizer = adamw(objective.parameter_groups(options.lr, options.head_lr), options.lr, options.weight_decay)
     with Run(options, objective, optimizer, group) as run:
         if options.threads not in (None, torch.get_num_threads()):  # a resumed run has its own number by now
@@ -157,6 +162,7 @@ def train(options: RunSettings, group: ProcessGroup) -> None:
             step_through(run, options)
             run.save()  # so that a run interrupted in its last evaluation can be resumed
         except RuntimeError as error:
+            # another process has gone; this one still has all that its state needs
             if lost_contact(error):
                 run.stop()
             raise
@@ -166,14 +172,16 @@ def train(options: RunSettings, group: ProcessGroup) -> None:
         run.finish()
 
 
-def prepare(options: RunSettings, device: torch.device, dtype: torch.dtype) -> tuple[Objective, tuple[int, int]]:
-    """The objective, ready to train, and the model's number of parameters, all and trainable."""
-    encoder = load_encoder(options, device)
+def prepare_objective(
+    options: RunSettings, device: torch.device, dtype: torch.dtype
+) -> tuple[Objective, tuple[int, int]]:
+    """Return the objective, ready to train, and the model's number of parameters, all and trainable."""
+    encoder = load_trainable(options, device)
     if options.freeze_layers > len(encoder.bert.layers):
         raise InputError(f"--freeze-layers {options.freeze_layers}: the encoder has {len(encoder.bert.layers)} layers")
     freeze(encoder.bert, options.freeze_layers, options.freeze_embeddings)
     objective = make_objective(options, encoder, dtype)
-    counts = count_parameters(objective.model)
+    counts = count_parameters(objective.model)  # before more is frozen: the options' number of trainable ones
     for parameter in objective.unused_parameters():
         parameter.requires_grad_(False)
     if not any(parameter.requires_grad for parameter in objective.network.parameters()):
@@ -185,7 +193,7 @@ def prepare(options: RunSettings, device: torch.device, dtype: torch.dtype) -> t
 
 
 def describe(run: Run, counts: tuple[int, int], dtype: str) -> None:
-    """A few lines about the run that begins. ``counts``: all parameters, and those that are not frozen."""
+    """Print a few lines about the run that begins. ``counts``: all parameters, and those that are not frozen."""
     options, objective, encoder = run.options, run.objective, run.objective.encoder
     parameters, trainable = counts
     size = f"{parameters:,} parameters"
@@ -196,6 +204,7 @@ def describe(run: Run, counts: tuple[int, int], dtype: str) -> None:
         size += f", {unused:,} of them not used"
     say(f"model  {options.from_nothing or options.model}, {encoder.pooling_mode} pooling, {size}, {encoder.device}")
     say("data   " + ", ".join(f"{split} {note}" for split, note in objective.notes.items()))
+    # a pair that was trained on says little about new ones
     for split in ("dev", "test"):
         shared = shared_rows(objective.rows["train"], objective.rows.get(split, ()))
         if shared:
@@ -210,15 +219,20 @@ def describe(run: Run, counts: tuple[int, int], dtype: str) -> None:
 
 
 def step_through(run: Run, options: RunSettings) -> None:
-    """Step by step to the end, logging, saving and evaluating on the way."""
-    warmup = math.ceil(options.warmup if options.warmup >= 1 else options.warmup * run.total)
+    """Step through the run to its end, logging, saving and evaluating on the way."""
+    warmup = math.ceil(options.warmup)
+    if options.warmup < 1:
+        warmup = math.ceil(options.warmup * run.total)
     if options.warmup >= run.total:
         say_once(f"--warmup {warmup}: the run has {run.total} steps, so the learning rate never reaches its peak")
     schedule = partial(SCHEDULES[options.schedule], warmup=warmup, total=run.total)
-    loss = run.objective.nested_loss if run.objective.prefixes else run.objective.loss
+    loss = run.objective.loss
+    if run.objective.prefixes:
+        loss = run.objective.nested_loss
     clip = options.clip or math.inf
     cut_batch, network = divide(run.objective, options, run.group)
     network.train()
+    # a turn for each epoch: fit ends with the batches that it is given
     while True:
         if run.evaluation_due:
             run.evaluate()
@@ -233,3 +247,33 @@ def step_through(run: Run, options: RunSettings) -> None:
                 run.evaluate()
             if run.finished:
                 break
+
+
+def divide(objective: Objective, options: RunSettings, group: ProcessGroup) -> tuple[Cut, nn.Module]:
+    """Return what cuts a batch for ``fit``, and the network, shared out among the processes.
+
+    If the loss is the mean of its rows' losses, ``fit`` adds up the gradients of the parts. Otherwise ``fit`` gets
+    whole batches, and the network caches gradients.
+    """
+    cut_batch = partial(micro_batches, objective=objective, options=options, device=group.device)
+    if objective.separable:
+        return partial(cut_batch, processes=group.size), group.wrap(objective.network)
+    return whole, group.wrap(objective.network, cut_batch)
+
+
+def micro_batches(
+    rows: Sequence[int], objective: Objective, options: RunSettings, device: torch.device, processes: int = 1
+) -> list[list[int]]:
+    """Divide a batch into parts, each of which ``processes`` compute together.
+
+    ``--micro-tokens`` bounds each process's tokens. Without it, on a CPU, a long batch is cut into parts of some
+    ``MICRO_TOKENS``; if its loss compares rows only from ``CACHED_TOKENS`` on, since caching costs another forward.
+    """
+    if options.micro_tokens is not None:
+        return cut(rows, objective.lengths, options.micro_tokens * processes)
+    tokens = sum(objective.lengths[row] for row in rows) / processes
+    if device.type != "cpu" or (tokens <= CACHED_TOKENS and not objective.separable):
+        return whole(rows)
+    # parts of equal size, and not cut(): rows of a batch are of like length, and a short last part would waste a call
+    size = math.ceil(len(rows) / math.ceil(tokens / MICRO_TOKENS))
+    return [list(rows[start : start + size]) for start in range(0, len(rows), size)]

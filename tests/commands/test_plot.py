@@ -116,23 +116,11 @@ def test_the_running_mean_equals_a_slow_loop(values, window):
     np.testing.assert_allclose(running_mean(values, window), expected, rtol=0, atol=1e-10)
 
 
-def test_the_running_mean_of_a_long_run_spans_a_twentieth(draw):
-    figure = draw([logged(step, step % 7) for step in range(1, 201)])
-    assert points(figure.axes[0].lines[1])[-1] == (200, pytest.approx(mean(step % 7 for step in range(191, 201))))
-
-
-@pytest.mark.parametrize(
-    ("config", "scores", "metric"),
-    [
-        ({"best_metric": "pearson"}, ["pearson", "spearman"], "pearson"),
-        ({"best_metric": "accuracy"}, ["accuracy", "f1"], "accuracy"),
-    ],
-)
-def test_the_metric_that_selects_the_model_is_drawn(draw, config, scores, metric):
-    values = {name: (i + 1) / 4 for i, name in enumerate(scores)}
-    figure = draw([dev(0, **values), logged(10, 1.0), dev(20, **values)], **config)
-    assert marked(figure.axes[1], "*") == [(0, 100 * values[metric])]  # of equal scores the first is the best
-    assert figure.axes[1].get_ylabel() == f"dev {metric} x 100"
+def test_the_metric_that_selects_the_model_is_drawn(draw):
+    scores = {"spearman": 0.25, "pearson": 0.5}
+    figure = draw([dev(0, **scores), logged(10, 1.0), dev(20, **scores)], best_metric="pearson")
+    assert marked(figure.axes[1], "*") == [(0, 50)]  # of equal scores the first is the best
+    assert figure.axes[1].get_ylabel() == "dev pearson x 100"
 
 
 def test_a_run_without_dev_scores_yet(draw):
@@ -155,11 +143,6 @@ def test_runs_are_compared(draw):
     assert loss.lines[0].get_color() == loss.lines[1].get_color() != loss.lines[2].get_color()
 
 
-def test_ten_runs_have_ten_styles(draw):
-    rate = draw(*[LINES] * 10).axes[2]
-    assert len({(line.get_color(), line.get_linestyle()) for line in rate.lines}) == 10
-
-
 def test_folders_of_the_same_name_and_of_bytes_that_are_not_utf8(tmp_path):
     folders = [write(tmp_path / "x" / "a"), write(tmp_path / "y" / "a"), write(tmp_path / "caf\udce9")]
     shown = [text.replace("\n", " ").split(": ")[0] for text in legend(draw_curves(list(map(read_run, folders))))]
@@ -172,8 +155,6 @@ def test_folders_of_the_same_name_and_of_bytes_that_are_not_utf8(tmp_path):
         ([[9.0, 0.5]], "linear"),
         ([[9.0, 8.0], [0.25, 0.2]], "log"),
         ([[9.0, 0.0]], "linear"),  # 0 has no logarithm
-        ([[9.0, -0.1]], "linear"),
-        ([[9.0, math.inf]], "linear"),
         ([[math.nan]], "linear"),
     ],
 )
@@ -181,12 +162,6 @@ def test_losses_of_very_different_size_get_a_logarithmic_axis(draw, losses, scal
     figure = draw(*([logged(step, loss) for step, loss in enumerate(run, 1)] for run in losses))
     assert figure.axes[0].get_yscale() == scale
     figure.draw_without_rendering()
-
-
-def test_many_points_have_no_markers(draw):
-    figure = draw([line for step in range(1, 1001) for line in (logged(step, 1.0), dev(step, f1=0.5))])
-    assert {line.get_marker() for axes in figure.axes for line in axes.lines} == {"None", "*"}
-    assert len(figure.axes[1].lines[-1].get_xdata()) == 1000
 
 
 # ------------------------------------------------------------------------------------------- the log
@@ -210,8 +185,7 @@ def test_what_a_resumed_run_logs_again_counts_once(tmp_path):
     "line",
     [
         *('{"step": 50, "loss"', "", "[1, 2]", '"dev"', "[" * 100_000, "9" * 5000),
-        *({"step": 50, "loss": 1.0}, {"dev": {"spearman": 0.5}}, {"step": 50, "dev": [0.5]}, dev(50)),
-        *({"step": 50, "dev": {"spearman": None}}, logged("many", 1.0), logged(math.nan, 1.0), logged(50, 10**400)),
+        *({"step": 50, "loss": 1.0}, {"step": 50, "dev": [0.5]}, dev(50), logged("many", 1.0), logged(50, 10**400)),
         logged(50, 1e308),  # no axis can show it
     ],
     ids=lambda line: str(line)[:40],
@@ -263,13 +237,6 @@ def test_median_95th_percentile_and_limit_are_marked():
     assert labels == ["median: 11", "95th percentile: 20", "the model's limit: 20 (reached by 2 of 21 texts)"]
 
 
-def test_a_limit_far_away_does_not_squeeze_the_bars():
-    near, far = histogram([10, 20], 40), histogram([10, 20], 41)
-    assert near.lines[-1].get_xdata()[0] == 40 < near.get_xlim()[1]
-    assert far.lines[-1].get_marker() == ">"
-    assert 20.5 < far.get_xlim()[1] < 25
-
-
 # ------------------------------------------------------------------------------------------ heat map
 
 
@@ -285,13 +252,6 @@ def test_a_heat_map_shows_every_number_under_its_texts():
     cells = {(text.get_position()[::-1]): text.get_text() for text in axes.texts}
     assert cells == {(0, 0): "1.00", (0, 1): "0.25", (1, 0): "-0.50", (1, 1): "1.00"}
     figure.draw_without_rendering()
-
-
-def test_a_large_heat_map_has_no_numbers_and_distances_their_own_scale():
-    axes = draw_heatmap(["\udce9"] * 16, -np.arange(256.0).reshape(16, 16), "euclidean").axes[0]
-    assert list(axes.texts) == []
-    assert axes.images[0].get_clim() == (-255, 0)
-    assert axes.get_xticklabels()[0].get_text() == r"\udce9"
 
 
 # ------------------------------------------------------------------------------------------- files
@@ -314,6 +274,8 @@ def test_the_command_writes_a_png(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("minisbert.training.curves.save", lambda figure, target: saved.append(target))
     main([str(run), str(run)])
     main([str(run), str(run), "--out", "new/both.png"])
+    with pytest.raises(InputError, match="--out"):
+        main([str(run), "--out", "curves.jpg"])
     assert saved == [Path("curves.png"), Path("new/both.png")]
 
 
@@ -330,11 +292,6 @@ def test_a_failure_leaves_the_old_plot(tmp_path, monkeypatch):
         curves([run], run / "curves.png")
     assert (run / "curves.png").read_text() == "the old picture"
     assert sorted(path.name for path in run.iterdir()) == ["config.json", "curves.png", "metrics.jsonl"]
-
-
-def test_a_target_that_is_no_png_is_an_error(tmp_path):
-    with pytest.raises(InputError, match=r"--out curves\.jpg: the name must end in \.png"):
-        main([str(write(tmp_path / "a")), "--out", "curves.jpg"])
 
 
 def test_the_command_draws_what_a_run_of_training_wrote(tiny, tmp_path, monkeypatch):

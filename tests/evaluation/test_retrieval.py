@@ -29,7 +29,7 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search.dense import top_k
 from minisbert.training.objectives.registry import make_objective
 from minisbert.training.run_options import parse
-from minisbert.training.train import load_encoder
+from minisbert.training.train import load_trainable
 from minisbert.training.train import main as train
 from tests import toys
 
@@ -374,5 +374,5 @@ def test_other_documents_make_another_run(tiny, folder, tmp_path):
         rows = [json.dumps({"_id": name, "text": text}) + "\n" for name, _, _ in CORPUS]
         (tmp_path / "corpus.jsonl").write_text("".join(rows))
         options = parse(["--model", str(tiny), "--retrieval", folder, *data])
-        prints.append(make_objective(options, load_encoder(options, torch.device("cpu"))).fingerprint)
+        prints.append(make_objective(options, load_trainable(options, torch.device("cpu"))).fingerprint)
     assert prints[0] != prints[1]

@@ -17,7 +17,7 @@ from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.objectives.pairs import pooler_head
 from minisbert.training.settings import RunSettings
-from minisbert.training.train import load_encoder
+from minisbert.training.train import load_trainable
 from tests.parity import GRADIENT, MINILM_VECTOR, PIECE, REFERENCE, assert_parity, assert_same_weights
 from tests.reference.texts import SENTENCES
 
@@ -244,12 +244,12 @@ def test_a_plain_bert_under_a_head_of_tokens_needs_no_pooling_and_keeps_cls(tiny
     ignore = shutil.ignore_patterns("[0-9]_*", "modules.json", "*sentence*")
     folder = shutil.copytree(tiny, tmp_path / "plain", ignore=ignore)
     for objective, head in (("cross-encoder", JointHead(24)), ("cross-attention", CrossHead(24))):
-        encoder = load_encoder(RunSettings(model=str(folder), objective=objective), torch.device("cpu"))
+        encoder = load_trainable(RunSettings(model=str(folder), objective=objective), torch.device("cpu"))
         assert encoder.pooling.mode == "cls"
         PairModel(encoder, head).save(tmp_path / "saved")
         again = SentenceEncoder.load(tmp_path / "saved")
         assert (again.pooling.mode, again.normalize) == ("cls", False)
-    encoder = load_encoder(RunSettings(model=str(folder), objective="siamese"), torch.device("cpu"))
+    encoder = load_trainable(RunSettings(model=str(folder), objective="siamese"), torch.device("cpu"))
     assert encoder.pooling.mode == "mean"
 
 

@@ -24,7 +24,7 @@ from minisbert.training.losses import flops_loss, splade_loss
 from minisbert.training.objectives.encoders import Splade
 from minisbert.training.objectives.registry import make_objective
 from minisbert.training.run_options import parse
-from minisbert.training.train import load_encoder
+from minisbert.training.train import load_trainable
 from tests import toys
 from tests.architectures.tiny import alter, change_tensors, folder_of, randomise
 from tests.parity import GRADIENT, PIECE, REFERENCE, assert_parity, golden
@@ -299,7 +299,7 @@ def arguments(folder: Path) -> list[str]:
 
 def splade(folder: Path, *flags: str) -> Splade:
     options = parse([*arguments(folder), *flags])
-    return make_objective(options, load_encoder(options, torch.device("cpu")))
+    return make_objective(options, load_trainable(options, torch.device("cpu")))
 
 
 def test_the_objective_is_the_loss_with_rising_prices(tmp_path):

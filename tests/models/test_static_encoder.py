@@ -27,7 +27,7 @@ from minisbert.models.static_encoder import (
     token_vectors,
 )
 from minisbert.training.run_options import parse
-from minisbert.training.train import load_encoder
+from minisbert.training.train import load_trainable
 from tests.parity import PIECE, ROOT, assert_parity
 from tests.reference.texts import SENTENCES, TEXTS
 
@@ -294,7 +294,7 @@ def test_what_a_table_cannot_do(tmp_path, distilled):
         (lambda: distill(SentenceEncoder.load(TINY), 4, "a"), "coefficient must be above 0 and finite, not 'a'"),
         (lambda: SentenceEncoder.load(table), r"StaticEncoder\.load opens it"),
         (lambda: main(["--model", table, "--out", str(tmp_path / "t")]), "only an encoder of dense vectors"),
-        (lambda: load_encoder(parse(["--model", table]), torch.device("cpu")), "is not trained by objective cosine"),
+        (lambda: load_trainable(parse(["--model", table]), torch.device("cpu")), "is not trained by objective cosine"),
         (lambda: main(["--model", str(TINY), "--out", str(mine)]), r"holds what is not a model's \('mine\.txt'\)"),
     ):
         with pytest.raises(InputError, match=message):

@@ -24,7 +24,7 @@ from minisbert.training import train as training
 from minisbert.training.distributed import ProcessGroup
 from minisbert.training.objectives.encoders import CosineRegression
 from minisbert.training.run import Run
-from minisbert.training.run_folder import RunState, open_log, print_table
+from minisbert.training.run_folder import RunState, open_log, print_table, publish
 from minisbert.training.train import main
 from tests import toys
 from tests.conftest import ROOT
@@ -84,14 +84,14 @@ def test_the_folder_is_locked_while_the_run_lasts(flags, tmp_path, monkeypatch):
 
 def test_the_loser_of_two_resumes_that_began_together_says_so(stopped, monkeypatch):
     """It finds the run unfinished, but while it loads the model the other process finishes."""
-    prepare = training.prepare
+    prepare = training.prepare_objective
 
     def slow(*arguments):
         shutil.rmtree(stopped / "state")
         return prepare(*arguments)
 
     before = {path: content for path, content in contents(stopped).items() if "/state/" not in path}
-    monkeypatch.setattr(training, "prepare", slow)
+    monkeypatch.setattr(training, "prepare_objective", slow)
     with pytest.raises(InputError, match=r"state\.json does not exist"):
         main(["--resume", str(stopped)])
     assert contents(stopped) == before
@@ -122,7 +122,7 @@ def test_a_changed_score_is_refused(stopped, flags, option):
 # Values that no flag could set, and valid ones that the run was not started with.
 BAD = [("epochs", 1.5), ("epochs", 0), ("max_steps", -1), ("batch_size", [8]), ("lr", math.nan), ("lr", 10**400)]
 BAD += [("warmup", 1.5), ("weight_decay", {}), ("dropout", "high"), ("seed", 10**30), ("seed", True)]
-BAD += [("freeze_embeddings", 1), ("same_mask", None), ("objective", "clm"), ("schedule", 3), ("dtype", "float16")]
+BAD += [("freeze_embeddings", 1), ("projection", None), ("objective", "clm"), ("schedule", 3), ("dtype", "float16")]
 EDITED = [("lr", 1e-3), ("dropout", 0.3), ("schedule", "cosine"), ("seed", 43), ("clip", 2.0), ("objective", "cosent")]
 EDITED += [("recipe", "list"), ("pooling", "cls"), ("epochs", 10**30), ("limit", 10**30), ("max_steps", None)]
 
@@ -157,40 +157,27 @@ def test_a_folder_with_other_files_is_not_a_runs_folder(flags, tmp_path, monkeyp
     monkeypatch.chdir("here")
     main([*flags, "--out", "."])  # an empty one may become one, even the current one
     assert (tmp_path / "here" / "here" / "results.json").is_file()
+    with pytest.raises(InputError, match="from within it"):
+        main([*flags, "--out", ".", "--overwrite"])
 
 
 def test_an_overwritten_run_is_kept_until_the_new_one_is_finished(flags, tmp_path, monkeypatch):
-    """A run from the model that it replaces: stopped, diverged, killed while it moves, then finished."""
+    """A run from the model that it replaces: refused, stopped, diverged, then resumed to its end."""
     run, new = tmp_path / "run", tmp_path / "run.replacement"
     main(flags)
     (run / "notes.txt").write_text("mine")
     before = contents(run)
     again = [*flags, "--model", str(run / "model"), "--lr", "1e-3", "--overwrite"]
-    with pytest.raises(InputError, match="run exists: choose another --out, or --overwrite to replace that run"):
+    with pytest.raises(InputError, match="--overwrite"):
         main(again[:-1])
-    toys.stop_at(3, LOSS, main, again)
     with monkeypatch.context() as patch:
         patch.setattr(*LOSS, lambda u, v, target: (u * v).sum() * float("nan"))
         with pytest.raises(InputError, match="step 1: loss nan"):
             main(again)
-    assert contents(run) == before
-    main([*again, "--out", str(tmp_path / "other")])
     toys.stop_at(3, LOSS, main, again)
-    moved = []
-
-    def killed(folder: Path, target: Path) -> None:
-        if len(moved) == 1:
-            raise KeyboardInterrupt
-        moved.append(target)
-        shutil.move(folder, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", killed)
-        with pytest.raises(KeyboardInterrupt):
-            main(["--resume", str(new)])
-    assert moved == [run / "model"]
-    with pytest.raises(InputError, match=f"{run} is finished: its model is in {run}/model"):
-        main(["--resume", str(new)])
+    assert contents(run) == before
+    main([*again[:-1], "--out", str(tmp_path / "other")])
+    main(["--resume", str(new)])
     assert not new.exists()
     assert toys.losses(run) == toys.losses(tmp_path / "other")
     weights = Path("model", "model.safetensors")
@@ -199,6 +186,41 @@ def test_an_overwritten_run_is_kept_until_the_new_one_is_finished(flags, tmp_pat
     assert sorted(path.name for path in run.iterdir()) == [
         "config.json", "metrics.jsonl", "model", "notes.txt", "results.json",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("killed_at", range(4))
+def test_a_replacement_that_was_killed_while_it_moved_moves_again(tmp_path, monkeypatch, killed_at):
+    """At the first file of the user's, the second, in the middle of the old run's removal, and before the rename."""
+    old, new = tmp_path / "run", tmp_path / "run.replacement"
+    for folder, names in ((old, ("a.txt", "b.txt")), (new, ("results.json",))):
+        (folder / "model").mkdir(parents=True)
+        for name in ("metrics.jsonl", "model/weights", *names):
+            (folder / name).write_text(folder.name)
+    calls = iter(range(10))
+
+    def dying(function):
+        def called(path, *arguments):
+            if next(calls) == killed_at:
+                if function is rmtree:
+                    (path / "metrics.jsonl").unlink()
+                raise KeyboardInterrupt
+            return function(path, *arguments)
+
+        return called
+
+    replace, rename, rmtree = Path.replace, Path.rename, shutil.rmtree
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", dying(replace))
+        patch.setattr(Path, "rename", dying(rename))
+        patch.setattr(shutil, "rmtree", dying(rmtree))
+        with pytest.raises(KeyboardInterrupt):
+            publish(new)
+    with pytest.raises(InputError, match=f"{old} is finished"):
+        main(["--resume", str(new)])
+    assert not new.exists()
+    found = {str(path.relative_to(old)): path.read_text() for path in old.rglob("*") if path.is_file()}
+    mine = {"a.txt": "run", "b.txt": "run"}
+    assert found == mine | dict.fromkeys(("metrics.jsonl", "model/weights", "results.json"), "run.replacement")
 
 
 @pytest.mark.parametrize("name", ["model", "last", "state"])
@@ -220,6 +242,8 @@ def test_a_run_does_not_lie_in_the_model_that_it_reads(flags, tiny, tmp_path):
 
 
 def test_a_file_is_not_a_runs_folder(flags, tmp_path):
+    with pytest.raises(InputError, match=r"names that end in \.replacement"):
+        main([*flags, "--out", str(tmp_path / "run.replacement")])
     (tmp_path / "file").write_text("precious")
     with pytest.raises(FileExistsError, match=r"File exists: .*file"):
         main([*flags, "--out", str(tmp_path / "file"), "--overwrite"])
@@ -321,7 +345,7 @@ def test_a_line_that_does_not_fit_on_the_disk_names_the_file():
 # --------------------------------------------------------------------------------- between two steps
 
 
-@pytest.mark.parametrize(("save_every", "saved"), [("1", [1, 2, 3, 4]), ("3", [3, 4]), ("4", [4]), ("100", [4])])
+@pytest.mark.parametrize(("save_every", "saved"), [("1", [1, 2, 3, 4]), ("3", [3, 4]), ("100", [4])])
 def test_the_state_is_saved_every_few_steps_and_once_at_the_end(flags, monkeypatch, save_every, saved):
     save, steps, seeds = Run.save, [], []
     monkeypatch.setattr(Run, "save", lambda run: steps.append(run.state.step) or save(run))
@@ -387,8 +411,6 @@ def test_a_run_says_if_the_untrained_model_is_the_best(flags, tmp_path, capsys):
     main([*flags, "--lr", "0"])
     model = tmp_path / "run" / "model"
     assert f"none was better on dev than the untrained model, which is in {model}\n" in capsys.readouterr().out
-    main([*flags, "--lr", "1e-2", "--dropout", "0", "--overwrite", "--max-steps", "40", "--epochs", "8"])
-    assert f"best by dev, of step {toys.best_step(tmp_path / 'run')}, in {model}" in capsys.readouterr().out
 
 
 # ---------------------------------------------------------------------------------------- the table

@@ -1,13 +1,13 @@
-"""An objective: training rows by number, their loss, and an evaluation. All that a run needs to know of its task.
+"""Define what a run needs to know of its task: training rows by number, their loss, and an evaluation.
 
 Each objective is a class: its constructor reads the rows, ``loss`` names the formula. The network turns row numbers
-into what the formula reads, so a training step is ``fit`` -> ``loss`` -> formula.
+into what the formula reads, so a training step is ``fit`` -> ``loss`` -> formula. The scores that evaluations share
+come first, then the networks, then ``Objective``.
 """
 
 import hashlib
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -50,40 +50,45 @@ def vector_scores(
     loss: Loss | None = None,
     prefixes: Sequence[int] = (),
 ) -> Scores:
-    """The cosine against people's scores; for a contrastive objective also the geometry (Wang & Isola 2020).
+    """Correlate the cosine with the human scores; for a contrastive objective also geometry (Wang & Isola 2020).
 
     ``spearman@64`` is that of the first 64 columns, for each width in ``prefixes`` below the encoder's. ``loss`` is
     that of the cosines and the scores on the scale of 0 to 1, both (N,).
     """
     u, v = encode_pairs(encoder, pairs, progress=True)  # (N, D) each
     what, cosines = "cosine similarity against the scores", similarities(u, v)["cosine"]
-    found = correlate(what, cosines, pairs)
+    scores = correlate(what, cosines, pairs)
     for width in prefixes:
         if width < u.shape[1]:
             values = similarities(u[:, :width], v[:, :width])["cosine"]
-            found[f"spearman@{width}"] = correlate(what, values, pairs)["spearman"]
+            scores[f"spearman@{width}"] = correlate(what, values, pairs)["spearman"]
     if loss:
-        found["loss"] = float(loss(torch.from_numpy(cosines), score_targets(pairs)))
+        scores["loss"] = float(loss(torch.from_numpy(cosines), score_targets(pairs)))
     if not contrastive:
-        return found
-    texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
-    everything = np.stack(list(dict(zip(texts, chain(u, v), strict=True)).values()))  # each text once, (M, D)
-    found |= {"uniformity": uniformity(everything), "mean_cosine": mean_off_diagonal_cosine(everything)}
+        return scores
+    # uniformity is over pairs of different texts: one that stands in several pairs would be near itself
+    vector_of = {}
+    for i, pair in enumerate(pairs):
+        vector_of[pair.sentence1], vector_of[pair.sentence2] = u[i], v[i]
+    everything = np.stack([*vector_of.values()])  # (M, D)
+    scores |= {"uniformity": uniformity(everything), "mean_cosine": mean_off_diagonal_cosine(everything)}
     alike = [pair.score > ALIKE for pair in pairs]
     if any(alike):
-        found["alignment"] = alignment(u[alike], v[alike])
-    return found
+        scores["alignment"] = alignment(u[alike], v[alike])
+    return scores
 
 
 def late_scores(encoder: MultiVectorEncoder, pairs: Sequence[Row]) -> Scores:
-    """The mean best match of the first sentence's tokens in the second, against people's scores.
+    """Correlate the mean best match of the first sentence's tokens in the second with the human scores.
 
     The first is encoded as a query. Their sum, ``max_sim``, grows with the number of tokens: it ranks texts for one
     query, but does not compare pairs.
     """
     queries = encoder.encode([pair.sentence1 for pair in pairs], show_progress_bar=True, query=True)
     documents = encoder.encode([pair.sentence2 for pair in pairs], show_progress_bar=True, query=False)
-    values = [(queries[i] @ documents[i].T).max(axis=1).mean() for i in range(len(pairs))]
+    values = []
+    for query, document in zip(queries, documents, strict=True):  # (T, K) each
+        values.append((query @ document.T).max(axis=1).mean())
     return correlate("mean best match against the scores", np.array(values, dtype=np.float64), pairs)
 
 
@@ -112,16 +117,18 @@ def outputs_of(task: str, scores: Tensor) -> Tensor:
 
 
 def cosine_scores(encoder: SentenceEncoder, rows: list[Row], dev: list[Row], loss: Loss | None = None) -> Scores:
-    """Duplicate or not by the cosine alone, at the threshold with the best F1 on dev; and the ``loss`` on ``rows``."""
-    (u, v), labels = encode_pairs(encoder, rows), labels_of(rows)
+    """Tell duplicates by the cosine alone, at the threshold with the best F1 on dev; and the ``loss`` on ``rows``."""
+    u, v = encode_pairs(encoder, rows)  # (N, D) each
+    labels = labels_of(rows)
     cosines = dev_cosines = similarities(u, v)["cosine"]
-    if dev is not rows:
-        dev_cosines = similarities(*encode_pairs(encoder, dev))["cosine"]
+    if dev is not rows:  # dev itself needs no second encoding
+        dev_u, dev_v = encode_pairs(encoder, dev)
+        dev_cosines = similarities(dev_u, dev_v)["cosine"]
     threshold, _ = best_threshold(dev_cosines, labels_of(dev))
-    found = binary_scores(cosines, labels, threshold) | {"threshold": threshold}
+    scores = binary_scores(cosines, labels, threshold) | {"threshold": threshold}
     if loss:
-        found["loss"] = float(loss(*map(torch.from_numpy, (u, v, labels))))
-    return found
+        scores["loss"] = float(loss(torch.from_numpy(u), torch.from_numpy(v), torch.from_numpy(labels)))
+    return scores
 
 
 def binary_scores(scores: np.ndarray, labels: np.ndarray, threshold: float) -> Scores:
@@ -131,7 +138,7 @@ def binary_scores(scores: np.ndarray, labels: np.ndarray, threshold: float) -> S
 
 
 def score_targets(pairs: Sequence[Row]) -> Tensor:
-    """The scores on the scale of 0 to 1, (N,), as training has them."""
+    """Return the scores on the scale of 0 to 1, (N,), as in training."""
     return torch.tensor([pair.score / MAX_SCORE for pair in pairs])
 
 
@@ -140,7 +147,7 @@ def labels_of(rows: Sequence[Row]) -> np.ndarray:
 
 
 class VectorNetwork(nn.Module):
-    """An encoder over columns of texts, with an optional projection that only training uses (SimCSE, section 6.3)."""
+    """Encode columns of texts, with an optional projection that only training uses (SimCSE, section 6.3)."""
 
     dtype = torch.float32  # of the encoder's matrix products
 
@@ -149,8 +156,8 @@ class VectorNetwork(nn.Module):
         self.model, self.columns, self.projection = model, columns, projection
 
     def forward(self, rows: list[int]) -> Tensor:
-        """The numbers of B rows with n texts each -> vectors (B, n, D)."""
-        ids, mask = self.columns.batch(rows)  # (n B, T)
+        """Turn the numbers of B rows with n texts each into vectors (B, n, D)."""
+        ids, mask = self.columns.batch(rows)  # (n B, T): all first columns, then all second ones
         device = self.model.device
         if mask is not None:
             mask = mask.to(device)
@@ -161,7 +168,7 @@ class VectorNetwork(nn.Module):
 
 
 class PairNetwork(nn.Module):
-    """An encoder with a head over tokenized pairs."""
+    """Apply an encoder and a head to tokenized pairs."""
 
     dtype = torch.float32
 
@@ -170,12 +177,12 @@ class PairNetwork(nn.Module):
         self.model, self.encoded = model, encoded
 
     def forward(self, rows: list[int]) -> Tensor:
-        """The numbers of B rows -> the head's outputs: (B,), or (B, C) for classes."""
+        """Turn the numbers of B rows into the head's outputs: (B,), or (B, C) for classes."""
         return self.model(*self.model.batch(self.encoded, rows), self.dtype)
 
 
 class Objective:
-    """Rows, their loss and their evaluation.
+    """Hold the rows of a run, their loss and their evaluation.
 
     Subclasses define ``loss(network, rows)``, the mean loss of a batch by ``self.network`` or a wrapper of it, and
     ``evaluate(split)``, the scores on ``dev`` or ``test``.
@@ -203,16 +210,16 @@ class Objective:
         self.retrieval: dict[str, Retrieval | None] = {}  # of dev and test: searches to evaluate as well
 
     def nested_loss(self, network: nn.Module, rows: list[int]) -> Tensor:
-        """The sum of ``loss`` over the first columns of the vectors, for each width in ``prefixes``."""
+        """Add up ``loss`` of the first columns of the vectors, for each width in ``prefixes``."""
 
         def loss_of(*prefixes: Tensor) -> Tensor:
             vectors = torch.stack(prefixes, dim=1)  # (B, n, width)
-            return self.loss(lambda rows: vectors, rows)
+            return self.loss(lambda rows: vectors, rows)  # a network that has encoded the rows already
 
         return matryoshka_loss(loss_of, *network(rows).unbind(dim=1), dims=self.prefixes)
 
     def scores(self, split: str) -> Scores:
-        """``evaluate``, and of a search with relevant documents, if the run has one, how well it finds them."""
+        """Evaluate ``split``, and a search with relevant documents if the run has one."""
         task = self.retrieval.get(split)
         with naming_bars(f"scores on {split}"):
             scores = self.evaluate(split)
@@ -223,7 +230,7 @@ class Objective:
 
     @property
     def model(self) -> SentenceEncoder | PairModel:
-        """What is saved: the network without what only training needs."""
+        """The model to save: the network without what only training needs."""
         return self.network.model
 
     @property
@@ -234,7 +241,10 @@ class Objective:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of the training rows as tokens, their targets, the dev and test rows, and the encoder's settings."""
+        """Hash the training rows as tokens, their targets, the dev and test rows, and the encoder's settings.
+
+        A run whose fingerprint differs cannot be resumed: it would not have the numbers of an uninterrupted one.
+        """
         encoder = self.encoder
         after = (encoder.normalize, [layer.activation for layer in encoder.dense], encoder.settings, self.taught)
         digest = hashlib.sha256(repr((encoder.bert.config, encoder.pooling_mode, after)).encode())
@@ -242,15 +252,19 @@ class Objective:
             for ids, types in zip(column.ids, column.token_types, strict=True):
                 digest.update(np.array([len(ids), *ids, *types], dtype=np.int32).tobytes())
         for name, value in sorted(vars(self).items()):
-            if isinstance(value, Tensor):  # targets or labels
+            # every attribute that a subclass sets: targets and labels are tensors, rows and searches dicts by split
+            if isinstance(value, Tensor):
                 digest.update(f"{name} {value.dtype} {list(value.shape)}".encode())
                 digest.update(value.cpu().numpy().tobytes())
-            elif isinstance(value, dict) and value is not self.notes:  # rows by split
+            elif isinstance(value, dict) and value is not self.notes:
                 digest.update(repr((name, value.get("dev"), value.get("test"))).encode())
         return digest.hexdigest()
 
     def batches(self, batch_size: int, generator: torch.Generator) -> list[list[int]]:
-        """The row numbers of one epoch: rows of like length together, in random order, unless ``order`` differs."""
+        """Draw the row numbers of one epoch: rows of like length together, in random order, unless ``order`` differs.
+
+        Rows with ``keys`` meet in no batch with a row that shares one.
+        """
         if self.keys is not None:
             return unique_batches(self.keys, self.lengths, batch_size, generator)
         if self.order == "fixed":
@@ -261,20 +275,25 @@ class Objective:
         return length_grouped_batches(self.lengths, batch_size, generator)
 
     def parameter_groups(self, lr: float, head_lr: float | None) -> list[dict[str, Any]]:
-        """The parameters to train with their peak learning rates: the encoder's, then those of everything after it."""
+        """Return the parameters to train with their peak learning rates: the encoder's, then those of all after it."""
         inside = {id(parameter) for parameter in self.encoder.bert.parameters()}
         encoder, rest = [], []
         for parameter in self.network.parameters():
-            if parameter.requires_grad:
-                (encoder if id(parameter) in inside else rest).append(parameter)
+            if not parameter.requires_grad:
+                continue
+            if id(parameter) in inside:
+                encoder.append(parameter)
+            else:
+                rest.append(parameter)
         if head_lr is None:
             head_lr = lr
         groups = [{"params": encoder, "lr": lr}, {"params": rest, "lr": head_lr}]
         return [group for group in groups if group["params"]]
 
     def unused_parameters(self) -> list[nn.Parameter]:
-        """Parameters of the model that the loss never reaches: a pooler or a pooling that the head does not read."""
+        """Return the parameters that the loss never reaches: a pooler or a pooling that the head does not read."""
         encoder, unused = self.encoder, []
+        # a joint or a cross head reads the states of tokens, all others read the pooled vectors
         pooled = self.model is encoder or isinstance(self.model.head, ConcatHead)
         if not pooled:
             unused += [*encoder.pooling.parameters(), *encoder.dense.parameters()]

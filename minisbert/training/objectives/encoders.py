@@ -1,4 +1,4 @@
-"""Objectives on sentence vectors: cosines of pairs, triplets, and contrastive learning within a batch."""
+"""Train sentence vectors: cosines of pairs, triplets, and contrastive learning within a batch."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from minisbert.checkpoints.encoder_settings import MAX_SCORE
 from minisbert.core import InputError, losses
 from minisbert.core.data import TextColumns
-from minisbert.data.batches import augment, shuffled_negatives
 from minisbert.data.datasets import Notes, duplicate_rows, holds_pairs, scored_rows, sentence_rows, triplet_rows
 from minisbert.evaluation.retrieval import retrieval_from_pairs
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -21,13 +20,14 @@ Columns = Sequence[Sequence[str]]  # of texts, one of each for a training row
 
 
 class VectorObjective(Objective):
-    """Sentence vectors of one or more columns of texts; all columns go through the encoder in one forward."""
+    """Encode one or more columns of texts to sentence vectors, all columns in one forward."""
 
     def __init__(self, encoder: SentenceEncoder, columns: Columns, notes: Notes, projection: nn.Module | None = None):
         network = self.make_network(encoder, columns, projection)
         super().__init__(network, network.columns.encoded, network.columns.lengths, notes)
 
     def make_network(self, encoder: SentenceEncoder, columns: Columns, projection: nn.Module | None) -> VectorNetwork:
+        """Make the network of row numbers; a MultiVectorEncoder's objectives have another one."""
         return VectorNetwork(encoder, TextColumns(encoder.tokenizer, columns), projection)
 
 
@@ -39,10 +39,6 @@ class CosineRegression(VectorObjective):
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
         self.rows, notes = scored_rows(sources_of(options), options.scale)
-        if options.shuffled_negatives:
-            extra = shuffled_negatives(self.rows["train"], options.shuffled_negatives, options.seed)
-            self.rows["train"] += extra
-            notes["train"] += f" and {len(extra):,} shuffled ones of score 0"
         pairs = self.rows["train"]
         self.targets = torch.tensor([pair.score / MAX_SCORE for pair in pairs], device=encoder.device)  # (N,)
         super().__init__(encoder, [[pair.sentence1 for pair in pairs], [pair.sentence2 for pair in pairs]], notes)
@@ -56,7 +52,7 @@ class CosineRegression(VectorObjective):
 
 
 class CoSENT(CosineRegression):
-    """The cosines are trained to have the order of the scores (Huang et al. 2024)."""
+    """Train the cosines to have the order of the scores (Huang et al. 2024)."""
 
     separable = False
 
@@ -69,7 +65,7 @@ class CoSENT(CosineRegression):
 
 
 class Contrastive(VectorObjective):
-    """Duplicates together, other pairs a margin apart (Hadsell et al. 2006), by the cosine alone."""
+    """Pull duplicates together, push other pairs a margin apart (Hadsell et al. 2006), by the cosine alone."""
 
     best = "f1"
 
@@ -92,10 +88,10 @@ class Contrastive(VectorObjective):
 
 
 class UnscoredRows(VectorObjective):
-    """Rows without scores. The other rows of a batch are negatives unless ``separable``.
+    """Train on rows without scores. The other rows of a batch are negatives unless ``separable``.
 
-    They are evaluated on scored pairs, by default STS-B's; with pairs without scores as ``--dev`` or ``--test`` by a
-    search for each anchor's positive among all positives of the file.
+    They are evaluated on scored pairs, by default STS-B's. If ``--dev`` or ``--test`` has pairs without scores, a
+    search finds each anchor's positive among all positives of the file.
     """
 
     separable = False
@@ -123,8 +119,8 @@ class UnscoredRows(VectorObjective):
         if "dev" in searches:
             self.best = "ndcg@10"
         if not self.separable:
-            self.keys = self.rows["train"]
-        if not self.batches(options.batch_size, torch.Generator()):
+            self.keys = self.rows["train"]  # a text in two rows of a batch would be its own negative
+        if not self.batches(options.batch_size, torch.Generator()):  # any generator: is there a batch at all?
             raise InputError(f"{note}: any two rows share a text, so no batch has a negative")
 
     def evaluate(self, split: str) -> Scores:
@@ -134,21 +130,23 @@ class UnscoredRows(VectorObjective):
 
 
 class TripletRows(UnscoredRows):
-    """Anchor, positive, negative; for in-batch negatives also without a negative, or with several."""
+    """Train on anchor, positive, negative; for in-batch negatives also without a negative, or with several."""
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
         rows, note = triplet_rows(sources_of(options), only_triplets=options.objective == "triplet")
         super().__init__(options, encoder, list(zip(*rows, strict=True)), note)
 
     def ranking_loss(self, vectors: Tensor, symmetric: bool = False) -> Tensor:
-        """Each anchor picks its positive among all positives and negatives: vectors (B, n, D)."""
+        """Let each anchor pick its positive among all positives and negatives: vectors (B, n, D)."""
         anchors, positives, *negatives = vectors.unbind(dim=1)  # (B, D) each
-        hard = torch.cat(negatives) if negatives else None
+        hard = None
+        if negatives:
+            hard = torch.cat(negatives)  # ((n - 2) B, D)
         return losses.multiple_negatives_ranking_loss(anchors, positives, hard, 1 / self.options.temperature, symmetric)
 
 
 class TripletMargin(TripletRows):
-    """A margin between Euclidean distances (SBERT, section 3: margin 1)."""
+    """Keep a margin between Euclidean distances (SBERT, section 3: margin 1)."""
 
     separable = True
 
@@ -158,14 +156,14 @@ class TripletMargin(TripletRows):
 
 
 class Ranking(TripletRows):
-    """The positive ranked above all other positives and negatives of the batch (multiple negatives ranking)."""
+    """Rank the positive above all other positives and negatives of the batch (multiple negatives ranking)."""
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
         return self.ranking_loss(network(rows), self.options.symmetric)
 
 
 class Splade(TripletRows):
-    """The positive ranked above all other texts of the batch by dot products, and a price for words (``splade_loss``).
+    """Rank the positive above all other texts of the batch by dot products, at a price for words (``splade_loss``).
 
     The price rises with the square of the step over the first third of the run, as in sentence-transformers: words are
     learned before they are taken away.
@@ -181,44 +179,35 @@ class Splade(TripletRows):
 class SupervisedSimCSE(TripletRows):
     """Entailment against contradiction and the other rows of the batch (SimCSE, eq. 5)."""
 
-    def __init__(self, options: RunSettings, encoder: SentenceEncoder):
-        super().__init__(options, encoder)
-        if options.hard_negative_weight and len(self.encoded) != 3:
-            raise InputError(f"{self.notes['train']}: --hard-negative-weight is for rows with one negative")
-
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
         vectors = network(rows)  # (B, n, D)
         if vectors.shape[1] != 3:  # eq. 5 without negatives, or with all of them in the sum: the ranking loss
             return self.ranking_loss(vectors)
-        weight = self.options.hard_negative_weight
-        return losses.simcse_loss(*vectors.unbind(dim=1), self.options.temperature, weight)
+        return losses.simcse_loss(*vectors.unbind(dim=1), self.options.temperature)
 
 
 class SimCSE(UnscoredRows):
     """Unsupervised SimCSE (Gao et al. 2021, eq. 4): a sentence under two dropout masks against all other sentences.
 
-    With ``nt_xent`` both views are anchors, as in SimCLR. With ``same_mask`` the views are equal. ``augment`` also
-    changes the words of the second view (table 1), the same way in every epoch.
+    With ``nt_xent`` both views are anchors, as in SimCLR.
     """
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
         rows, note = sentence_rows(sources_of(options))
         config = encoder.bert.config
         dropout = config.hidden_dropout_prob or config.attention_probs_dropout_prob
-        if not dropout and options.dropout is None and not options.augment:
+        columns = self.views(rows)
+        if not dropout and options.dropout is None and columns[0] == columns[-1]:
             raise InputError(
                 "objective simcse: this model has no dropout, so both views of a sentence would be the same; "
                 "give --dropout 0.1, or --dropout 0 to train anyway"
             )
         self.formula = more_losses.nt_xent_loss if options.nt_xent else losses.simcse_loss
-        # The same column twice: each of the 2B rows of the forward gets its own dropout mask. Under the same mask both
-        # views are one vector, so one column is enough.
-        columns = [rows]
-        if options.augment:
-            columns.append(augment(rows, options.augment, options.seed))
-        elif not options.same_mask:
-            columns.append(rows)
         super().__init__(options, encoder, columns, note)
+
+    def views(self, texts: list[str]) -> list[list[str]]:
+        """Return the columns of texts: the same one twice, since each row of the forward gets another dropout mask."""
+        return [texts, texts]
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
         views = network(rows).unbind(dim=1)

@@ -1,4 +1,4 @@
-"""The objective of masked words, which needs texts and nothing else."""
+"""Train on masked words, which needs texts and nothing else: the masks, the objective, and a model from nothing."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -23,13 +23,19 @@ from minisbert.training.losses import mlm_losses
 from minisbert.training.objectives.base import Objective, Scores, vector_scores
 from minisbert.training.settings import RunSettings, sources_of
 
-CHOSEN = 0.15  # of the words are to be guessed; of these
-MASKED = 0.8 * CHOSEN  # become [MASK],
-REPLACED = 0.9 * CHOSEN  # or, from MASKED on, another word; the rest stay as they are
+CHOSEN = 0.15  # fraction of tokens to predict
+MASKED = 0.8 * CHOSEN  # of these, 80 % become [MASK]
+REPLACED = 0.9 * CHOSEN  # and 10 % a random token; 10 % stay
+DEV_BATCH = 64  # texts
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+ALPHABET = 200  # characters, the most frequent; a word with another one is unknown
+HEAD_WIDTH = 64  # as in BERT
+
+# ------------------------------------------------------------------------------------------------ masks
 
 
 def mask_tokens(ids: Tensor, words: Tensor, mask_id: int, chance: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    """Hide 15 % of a batch's words -> inputs (B, T), and which tokens are to be guessed, boolean (B, T).
+    """Hide 15 % of a batch's words: return inputs (B, T), and which tokens to predict, boolean (B, T).
 
     ids (B, T); words (B, T), True where a token may be chosen: not [CLS], [SEP] or a pad; ``chance`` (B, T), drawn
     evenly from 0..1; ``other`` (B, T), random ids. A word is chosen where chance is below 0.15: below 0.12 it becomes
@@ -46,17 +52,18 @@ def mask_tokens(ids: Tensor, words: Tensor, mask_id: int, chance: Tensor, other:
 def draw_masks(
     ids: Tensor, words: Tensor, mask_id: int, vocabulary: int, generator: torch.Generator | None = None
 ) -> tuple[Tensor, Tensor]:
-    """``mask_tokens`` with random draws; other words are any of the ``vocabulary``'s."""
+    """Call ``mask_tokens`` with random draws; other words are any of the ``vocabulary``'s."""
+    # drawn on the CPU: a GPU's generator would give another run
     chance = torch.rand(ids.shape, generator=generator)
     other = torch.randint(vocabulary, ids.shape, generator=generator)
     return mask_tokens(ids, words, mask_id, chance.to(ids.device), other.to(ids.device))
 
 
-DEV_BATCH = 64  # texts
+# --------------------------------------------------------------------------- the objective
 
 
 class MaskedNetwork(nn.Module):
-    """A ``MaskedLanguageModel`` over texts, in which other words are hidden every time."""
+    """Apply a ``MaskedLanguageModel`` to texts in which other words are hidden every time."""
 
     dtype = torch.float32
 
@@ -66,18 +73,20 @@ class MaskedNetwork(nn.Module):
         self.vocabulary = len(model.head.bias)
 
     def forward(self, rows: list[int]) -> Tensor:
-        """The numbers of B rows -> the sum of the losses of each row's hidden words, and their number: (B, 2)."""
+        """Turn the numbers of B rows into the sum of each row's losses of hidden words, and their number: (B, 2)."""
         losses, _, chosen = self.guess(*self.columns.batch(rows))
+        # sums and not means, so that parts of a batch and processes add up
         sums = torch.zeros(chosen.shape, device=losses.device).masked_scatter(chosen, losses).sum(dim=1)
         return torch.stack([sums, chosen.sum(dim=1)], dim=1)
 
     def guess(
         self, ids: Tensor, mask: Tensor | None, generator: torch.Generator | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """ids and mask (B, T) -> of the N hidden words loss and whether it was guessed, (N,), and which, (B, T)."""
+        """Hide words of ids (B, T): return the loss of each of N, whether it was guessed, (N,), and which, (B, T)."""
         device = self.model.device
         ids = ids.to(device)
-        mask = None if mask is None else mask.to(device)
+        if mask is not None:
+            mask = mask.to(device)
         words = ~torch.isin(ids, torch.tensor(self.model.special_ids, device=device))
         inputs, chosen = draw_masks(ids, words, self.model.mask_id, self.vocabulary, generator)
         logits = self.model.logits(inputs, mask, chosen, self.dtype)  # (N, V)
@@ -86,7 +95,7 @@ class MaskedNetwork(nn.Module):
 
 
 class MaskedWords(Objective):
-    """BERT's first objective: guess 15 % of the words of a text from the others (section 3.1)."""
+    """Guess 15 % of the words of a text from the others, BERT's first objective (section 3.1)."""
 
     best = "masked_accuracy"
     separable = False  # a row counts by the number of its hidden words
@@ -103,7 +112,7 @@ class MaskedWords(Objective):
         return sums.sum() / counts.sum().clamp_min(1)  # no word was hidden: nothing to learn
 
     def evaluate(self, split: str) -> Scores:
-        """The share of hidden words that is guessed, the mean loss, and what the vectors are worth already."""
+        """Score the share of hidden words that is guessed, their mean loss, and the vectors on scored pairs."""
         model, pairs = self.network.model, self.rows[split]
         texts = list(dict.fromkeys(text for pair in pairs for text in pair.texts))
         ids = model.tokenizer.encode(texts).ids
@@ -120,13 +129,11 @@ class MaskedWords(Objective):
         return found | vector_scores(model, pairs)
 
 
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-ALPHABET = 200  # characters, the most frequent; a word with another one is unknown
-HEAD_WIDTH = 64  # as in BERT
+# ------------------------------------------------------------------- a model from nothing
 
 
 def train_vocabulary(texts: Sequence[str], size: int, max_length: int = 128) -> Tokenizer:
-    """BERT's uncased WordPiece tokenizer with ``size`` pieces: single characters, then what the texts need most.
+    """Train BERT's uncased WordPiece tokenizer of ``size`` pieces: single characters, then what the texts need most.
 
     The same texts give the same vocabulary. Raises ``InputError`` if ``size`` has no room for the characters.
     """
@@ -151,6 +158,7 @@ def train_vocabulary(texts: Sequence[str], size: int, max_length: int = 128) -> 
         show_progress=False,
     )
     backend.train_from_iterator(texts, trainer)
+    # a new tokenizer of the same vocabulary: in the trained one the single characters are special tokens
     trained = Backend(models.WordPiece(backend.get_vocab(), unk_token="[UNK]"))
     trained.normalizer, trained.pre_tokenizer = backend.normalizer, backend.pre_tokenizer
     trained.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))  # their places in SPECIAL
@@ -159,7 +167,7 @@ def train_vocabulary(texts: Sequence[str], size: int, max_length: int = 128) -> 
 
 
 def new_model(tokenizer: Tokenizer, layers: int, width: int, dropout: float = 0.1) -> MaskedLanguageModel:
-    """Random weights as ``Bert`` draws them, heads of 64 columns, mean pooling, vectors of length 1."""
+    """Make a model of random weights as ``Bert`` draws them: heads of 64 columns, mean pooling, vectors of length 1."""
     config = BertConfig(
         vocab_size=tokenizer.backend.get_vocab_size(),
         hidden_size=width,

@@ -1,4 +1,4 @@
-"""Objectives on a vector per token, of a ``MultiVectorEncoder``: the first text of a row is a query."""
+"""Train a vector per token, those of a ``MultiVectorEncoder``: the first text of a row is a query."""
 
 import torch
 from torch import Tensor, nn
@@ -17,19 +17,23 @@ class TokenColumns:
     def __init__(self, encoder: MultiVectorEncoder, columns: Columns):
         self.counts, self.encoded = [], []
         for place, column in enumerate(columns):
-            role = "document" if place else "query"
+            role, tokenized = "document", encoder.document_rows
+            if place == 0:
+                role, tokenized = "query", encoder.query_rows
             prompt = choose_prompt(encoder.settings, name=role_prompt_name(encoder.settings, role))
-            tokenized = encoder.document_rows if place else encoder.query_rows
             ids, counts, truncated = tokenized([prompt + text for text in column])
             self.encoded.append(Encoded(ids, [[0] * len(row) for row in ids], truncated))
             self.counts.append(counts)
-        rows = [[len(ids) for ids in row] for row in zip(*(column.ids for column in self.encoded), strict=True)]
-        self.lengths = [len(row) * max(row) for row in rows]
-        self.longest = max(map(max, rows))
+        # what a row costs in a batch of rows like it: all its texts are padded to its longest
+        self.lengths, self.longest = [], 0
+        for texts in zip(*(column.ids for column in self.encoded), strict=True):
+            longest = max(map(len, texts))
+            self.lengths.append(len(texts) * longest)
+            self.longest = max(self.longest, longest)
 
 
 class TokenNetwork(nn.Module):
-    """A ``MultiVectorEncoder`` over columns of texts."""
+    """Encode columns of texts by a ``MultiVectorEncoder``."""
 
     dtype = torch.float32
 
@@ -38,7 +42,7 @@ class TokenNetwork(nn.Module):
         self.model, self.columns = model, columns
 
     def forward(self, rows: list[int]) -> Tensor:
-        """The numbers of B rows with n texts each -> vectors of their tokens, (B, n, T, K).
+        """Turn the numbers of B rows with n texts each into vectors of their tokens, (B, n, T, K).
 
         T is that of the longest text of all rows, so that parts of a batch fit together. A token that is not compared
         has the vector 0, which adds nothing to a query; for documents see ``counted``.
@@ -53,24 +57,25 @@ class TokenNetwork(nn.Module):
         return torch.stack(vectors_of_columns, dim=1)
 
     def counted(self, rows: list[int]) -> Tensor:
-        """Which tokens of the documents are compared, (B, n - 1, T), T being that of the longest text of these rows."""
+        """Mark the documents' tokens that are compared, (B, n - 1, T); T is that of the longest text of these rows."""
         documents = self.columns.encoded[1:]
         texts = [column.ids[row] for row in rows for column in documents]
         longest = max(len(column.ids[row]) for row in rows for column in self.columns.encoded)
+        # the ids alone decide, so no forward is needed: -1 marks a pad
         padded = torch.tensor([ids + [-1] * (longest - len(ids)) for ids in texts], device=self.model.device)
         return self.model.compared(padded, padded >= 0, query=False).view(len(rows), len(documents), longest)
 
 
 class TokenObjective(VectorObjective):
-    """What all objectives on a vector per token have in common."""
+    """Train a vector per token; a base of the objectives below and of one with a teacher."""
 
     def make_network(self, encoder: MultiVectorEncoder, columns: Columns, projection: nn.Module | None) -> TokenNetwork:
         return TokenNetwork(encoder, TokenColumns(encoder, columns))
 
     def vectors(self, network: nn.Module, rows: list[int]) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries (B, T, K), documents (B, C, T, K), and which of their tokens are compared, (B, C, T)."""
+        """Return queries (B, T, K), documents (B, C, T, K), and which of their tokens are compared, (B, C, T)."""
         real = self.network.counted(rows)
-        vectors = network(rows)[:, :, : real.shape[2]]
+        vectors = network(rows)[:, :, : real.shape[2]]  # the network pads to the longest text of the run
         return vectors[:, 0], vectors[:, 1:], real
 
     def evaluate(self, split: str) -> Scores:
@@ -80,7 +85,7 @@ class TokenObjective(VectorObjective):
 
 
 class LateInteraction(TokenObjective, TripletRows):
-    """The positive ranked above all other texts of the batch by ``max_sim`` (ColBERT, Khattab and Zaharia 2020)."""
+    """Rank the positive above all other texts of the batch by ``max_sim`` (ColBERT, Khattab and Zaharia 2020)."""
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
         queries, documents, real = self.vectors(network, rows)

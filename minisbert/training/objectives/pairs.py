@@ -1,4 +1,4 @@
-"""Objectives whose head reads a pair: regression on STS scores, NLI classes, duplicate or not, reranking."""
+"""Train a head that reads a pair: regression on STS scores, NLI classes, duplicate or not, reranking."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -34,9 +34,10 @@ from minisbert.training.settings import RunSettings, sources_of
 
 
 class PairObjective(Objective):
-    """An encoder with the head of ``make_head``, and ``formula``, the loss of its outputs and of ``targets`` (N,)."""
+    """Train an encoder with the head of ``make_head`` by ``formula``, the loss of its outputs and ``targets`` (N,)."""
 
     task, labels = "regression", ()  # of the ``PairModel``
+    concat = "u,v,|u-v|"  # what a head over two vectors reads: SBERT's best (table 6)
     formula: Loss
 
     def __init__(
@@ -53,9 +54,9 @@ class PairObjective(Objective):
         self.targets = torch.tensor(targets, device=encoder.device)
 
     def make_head(self, options: RunSettings, encoder: SentenceEncoder) -> nn.Module:
-        """A head over the concatenation of two vectors, with an output for each label or a single one."""
+        """Make a head over the concatenation of two vectors, with an output for each label, or one."""
         outputs = len(self.labels) or 1
-        return ConcatHead(encoder.width, options.concat, options.head_hidden, outputs, options.head_dropout)
+        return ConcatHead(encoder.width, self.concat, options.head_hidden, outputs, options.head_dropout)
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
         return self.formula(network(rows), self.targets[rows])
@@ -65,7 +66,7 @@ class PairObjective(Objective):
 
 
 class ScoreRegression(PairObjective):
-    """A head predicts the score, 0..1, by squared error."""
+    """Predict the score, 0..1, by squared error."""
 
     best = "pearson"
 
@@ -92,14 +93,14 @@ class ScoreRegression(PairObjective):
 
 
 def joint_head(options: RunSettings, encoder: SentenceEncoder, outputs: int = 1) -> JointHead:
-    """The head of a cross-encoder, which gets both sentences in one input and reads [CLS]."""
+    """Make the head of a cross-encoder, which gets both sentences in one input and reads [CLS]."""
     if options.pooler_head:
         return pooler_head(encoder.bert, options.head_dropout, outputs)
     return JointHead(encoder.bert.config.hidden_size, outputs=outputs, dropout=options.head_dropout)
 
 
 def pooler_head(bert: Bert, dropout: float, outputs: int = 1) -> ClassifierHead:
-    """The head of ``--pooler-head``, into which the encoder's pooler moves if it has one."""
+    """Make the head of ``--pooler-head``; the encoder's pooler, if it has one, moves into it."""
     family = bert.config.model_type
     if family not in CLASSIFIERS:
         raise InputError(f"--pooler-head is for {', '.join(CLASSIFIERS)}, not for {family}")
@@ -110,18 +111,20 @@ def pooler_head(bert: Bert, dropout: float, outputs: int = 1) -> ClassifierHead:
 
 
 def continued(options: RunSettings, head: Head, task: str, labels: Sequence[str] = ()) -> Head:
-    """The head that the model was saved with, if it is of the same kind and for the same task; else the new one."""
+    """Return the head that the model was saved with, if its kind and task are the same; else the new one."""
     folder = ModelFolder(find_model(options.model))
     if not folder.holds_pair_model:
         return head
     saved = PairModel.load(folder.path, device="cpu")
-    tasks = {saved.task, task}
-    same_outputs = tasks <= {"binary", "logit"} or (len(tasks) == 1 and saved.labels == tuple(labels))
+    # binary and logit are one output, read in two ways
+    both_logits = {saved.task, task} <= {"binary", "logit"}
+    same_outputs = both_logits or (saved.task == task and saved.labels == tuple(labels))
     joint = isinstance(head, JointHead) and isinstance(saved.head, JointHead)
     same_kind = joint or {**head.settings, "dropout": 0} == {**saved.head.settings, "dropout": 0}
     if not same_outputs or not same_kind:
         say(f"{options.model} has another head, for {saved.task}: a new one is trained")
         return head
+    # the head goes on, but with this run's dropout
     for module in saved.head.modules():
         if isinstance(module, nn.Dropout):
             module.p = saved.head.settings["dropout"] = options.head_dropout
@@ -129,7 +132,7 @@ def continued(options: RunSettings, head: Head, task: str, labels: Sequence[str]
 
 
 class Duplicates(PairObjective):
-    """A head over (u, v, |u - v|) predicts whether a pair is a duplicate."""
+    """Predict whether a pair is a duplicate, by a head over (u, v, |u - v|)."""
 
     best, task = "f1", "binary"
 
@@ -140,7 +143,7 @@ class Duplicates(PairObjective):
 
 
 class Softmax(PairObjective):
-    """SBERT's classifier (section 3): entailment, contradiction or neutral, or other classes, from (u, v, |u - v|).
+    """Predict entailment, contradiction or neutral, or other classes, from (u, v, |u - v|) (SBERT, section 3).
 
     Since the encoder is the purpose of the training, its cosine on STS-B is evaluated too.
     """
@@ -161,7 +164,7 @@ class Softmax(PairObjective):
 
 
 class MultiLabel(PairObjective):
-    """Binary cross-entropy of each label that a pair may have, both texts in one input.
+    """Decide each label that a pair may have by binary cross-entropy, both texts in one input.
 
     ``f1``, ``precision`` and ``recall`` are those of all decisions, a pair's about each label.
     """
@@ -185,14 +188,14 @@ class MultiLabel(PairObjective):
 
 
 class BinaryReranker(Duplicates):
-    """Binary cross-entropy of pairs with labels 0 and 1, both texts in one input."""
+    """Predict labels 0 and 1 by binary cross-entropy, both texts in one input."""
 
     def make_head(self, options: RunSettings, encoder: SentenceEncoder) -> nn.Module:
         return joint_head(options, encoder)
 
 
 class RankingReranker(Objective):
-    """Cross-entropy of the softmax over the scores of a query's own candidates: its positive and its negatives.
+    """Pick a query's positive among its candidates by cross-entropy: the positive and the row's negatives.
 
     Dev and test are rows of candidates too: ``accuracy`` is the share of queries whose positive has the highest score,
     ``mrr`` the mean of 1 / its rank.
@@ -209,11 +212,14 @@ class RankingReranker(Objective):
         model = PairModel(encoder, head, "logit")
         encoded = model.tokenize(*candidate_pairs(self.rows["train"]))  # N C pairs, those of a row side by side
         tokens = np.array(model.lengths(encoded)).reshape(-1, self.candidates)  # (N, C)
+        # as in a batch of rows like it: all candidates padded to the longest
         lengths = (self.candidates * tokens.max(axis=1)).tolist()
         super().__init__(PairNetwork(model, encoded), [encoded], lengths, notes)
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
-        pairs = [row * self.candidates + place for row in rows for place in range(self.candidates)]
+        pairs = []
+        for row in rows:
+            pairs += range(row * self.candidates, (row + 1) * self.candidates)
         logits = network(pairs).view(len(rows), self.candidates)  # (B, C), the positive in column 0
         return losses.softmax_cross_entropy_loss(logits, torch.zeros(len(rows), dtype=torch.long, device=logits.device))
 
@@ -225,7 +231,7 @@ class RankingReranker(Objective):
 
 
 def candidate_rows(options: RunSettings) -> tuple[dict[str, list[tuple[str, ...]]], Notes]:
-    """Rows of a query, its positive and negatives. Dev and test without a file are held out of the training rows."""
+    """Read rows of a query, its positive and negatives. Dev and test without a file are held out of training rows."""
     rows, notes = {}, {}
     rows["train"], notes["train"] = triplet_rows(sources_of(options))
     for split, file in (("dev", options.dev), ("test", options.test)):
@@ -242,6 +248,9 @@ def candidate_rows(options: RunSettings) -> tuple[dict[str, list[tuple[str, ...]
 
 
 def candidate_pairs(rows: list[tuple[str, ...]]) -> tuple[list[str], list[str]]:
-    """The query of each candidate, and the candidates: N rows with C of them -> N C texts each."""
-    queries = [row[0] for row in rows for _ in row[1:]]
-    return queries, [text for row in rows for text in row[1:]]
+    """Repeat each query beside its candidates: N rows with C of them give two lists of N C texts."""
+    queries, candidates = [], []
+    for query, *texts in rows:
+        queries += [query] * len(texts)
+        candidates += texts
+    return queries, candidates

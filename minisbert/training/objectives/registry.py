@@ -1,12 +1,4 @@
-"""The objectives by name: which rows a run reads, what reads their vectors, and which loss they give.
-
-scored pairs     cosine, cosent (vectors), cross-encoder, siamese, cross-attention (heads)
-labelled pairs   softmax (NLI: three classes), binary, contrastive, cross-encoder-binary (duplicate, relevant, or not),
-                 cross-encoder-multilabel (several labels of a pair)
-triplets         triplet, mnr, simcse-supervised, cross-encoder-ranking; splade (a SparseEncoder's), late-interaction
-                 (a MultiVectorEncoder's)
-sentences        simcse; distillation, also of translations and of triplets; mlm (a MaskedLanguageModel's)
-"""
+"""Make objectives by name. ``OBJECTIVES`` in ``training/settings.py`` says which rows and which model each takes."""
 
 from collections.abc import Callable
 
@@ -28,7 +20,7 @@ from minisbert.training.objectives.pairs import (
     Softmax,
 )
 from minisbert.training.objectives.teachers import distillation
-from minisbert.training.settings import NESTED, RunSettings, reads
+from minisbert.training.settings import RunSettings, reads
 
 MAKERS: dict[str, Callable[[RunSettings, SentenceEncoder], Objective]] = {
     "cosine": encoders.CosineRegression,
@@ -54,13 +46,14 @@ MAKERS: dict[str, Callable[[RunSettings, SentenceEncoder], Objective]] = {
 
 
 def make_objective(options: RunSettings, encoder: SentenceEncoder, dtype: torch.dtype = torch.float32) -> Objective:
-    """The objective of ``options.objective``; ``dtype`` is that of the encoder's matrix products."""
+    """Make the objective of ``options.objective``; ``dtype`` is that of the encoder's matrix products."""
     objective = MAKERS[options.objective](options, encoder)
     objective.network.dtype = dtype
-    if options.objective in NESTED and options.matryoshka:
+    if reads(options.objective, "matryoshka") and options.matryoshka:
         widths = [int(width) for width in options.matryoshka.split(",")]
         if widths[0] > encoder.width:
             raise InputError(f"--matryoshka {widths[0]}: the vectors of {options.model} have {encoder.width} columns")
+        # the whole width always takes part, so that the untruncated vectors stay good
         objective.prefixes = [encoder.width] + [width for width in widths if width < encoder.width]
     if objective.keys is None:
         objective.order = options.batches

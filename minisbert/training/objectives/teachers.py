@@ -1,4 +1,4 @@
-"""Objectives with a teacher: a student learns its vectors, or its scores of a query with several texts."""
+"""Train with a teacher: a student learns its vectors, or its scores of a query with several texts."""
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from minisbert.training.distributed import is_first, say_once
 from minisbert.training.losses import distillation_loss, kl_divergence_loss, margin_mse_loss, principal_columns
 from minisbert.training.objectives.encoders import UnscoredRows
 from minisbert.training.objectives.multi_vectors import TokenObjective
+from minisbert.training.objectives.pairs import candidate_pairs
 from minisbert.training.run_folder import content_hash
 from minisbert.training.settings import RunSettings, sources_of
 
@@ -25,7 +26,7 @@ SCALE = 20.0  # from a student's cosine to the range of a cross-encoder's logits
 
 
 def distillation(options: RunSettings, encoder: SentenceEncoder) -> "Distillation":
-    """The objective for the kind of teacher: a cross-encoder has scores, any other model vectors."""
+    """Make the objective for the kind of teacher: a cross-encoder teaches scores, any other model vectors."""
     if options.teacher is None:
         raise InputError("objective distillation needs --teacher MODEL")
     teacher = load_teacher(options.teacher, encoder.device)
@@ -42,7 +43,7 @@ def distillation(options: RunSettings, encoder: SentenceEncoder) -> "Distillatio
 
 
 def load_teacher(model: str, device: torch.device) -> SentenceEncoder | PairModel:
-    """A model whose head reads the tokens of a pair, or an encoder; of a head over two vectors its encoder."""
+    """Load a model whose head reads the tokens of a pair, or an encoder; of a head over two vectors its encoder."""
     folder = ModelFolder(find_model(model))
     if not folder.has(HEAD_FILE) and not folder.model.classifier:
         return SentenceEncoder.load(folder.path, device=device)
@@ -53,7 +54,7 @@ def load_teacher(model: str, device: torch.device) -> SentenceEncoder | PairMode
 
 
 class Distillation(UnscoredRows):
-    """The targets of each row are computed by the teacher once, before the training."""
+    """Learn targets that the teacher computes once for each row, before the training."""
 
     separable, geometry = True, False
 
@@ -63,12 +64,12 @@ class Distillation(UnscoredRows):
         columns = list(zip(*rows, strict=True))
         super().__init__(options, encoder, columns, note)
         weights = {name: tensor.cpu().contiguous() for name, tensor in teacher.state_dict().items()}
-        # For the fingerprint, instead of the targets: a teacher's last bits may change with the number of threads
+        # for the fingerprint, instead of the targets: a teacher's last bits may change with the number of threads
         self.taught = content_hash(weights, {"texts": columns})
 
 
 class VectorDistillation(Distillation):
-    """The teacher's vector of a sentence is the target for the sentence, and for its translation if there is one.
+    """Learn the teacher's vector of a sentence, for the sentence and for its translation if there is one.
 
     By squared error (Reimers and Gurevych 2020, section 1). If the student scales its vectors to length 1, the targets
     are scaled too; if it is narrower than its teacher, they are the teacher's principal columns.
@@ -83,7 +84,7 @@ class VectorDistillation(Distillation):
         targets = principal_columns(vectors, encoder.width)  # (N, D)
         if encoder.normalize:
             targets = normalize(targets)
-        self.targets = targets.numpy()  # no Tensor: see the fingerprint
+        self.targets = targets.numpy()  # no Tensor, which would be part of the fingerprint
         self.notes["train"] += f", taught the vectors of {options.teacher}"
         if vectors.shape[1] != encoder.width:
             self.notes["train"] += f", its {vectors.shape[1]} columns turned into {encoder.width}"
@@ -95,7 +96,7 @@ class VectorDistillation(Distillation):
 
 
 class ScoreDistillation(Distillation):
-    """A cross-encoder's scores of a query with a positive and negatives, against the student's scaled cosines.
+    """Learn a cross-encoder's scores of a query with a positive and negatives by the student's scaled cosines.
 
     With one negative the margin by squared error (Hofstätter et al. 2020), with several the softmax over them by KL
     divergence. The teacher's scores are its logits; of a regression, whose outputs are 0 to 1, scaled as the cosines.
@@ -108,10 +109,8 @@ class ScoreDistillation(Distillation):
             raise InputError(f"{note}: a cross-encoder teaches rows with a negative; minisbert mine finds them")
         super().__init__(options, encoder, rows, note, teacher)
         say_once(f"teacher {options.teacher}: scores of {len(rows) * candidates:,} pairs")
-        firsts = [row[0] for row in rows for _ in row[1:]]
-        seconds = [text for row in rows for text in row[1:]]
         with teacher.computing():
-            outputs = teacher.outputs(firsts, seconds, BATCH_SIZE, progress=is_first())  # (N C,)
+            outputs = teacher.outputs(*candidate_pairs(rows), BATCH_SIZE, progress=is_first())  # (N C,)
         if teacher.task == "regression":
             outputs = SCALE * outputs
         self.targets = outputs.view(-1, candidates).numpy()  # (N, C)
@@ -125,13 +124,13 @@ class ScoreDistillation(Distillation):
         return self.formula(scores, torch.from_numpy(self.targets[rows]).to(scores))
 
     def student_scores(self, network: nn.Module, rows: list[int]) -> Tensor:
-        """Of each row's query with its C texts, (B, C)."""
+        """Score each row's query with its C texts by the student, (B, C)."""
         query, *others = network(rows).unbind(dim=1)  # (B, D) each
         return SCALE * torch.stack([cosine(query, other) for other in others], dim=1)
 
 
 class LateDistillation(TokenObjective, ScoreDistillation):
-    """The same with ``max_sim`` in place of the scaled cosine."""
+    """Learn the same scores by ``max_sim`` instead of the scaled cosine."""
 
     def student_scores(self, network: nn.Module, rows: list[int]) -> Tensor:
         queries, documents, real = self.vectors(network, rows)  # (B, T, K), (B, C, T, K), (B, C, T)

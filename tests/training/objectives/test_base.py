@@ -63,7 +63,7 @@ def test_batches_of_rows_in_order_and_of_any_rows(make):
         ("cosine", [], 0),
         ("cosine", ["--pooling", "attention"], 25),  # 24 weights and a bias
         ("siamese", [], (3 * 24 + 1) * 256 + 257),
-        ("binary", ["--pooling", "attention", "--concat", "u,v"], 25 + 2 * 24 + 1),
+        ("binary", ["--pooling", "attention"], 25 + 3 * 24 + 1),
         ("simcse", ["--projection"], 24 * 24 + 24),
     ],
 )

@@ -17,7 +17,7 @@ from minisbert.training.objectives.base import Objective
 from minisbert.training.objectives.multi_vectors import LateInteraction, TokenNetwork
 from minisbert.training.objectives.registry import make_objective
 from minisbert.training.run_options import parse
-from minisbert.training.train import load_encoder, main
+from minisbert.training.train import load_trainable, main
 from tests import toys
 from tests.models.test_multi_vector_encoder import EXPANSIONS, write
 from tests.parity import GRADIENT, PIECE, assert_parity
@@ -34,7 +34,7 @@ def make(files, tmp_path):
         model = folder if folder.exists() else write(folder, EXPANSIONS[expansion])
         data = ["--data", files[form], "--dev", files["dev"], "--test", files["test"]]
         options = parse(["--model", str(model), *data, *(flags or ["--objective", "late-interaction"])])
-        task = make_objective(options, load_encoder(options, torch.device("cpu")))
+        task = make_objective(options, load_trainable(options, torch.device("cpu")))
         task.model.double().eval()
         return task
 

@@ -16,7 +16,7 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.objectives.base import Objective
 from minisbert.training.objectives.registry import make_objective
 from minisbert.training.run_options import parse
-from minisbert.training.train import load_encoder, main
+from minisbert.training.train import load_trainable, main
 from tests import toys
 
 ROWS = [7, 0, 3, 12, 5]
@@ -30,7 +30,7 @@ def make(tiny: Path, files: dict[str, str]):
         same = ["--dev", files[form], "--test", files[form]]  # nothing is held out: row numbers are those of the file
         options = parse(["--objective", objective, "--model", str(tiny), "--data", files[form], *same, *flags])
         torch.manual_seed(3)
-        task = make_objective(options, load_encoder(options, torch.device("cpu")))
+        task = make_objective(options, load_trainable(options, torch.device("cpu")))
         task.model.double().eval()
         return task
 

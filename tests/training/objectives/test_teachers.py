@@ -18,7 +18,7 @@ from minisbert.training.losses import kl_divergence_loss, margin_mse_loss, princ
 from minisbert.training.objectives.base import Objective, VectorNetwork
 from minisbert.training.objectives.registry import make_objective
 from minisbert.training.run_options import parse
-from minisbert.training.train import load_encoder, main
+from minisbert.training.train import load_trainable, main
 from tests import toys
 from tests.conftest import ROOT
 
@@ -33,7 +33,7 @@ def make(tiny: Path, files: dict[str, str]):
     def build(form: str, *flags: str, model: Path = tiny) -> Objective:
         data = ["--data", files[form], "--dev", files["dev"], "--test", files["test"]]
         options = parse(["--model", str(model), *data, *flags])
-        task = make_objective(options, load_encoder(options, torch.device("cpu")))
+        task = make_objective(options, load_trainable(options, torch.device("cpu")))
         task.model.double().eval()
         return task
 

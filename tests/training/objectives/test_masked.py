@@ -1,4 +1,4 @@
-"""A new vocabulary and new weights, and what becomes of them in a run of objective mlm."""
+"""Masked words in the proportions of the paper; a new vocabulary, new weights, and a run of objective mlm."""
 
 import math
 
@@ -9,11 +9,50 @@ from minisbert import SentenceEncoder
 from minisbert.core import InputError
 from minisbert.models.masked_language_model import MaskedLanguageModel
 from minisbert.training.losses import mlm_loss
-from minisbert.training.objectives.masked import SPECIAL, MaskedNetwork, new_model, train_vocabulary
+from minisbert.training.objectives.masked import SPECIAL, MaskedNetwork, draw_masks, new_model, train_vocabulary
 from minisbert.training.train import main
 from tests import toys
 
 TEXTS = toys.sentences(60)
+MASK = 4
+
+
+# ------------------------------------------------------------------------------------------- masks
+
+
+def shares(inputs: torch.Tensor, chosen: torch.Tensor, ids: torch.Tensor) -> list[float]:
+    """Of all tokens the chosen; of these [MASK], another word, and the word itself."""
+    guessed, real = inputs[chosen], ids[chosen]
+    masked = guessed == MASK
+    stayed = guessed == real
+    return [float(share.double().mean()) for share in (chosen, masked, ~masked & ~stayed, stayed)]
+
+
+PAPER = [0.15, 0.8, 0.1, 0.1]  # Devlin et al. 2019, section 3.1 and appendix A.1
+
+
+def test_the_proportions_of_the_paper():
+    """Of 200,000 tokens; .005 is some three standard errors of the rarest share."""
+    ids = torch.full((1000, 200), 7)
+    drawn = draw_masks(ids, torch.ones_like(ids), MASK, 30_000, torch.Generator().manual_seed(0))
+    assert shares(*drawn, ids) == pytest.approx(PAPER, abs=0.006)
+
+
+@pytest.mark.reference
+def test_the_proportions_are_those_of_transformers(tiny):
+    transformers = pytest.importorskip("transformers", reason="needs the reference extra")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny)
+    collate = transformers.DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
+    torch.manual_seed(0)
+    ids = torch.full((500, 200), tokenizer.convert_tokens_to_ids("a"))
+    batch = collate([{"input_ids": row} for row in ids.clone()])
+    chosen = batch["labels"] != -100
+    masked = batch["input_ids"][chosen] == tokenizer.mask_token_id
+    assert [chosen.double().mean().item(), masked.double().mean().item()] == pytest.approx(PAPER[:2], abs=0.01)
+    assert torch.equal(batch["labels"][chosen], ids[chosen])
+
+
+# ------------------------------------------------------------------------------ vocabulary and model
 
 
 @pytest.fixture(scope="module")
@@ -29,10 +68,9 @@ def test_the_vocabulary_is_that_of_the_texts():
     assert len(words) <= 200
     ids = tokenizer.encode(["The SAD cat"]).ids[0]
     assert tokenizer.tokens(ids) == ["[CLS]", "the", "sad", "cat", "[SEP]"]
-
-
-def test_the_same_texts_give_the_same_vocabulary():
-    assert train_vocabulary(TEXTS, 200).backend.to_str() == train_vocabulary(TEXTS, 200).backend.to_str()
+    assert train_vocabulary(TEXTS, 200).backend.to_str() == tokenizer.backend.to_str()
+    with pytest.raises(InputError, match="a vocabulary of 20"):
+        train_vocabulary(TEXTS, 20)
 
 
 def test_a_new_model_guesses_every_word_alike(model):
@@ -111,19 +149,3 @@ def test_a_stopped_run_ends_like_an_uninterrupted_one(flags, tmp_path):
     expected = MaskedLanguageModel.load(whole / "model").state_dict()
     found = MaskedLanguageModel.load(stopped / "model").state_dict()
     assert all(torch.equal(found[name], expected[name]) for name in expected)
-
-
-def test_a_vocabulary_has_room_for_every_character():
-    with pytest.raises(InputError, match="a vocabulary of 20 has no room for the"):
-        train_vocabulary(TEXTS, 20)
-
-
-@pytest.mark.parametrize("size", ["3", "3x256", "0x64x500", "2x100x500", "2x64x9", "axbxc"])
-def test_a_wrong_size_is_refused(size):
-    with pytest.raises(InputError, match="the width a multiple of 64"):
-        main(["--objective", "mlm", "--from-nothing", size])
-
-
-def test_only_mlm_begins_from_nothing():
-    with pytest.raises(InputError, match="--from-nothing"):
-        main(["--objective", "cosine", "--from-nothing", "1x64x500"])

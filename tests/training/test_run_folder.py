@@ -21,7 +21,7 @@ from minisbert.data.formats import Row
 from minisbert.system.devices import random_state, set_random_state
 from minisbert.training import run_folder as state
 from minisbert.training.objectives.base import Objective
-from minisbert.training.run_folder import RunState, content_hash, identity, load_state, save_state
+from minisbert.training.run_folder import RunState, content_hash, load_state, run_identity, save_state
 
 CPU = torch.device("cpu")
 PROGRESS = RunState(
@@ -107,13 +107,11 @@ DAMAGED_TENSORS = {
     "a frozen weight's last bit": lambda t: flipped(t, "network.0.bias"),
     "no moments": lambda t: [t.pop(name) for name in list(t) if name.startswith("optimizer")],
     "a flat moment": lambda t: t.update({M: t[M].flatten()}),
-    "the same bytes as int32": lambda t: t.update({M: t[M].view(torch.int32)}),
     "another name": lambda t: t.update({"random.cuda": t.pop("random.cpu")}),
 }
 DAMAGED_SETTINGS = {
     "another step": {"progress": dataclasses.asdict(PROGRESS) | {"step": 8}},
     "threads": {"threads": "many"},
-    "a hash of another type": {"sha256": 5},
 }
 
 
@@ -194,7 +192,7 @@ def objective(ids=((1, 2), (3,)), types=None, targets=(0.5, 1.0), dev=(2.0,), **
     return made
 
 
-OTHER_ROWS = [[[1, 2], [3, 4]], [[1, 2, 3]], [[1], [2, 3]], [[3], [1, 2]], [[1, 2]]]
+OTHER_ROWS = [[[1, 2], [3, 4]], [[1], [2, 3]], [[3], [1, 2]], [[1, 2]]]
 CHANGES = [{"targets": (0.5, 0.75)}, {"targets": (1.0, 0.5)}, {"dev": (2.5,)}, {"dev": (2.0, 2.0)}]
 CHANGES += [{"types": [[0, 1], [0]]}, {"dropout": 0.2}, {"pooling": "cls"}, {"activation": "identity"}]
 CHANGES += [{"normalize": False}, {"prompts": "query: "}]
@@ -208,7 +206,7 @@ def test_the_fingerprint_covers_rows_targets_evaluation_rows_and_model(change):
 
 def test_the_identity_of_a_run_is_its_data_and_the_settings_that_may_not_change():
     def of(lr: float = 1e-3, **others) -> str:
-        return identity(objective(**others), SimpleNamespace(**options | {"lr": lr}))
+        return run_identity(objective(**others), SimpleNamespace(**options | {"lr": lr}))
 
     options = {"device": "auto", "save_every": 100, "out": None}
     before = of()
