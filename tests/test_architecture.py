@@ -197,6 +197,7 @@ def test_no_files_import_each_other_in_a_circle():
     )
 
 
+RUNTIME = {"torch", "numpy", "tokenizers", "safetensors", "huggingface_hub", "tqdm", "filelock"}
 NEED_SERVE = "minisbert.serving.application"
 
 
@@ -216,6 +217,13 @@ def test_imports_inside_functions_are_of_optional_packages():
                 known = {*OPTIONAL, *sys.stdlib_module_names}
                 is_fine = needs_an_extra(module) or module.split(".")[0] in known
                 assert is_fine, f"{path}, line {node.lineno}: {module}"
+
+
+def test_no_file_imports_more_than_the_runtime_packages_at_its_top():
+    for path in FILES:
+        if not needs_an_extra(".".join(path.relative_to(ROOT).with_suffix("").parts)):
+            top = set(re.findall(r"^(?:from|import) (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE))
+            assert top <= {"minisbert", *RUNTIME, *sys.stdlib_module_names}, path
 
 
 def test_files_beside_a_command_shadow_no_other_module():
