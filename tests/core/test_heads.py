@@ -88,6 +88,11 @@ def test_pads_on_either_side_never_count(variant):
     assert_parity(f"{variant}, other pads", head(a, b, mask_a, mask_b), expected, PIECE)
 
 
+def test_the_widths_by_default():
+    assert JointHead(16).mlp[0].out_features == CrossHead(16).mlp[0].out_features == 256
+    assert (CrossHead(16).variant, CrossHead(16).attention.heads) == ("published", 8)
+
+
 @pytest.mark.parametrize("heads", [0, 5, 2.0, True])
 def test_a_width_that_heads_cannot_share(heads):
     with pytest.raises(ValueError, match=r"attention heads|heads must be"):
