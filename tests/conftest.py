@@ -111,10 +111,18 @@ def onednn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(torch_internals, "ONEDNN", request.param)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def fused_from_the_first_test_on() -> None:
+    """As outside lessons, whatever the collection has imported: fixtures of a module begin before ``fused``."""
+    bert.FUSED = True
+
+
 @pytest.fixture(autouse=True)
-def fused(threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def fused(threads: None) -> Iterator[None]:
     """As outside lessons, even if another test has imported one. ``threads`` ends last, with torch's own functions."""
-    monkeypatch.setattr(bert, "FUSED", True)
+    bert.FUSED = True
+    yield
+    bert.FUSED = True
 
 
 @pytest.fixture

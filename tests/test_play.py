@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import unicodedata
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -14,11 +15,12 @@ import pytest
 import torch
 
 from minisbert.core import bert, losses
-from minisbert.core.encoder import SentenceEncoder, normalize
+from minisbert.core.encoder import normalize
 from minisbert.core.loop import fit
 from minisbert.core.tokenizer import split_words, word_pieces
 from minisbert.data.datasets import load_scored_pairs
 from minisbert.evaluation import metrics
+from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search import quantized
 from tests.conftest import ROOT
 
@@ -36,13 +38,19 @@ def javascript(expression: str, data: Any) -> Any:
     return json.loads(done.stdout)
 
 
-@pytest.fixture
-def play_data(monkeypatch) -> ModuleType:
+@pytest.fixture(scope="module")
+def play_data() -> Iterator[ModuleType]:
     """``docs/play_data.py``, as Sphinx imports it."""
-    monkeypatch.syspath_prepend(str(ROOT / "docs"))
-    import play_data
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "docs"))
+        import play_data
 
-    return play_data
+        yield play_data
+
+
+@pytest.fixture(scope="module")
+def encoder(minilm) -> SentenceEncoder:
+    return SentenceEncoder.load(minilm)
 
 
 def test_every_character_is_a_letter_a_space_a_mark_or_nothing_as_in_the_package():
@@ -69,16 +77,18 @@ def test_pieces_are_those_of_the_package(minilm, stsb):
     assert ["[UNK]"] in found
 
 
-@pytest.mark.parametrize("scale", [0, 0.35, 1, 5])
-def test_masked_shares_and_their_entropy_are_those_of_torch(scale):
+def test_masked_shares_and_their_entropy_are_those_of_torch():
     scores = [[2.0, 1, 0, -1, 3], [1000, 999, -1000, 0, 1001], [-1000, -1001, 5, 5, 5]]
     real = [[True, True, True, True, False], [True, True, True, True, True], [True, True, False, False, False]]
-    code = "data.scores.map((row, i) => maskedSoftmax(row, data.real[i], data.scale))"
-    shares = javascript(code, {"scores": scores, "real": real, "scale": scale})
-    masked = (torch.tensor(scores, dtype=torch.double) * scale).masked_fill(~torch.tensor(real), float("-inf"))
-    expected = masked.softmax(-1)
+    scales = [0, 0.35, 1, 5]
+    code = "data.scales.map((scale) => data.scores.map((row, i) => maskedSoftmax(row, data.real[i], scale)))"
+    shares = javascript(code, {"scores": scores, "real": real, "scales": scales})
+    scaled = torch.tensor(scores, dtype=torch.double) * torch.tensor(scales, dtype=torch.double)[:, None, None]
+    expected = scaled.masked_fill(~torch.tensor(real), float("-inf")).softmax(-1)
     assert torch.allclose(torch.tensor(shares, dtype=torch.double), expected, rtol=0, atol=1e-12)
-    assert javascript("data.map(entropy)", shares) == pytest.approx(torch.special.entr(expected).sum(-1).tolist())
+    assert javascript("data.flat().map(entropy)", shares) == pytest.approx(
+        torch.special.entr(expected).sum(-1).flatten().tolist()
+    )
     assert javascript("maskedSoftmax(data, [false, false], 1)", [1, 2]) is None  # no real place, no shares
 
 
@@ -88,10 +98,12 @@ def test_layer_norm_and_the_margin_are_the_packages(eps):
     found = javascript("data.rows.map((row) => layerNorm(row, 2, 0.5, data.eps).result)", {"rows": rows, "eps": eps})
     x, gamma, beta = (torch.tensor(y, dtype=torch.double) for y in (rows, [2.0] * 4, [0.5] * 4))
     assert torch.allclose(torch.tensor(found, dtype=torch.double), bert.layer_norm(x, gamma, beta, eps), atol=1e-12)
-    for positive, negative in ((1.0, 1.5), (1.0, 2.5), (0.0, 0.0)):
-        a, p, n = (torch.tensor([[y]], dtype=torch.double) for y in (0.0, positive, -negative))
-        loss = losses.triplet_loss(a, p, n, margin=eps).item()
-        assert javascript("tripletLoss(...data)", [positive, negative, eps]) == pytest.approx(loss, abs=1e-12)
+    far = [(1.0, 1.5), (1.0, 2.5), (0.0, 0.0)]
+    anchor = torch.zeros(1, 1, dtype=torch.double)
+    sides = [(torch.full_like(anchor, positive), torch.full_like(anchor, -negative)) for positive, negative in far]
+    expected = [losses.triplet_loss(anchor, p, n, margin=eps).item() for p, n in sides]
+    found = javascript(f"data.map(([p, n]) => tripletLoss(p, n, {eps}))", far)
+    assert found == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("temperature", [0.02, 0.05, 1.0])
@@ -126,27 +138,27 @@ def test_the_points_are_those_of_lesson_11(play_data):
 
 
 @pytest.mark.weights
-def test_attention_is_the_models_up_to_a_byte(minilm, play_data, monkeypatch):
-    monkeypatch.setattr(bert, "FUSED", False)
-    encoder = SentenceEncoder.load(minilm)
-    sentences = play_data.thirty_sentences(encoder)
-    assert len({sentence["text"] for sentence in sentences}) == len(sentences) == 30
+@pytest.mark.usefixtures("written_out")
+def test_attention_is_the_models_up_to_a_byte(encoder, play_data):
     heads = [[0, 2], [3, 1], [5, 11]]
-    for sentence in sentences[::10]:
-        ids = encoder.tokenizer.encode([sentence["text"]]).ids
+    texts = play_data.SENTENCES.read_text(encoding="utf-8").splitlines()
+    assert len({*texts}) == len(texts) == 30
+    for text in texts[::10]:
+        ids = encoder.tokenizer.encode([text]).ids
         states: dict[str, torch.Tensor] = {}
         with torch.no_grad():
             encoder.bert(torch.tensor(ids), trace=states)
-        assert sentence["tokens"] == encoder.tokenizer.tokens(ids[0])
-        decoded = {"tokens": sentence["tokens"], "shares": list(base64.b64decode(sentence["shares"]))}
+        tokens, shares = play_data.attention_of(encoder, text)
+        assert tokens == encoder.tokenizer.tokens(ids[0])
+        decoded = {"tokens": tokens, "shares": (shares * 255).round().byte().flatten().tolist()}
         shown = javascript(f"{heads}.map(([layer, head]) => attentionOf(data, layer, head, 12))", decoded)
         expected = torch.stack([states[f"layers.{layer}.attention"][0, head] for layer, head in heads])
         assert (torch.tensor(shown) - expected).abs().max() <= 0.5 / 255 + 1e-6
 
 
 @pytest.mark.weights
-def test_recall_by_bytes_is_that_of_the_packages_codes(minilm, stsb, play_data):
-    columns, index = 48, play_data.index(SentenceEncoder.load(minilm))
+def test_recall_by_bytes_is_that_of_the_packages_codes(encoder, stsb, play_data):
+    columns, index = 48, play_data.index(encoder)
     width = index["width"]
     queries, codes, bits = (
         np.frombuffer(base64.b64decode(index[name]), dtype).reshape(-1, row)

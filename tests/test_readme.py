@@ -1,6 +1,5 @@
-"""README.md and docs/: commands, links, paths, examples and tables are right."""
+"""README.md, docs/ and the course's pages: links, files, commands, options, examples and citations are right."""
 
-import importlib
 import json
 import re
 import runpy
@@ -12,18 +11,18 @@ from importlib.util import find_spec
 import pytest
 
 import minisbert
+from docs import make_sources
 from minisbert.__main__ import command_files
 from minisbert.commands.evaluate import main as evaluate
 from tests.conftest import ROOT
 from tests.models.test_multi_vector_encoder import write as write_colbert
-from tests.test_architecture import needs_an_extra
+from tests.test_architecture import CHAPTERS
 
 PACKAGE = ROOT / "minisbert"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = [*sorted(ROOT.glob("*.md")), ROOT / "weights" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEXTS = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in PAGES}
 OPTIONAL = {"sentence_transformers", "faiss", "hnswlib"}  # an example that imports one needs it
-CHAPTERS = "tokenizer weights bert pooling encoder metrics heads losses data loop".split()
 
 COMMANDS = [
     (module, rest)
@@ -57,10 +56,6 @@ def test_every_command_of_the_package_is_in_the_documentation():
     assert {f"minisbert {name}" for name in command_files()} <= documented
 
 
-def test_the_readme_has_the_commands_that_ci_runs():
-    assert len(re.findall(r"^python3 -m venv .*(?:minisbert\.train|pytest -n 2)$", README, re.MULTILINE)) == 2
-
-
 def anchors(text: str) -> set[str]:
     """The anchors that GitHub gives to the headings of a page."""
     headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
@@ -68,7 +63,7 @@ def anchors(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("page", TEXTS)
-def test_no_link_is_broken(page):
+def test_no_link_is_broken_and_every_file_that_is_named_exists(page):
     for link in re.findall(r"\]\(([^)\s]+)\)", TEXTS[page]):
         if link.startswith(("http:", "https:")):
             continue
@@ -77,10 +72,8 @@ def test_no_link_is_broken(page):
         assert target.exists(), link
         if anchor:
             assert anchor in anchors(target.read_text(encoding="utf-8")), link
-
-
-@pytest.mark.parametrize("page", [page for page in TEXTS if page != "docs/parity.md"])
-def test_every_file_that_is_named_exists(page):
+    if page == "docs/parity.md":  # generated; quotes torch's files
+        return
     named = re.findall(r"`((?:[\w.-]+/)*[\w-]+\.(?:py|toml)|[\w./-]+/)`", TEXTS[page])
     made = re.compile("(data|state|model|last|runs)/|.*NAME")  # by commands
     places = (ROOT, PACKAGE, ROOT / "weights")
@@ -156,15 +149,43 @@ def test_the_zero_shot_scores_of_the_dev_split(minilm, stsb, capsys):
         assert f"{name:<19}{score} -> " in README
 
 
-STANDARD = {"huggingface_hub", "tqdm", "filelock"}  # torch and tokenizers bring them along
+# ---------------------------------------------------------------- docs/sources.md, and the works that are cited
+
+ITEMS = [(name, *item) for name, text in make_sources.texts().items() for item in text["items"]]
+CITED = [
+    path
+    for folder, kind in (("minisbert", "*.py"), ("lessons", "*.py"), ("docs", "*.md"))
+    for path in (ROOT / folder).rglob(kind)
+    if path != make_sources.PAGE and "mine" not in path.parts
+]
+AUTHORS = r"((?:[A-Z][^\W\d_]+(?:, | and | & ))*[A-Z][^\W\d_]+(?: et al\.)?),? \(?((?:19|20)\d\d)\b"
+NO_AUTHORS = {"DBF", "Face", "OpenVINO", "March", "Xiv"}  # the last of arXiv and a number
 
 
-def test_import_of_every_file_needs_nothing_beyond_the_runtime_packages():
-    allowed = {"minisbert", "torch", "numpy", "tokenizers", "safetensors", *STANDARD, *sys.stdlib_module_names}
-    for path in PACKAGE.rglob("*.py"):
-        dotted = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        if needs_an_extra(dotted):
-            continue
-        found = set(re.findall(r"^(?:from|import) (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE))
-        assert found <= allowed, f"{path.name} imports {found - allowed}"
-        assert importlib.import_module(dotted)
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_each_item_of_the_five_texts_is_where_it_says_and_the_page_has_it():
+    for name, lines, what, status, path, anchor in ITEMS:
+        assert status in make_sources.STATUSES, what
+        assert re.fullmatch(r"\d+(-\d+)?(, \d+(-\d+)?)*", lines), f"{name}: {what}"
+        if status == "missing":
+            assert not path + anchor, what
+        else:
+            assert words(anchor) in words((ROOT / path).read_text(encoding="utf-8")), f"{name}: {what}"
+    page = make_sources.PAGE.read_text(encoding="utf-8")
+    assert make_sources.replaced(page) == page, "run python docs/make_sources.py"
+    assert sum(status == "out" for _, _, _, status, _, _ in ITEMS) <= 3
+
+
+def test_every_cited_work_stands_on_the_page():
+    lines = make_sources.PAGE.read_text(encoding="utf-8").replace("é", "e").splitlines()
+    works = {
+        (re.split(", | and | & | et al", authors)[0], year)
+        for path in CITED
+        for authors, year in re.findall(AUTHORS, words(path.read_text(encoding="utf-8").replace("\n#", "\n")))
+    }
+    works = {(author, year) for author, year in works if author not in NO_AUTHORS}
+    assert len(works) > 40, "else the pattern finds no citations"
+    assert [work for work in sorted(works) if not any(all(part in line for part in work) for line in lines)] == []

@@ -1,4 +1,4 @@
-"""Appendix: what is wrong with a file, a text, an argument or a setting, in one line.
+"""Appendix: say in one line what is wrong with a file, a text, an argument or a setting.
 
 The chapters call these functions before their formulas, so that no check stands between a formula's lines.
 """
@@ -21,14 +21,14 @@ class InputError(ValueError):
 
 
 def one_line(text: object, most: int = 80) -> str:
-    """A value for a message: quoted, cut at ``most`` characters, safe for any terminal."""
+    """``repr`` for error messages: at most ``most`` characters, control characters escaped."""
     shown = repr(text) if len(str(text)) <= most else repr(str(text)[:most]) + "..."
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in shown)
 
 
 @dataclass
 class Place:
-    """Where a reader is, for its errors: the file, and the line if the reader sets it."""
+    """The file that is being read, for error messages, and its line if the reader sets it."""
 
     path: str | Path
     line: int = 0
@@ -39,7 +39,7 @@ class Place:
 
 @contextmanager
 def reading(path: str | Path) -> Iterator[Place]:
-    """Any exception raised while reading a file becomes one ``InputError`` that names the file.
+    """Turn any exception raised while reading a file into one ``InputError`` that names the file.
 
         with reading(path) as at:
             for at.line, line in enumerate(open(path), start=1):
@@ -59,7 +59,7 @@ def reading(path: str | Path) -> Iterator[Place]:
 
 
 def damage(at: Place, error: BaseException) -> str:
-    """An error's place and meaning."""
+    """Describe an exception in one line: where it happened and what was wrong."""
     match error:
         case json.JSONDecodeError():
             return f"{Place(at.path, at.line or error.lineno)}: not valid JSON: {error.msg}"
@@ -76,7 +76,7 @@ def damage(at: Place, error: BaseException) -> str:
 
 
 def read_json(path: str | Path, kind: type = dict) -> Any:
-    """The object (or list) in a JSON file; ``InputError`` says what is wrong with it, and in which line."""
+    """Read the object (or list) of a JSON file; ``InputError`` says what is wrong with it, and in which line."""
     with reading(path):
         content = json.loads(Path(path).read_bytes())
         if not isinstance(content, kind):
@@ -85,7 +85,7 @@ def read_json(path: str | Path, kind: type = dict) -> Any:
 
 
 def check_texts(texts: Sequence[str]) -> list[str]:
-    """The texts as a list; ``InputError`` unless they are a sequence of valid Unicode strings."""
+    """Return the texts as a list; ``InputError`` unless they are a sequence of valid Unicode strings."""
     if isinstance(texts, str | dict | set) or hasattr(texts, "columns") or not hasattr(texts, "__len__"):
         found = "one string: put it in brackets" if isinstance(texts, str) else type(texts).__name__
         raise InputError(f"a list of texts is needed, not {found}")  # a generator would serve its first reader only
@@ -106,7 +106,9 @@ def check_text(i: int, text: str) -> None:
         raise InputError(f"text {i} is not valid Unicode: a lone surrogate at {where}") from error
 
 
-# a rule -> whether a number or tensor satisfies it; any other rule lists the values allowed: "euclidean|cosine"
+# What ``check("u (B, D), target (B) in 0..1, distance euclidean|cosine", u, target, distance)`` reads: a name; a shape
+# if it is a tensor, where a letter is one size in all shapes and no size is 0; then, if not every value will do, one of
+# these rules, or a list of values between bars.
 RULES = {
     "0": lambda x: x == 0,
     "0 or 1": lambda x: (x == 0) | (x == 1),
@@ -129,30 +131,28 @@ RULES = {
 
 
 def check(rules: str, *values: Any) -> None:
-    """Raise ``ValueError`` unless the values satisfy the rules: ``check("u (B, D), target (B) in 0..1", u, target)``.
-
-    Per value its name, its shape if it is a tensor, one of ``RULES`` if it has a range. A letter is the same size in
-    every shape, and no size is 0. None is an optional argument that was left out.
-    """
+    """Raise ``ValueError`` unless the values satisfy the rules; None, an optional argument left out, always does."""
     sizes: dict[str, int] = {}
-    for spec, value in zip(re.split(r", (?=[a-z])", rules), values, strict=True):
-        ((name, shape, rule),) = re.findall(r"^(\w+)(?: (\([A-Z, ]+\)))?(?: (.+))?$", spec)
-        if shape and value is not None:
-            known = "".join(f", {letter} = {size}" for letter, size in sizes.items())
-            letters = shape[1:-1].split(", ")
-            fitting = tuple(sizes.setdefault(*pair) for pair in zip(letters, value.shape, strict=False))
-            if fitting != value.shape or len(letters) != value.ndim or 0 in fitting:
-                raise ValueError(f"{name} must be {shape}{known}, not {tuple(value.shape)}")
-        if rule and value is not None:
-            check_rule(name, value, rule)
+    for spec, value in zip(re.split(r", (?=[a-z])", rules), values, strict=True):  # a rule begins with a name
+        name, _, rule = spec.partition(" ")
+        if value is None:
+            continue
+        if rule.startswith("("):
+            shape, _, rule = rule[1:].partition(")")
+            given = "".join(f", {letter} = {size}" for letter, size in sizes.items())
+            expected = tuple(sizes.setdefault(*pair) for pair in zip(shape.split(", "), value.shape, strict=False))
+            if expected != value.shape or value.ndim != shape.count(",") + 1 or 0 in expected:
+                raise ValueError(f"{name} must be ({shape}){given}, not {tuple(value.shape)}")
+        if rule:
+            check_rule(name, value, rule.strip())
 
 
 def check_rule(name: str, value: Any, rule: str) -> None:
     try:
-        kept = RULES[rule](value) if rule in RULES or " " in rule else value in rule.split("|")
-    except (TypeError, AttributeError):  # a string where a number is needed, a list in place of a tensor
-        kept = False
-    if not (kept.all() if hasattr(kept, "all") else kept):
+        fits = RULES[rule](value) if rule in RULES or " " in rule else value in rule.split("|")
+    except (TypeError, AttributeError):  # a string where a number is needed, a list instead of a tensor
+        fits = False
+    if not (fits.all() if hasattr(fits, "all") else fits):
         raise ValueError(f"{name} must be {rule}, not {one_line(value)}")
 
 

@@ -71,15 +71,6 @@ def test_batches_change_with_seed_and_from_epoch_to_epoch():
     assert not together[0] & together[2]
 
 
-def test_the_global_generator_is_neither_read_nor_moved():
-    torch.manual_seed(3)
-    before = torch.get_rng_state()
-    batches = length_grouped_batches(range(50), 4, seeded(5))
-    assert torch.equal(torch.get_rng_state(), before)
-    torch.manual_seed(4)
-    assert length_grouped_batches(range(50), 4, seeded(5)) == batches
-
-
 def test_a_window_is_50_batches_unless_stated():
     """400 rows in 2 windows of 50 batches of 4: within a window the lengths of two batches do not overlap."""
     first = set(torch.randperm(400, generator=seeded(1)).tolist()[:200])

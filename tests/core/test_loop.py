@@ -16,12 +16,6 @@ from minisbert.core.loop import AdamW, Diverged, adamw, adamw_step, fit, linear_
 # -------------------------------------------------------------------------------------------- AdamW
 
 
-def test_the_example():
-    one, gradient, zero = (torch.tensor(x, dtype=torch.float64) for x in (1.0, 4.0, 0.0))
-    found = adamw_step(one, gradient, zero, zero, step=1, lr=0.1, weight_decay=0.0)
-    assert torch.stack(found).tolist() == pytest.approx([0.9, 0.4, 0.016], abs=1e-9)
-
-
 def test_the_decay_of_each_optimizer_by_default():
     """0.01 in the formula and its class, as in the paper's code and PyTorch; none in the one that runs use."""
     zero = torch.zeros(1)
@@ -93,26 +87,6 @@ def test_twenty_steps_equal_torchs_optimizer(kind, weight_decay):
     assert largest_difference(by_hand, reference) <= 1e-12
 
 
-def test_steps_by_hand():
-    """Plain gradient descent on w^2 / 2, whose gradient is w: each step multiplies w by 1 - lr * multiplier."""
-    model = nn.Linear(1, 1, bias=False).double()
-    nn.init.constant_(model.weight, 8.0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    steps = fit(model, lambda model, _: model.weight.pow(2).sum() / 2, [["a"], ["b"], ["c"]], optimizer, ramp)
-    found = [(step.number, step.batch, step.loss, step.multiplier, model.weight.item()) for step in steps]
-    assert found == [(1, ["a"], 32.0, 0.0, 8.0), (2, ["b"], 32.0, 0.5, 6.0), (3, ["c"], 18.0, 1.0, 3.0)]
-
-
-def test_nothing_is_computed_before_the_first_step_is_asked_for():
-    model, batches = linear(), iter(BATCHES)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    steps = fit(model, squares, batches, optimizer, ramp)
-    assert optimizer.param_groups[0]["lr"] == 0.5
-    assert model.weight.grad is None
-    assert next(steps).batch == BATCHES[0]
-    assert next(batches) == BATCHES[1]  # batches are taken one at a time
-
-
 def test_stopping_after_some_steps_leaves_the_model_as_those_steps_do():
     stopped, short = linear(), linear()
     steps = fit(stopped, squares, BATCHES, adamw(list(stopped.parameters()), lr=0.1), ramp)
@@ -155,8 +129,6 @@ def test_clip_bounds_the_norm_of_the_whole_gradient():
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda loss: loss * math.nan, "step 3: loss nan"),
-        (lambda loss: loss / 0, "step 3: loss inf"),
         (lambda loss: loss + math.inf, r"step 3: loss inf, gradient norm 1\.358"),  # only the loss is not finite
         (lambda loss: loss * 0 + (loss * 0).sqrt(), "step 3: loss 0, gradient norm nan"),  # the slope of a root at 0
     ],

@@ -43,18 +43,6 @@ def test_words_of_any_text(text):
     assert split_words(text) == words_of_library(text)
 
 
-def test_pieces_by_hand():
-    for word, pieces in {
-        "playing": ["play", "##ing"],
-        "play": ["play"],
-        "playx": ["[UNK]"],  # not play [UNK]
-        "ing": ["[UNK]"],  # ##ing cannot start a word
-        "pi": ["p", "##i"],
-        "": [],
-    }.items():
-        assert word_pieces(word, {"play", "p", "##ing", "##i"}) == pieces
-
-
 @example("a" * 100)
 @example("a" * 101)  # [UNK]
 @given(st.text("abcdghinopsty", min_size=1, max_size=12))

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from minisbert.core import InputError, read_json
-from minisbert.core.weights import BERT, BertConfig, Family, fill, read_config, read_safetensors, read_tensors
+from minisbert.core.weights import BERT, BertConfig, Family, fill, read_config, read_tensors
 from tests.parity import REFERENCE
 
 FAMILY = Family(
@@ -24,16 +24,6 @@ FAMILY = Family(
     settings={"hidden_size": "dim", "layer_norm_eps": "eps"},
     constants={"type_vocab_size": 0},
 )
-
-
-def test_the_names_of_a_small_family():
-    layer = {"layers.0.norm.weight": "block.0.LayerNorm.weight", "layers.0.norm.bias": "block.0.LayerNorm.bias"}
-    layer |= {"layers.0.up.weight": "block.0.dense.weight", "layers.0.up.bias": "block.0.dense.bias"}
-    second = {ours.replace("0", "1"): theirs.replace("0", "1") for ours, theirs in layer.items()}
-    table = {"embeddings.word.weight": "words.weight"}
-    pooler = {"pooler.weight": "head.weight", "pooler.bias": "head.bias"}
-    assert FAMILY.names(0, pooler=False) == table
-    assert FAMILY.names(2, pooler=True) == table | layer | second | pooler
 
 
 def test_the_canonical_name():
@@ -139,17 +129,6 @@ def test_what_a_config_need_not_state_is_as_in_transformers():
     assert {name: stated[name] for name in bert} == bert
     ours = {"position_offset": 0, "position_embedding_type": "absolute", "model_type": "bert"}
     assert stated == dict.fromkeys(SIZES, 1) | bert | ours
-
-
-def test_a_missing_or_damaged_file_is_named(tmp_path):
-    path = tmp_path / "model.safetensors"
-    with pytest.raises(InputError, match=r"model\.safetensors does not exist"):
-        read_safetensors(path)
-    path.write_bytes(b"\x08\x00")
-    with pytest.raises(InputError, match=r"model\.safetensors is cut short or is not a safetensors file"):
-        read_safetensors(path)
-    save_file({"a": torch.ones(2)}, path)
-    assert read_safetensors(path)["a"].tolist() == [1.0, 1.0]
 
 
 # --------------------------------------------------------------------------------------------- fill

@@ -2,7 +2,6 @@
 
 import copy
 import itertools
-import re
 
 import numpy as np
 import pytest
@@ -113,18 +112,17 @@ U = torch.ones(2, 3)
 
 
 @pytest.mark.parametrize(
-    ("call", "says"),
+    ("call", "noun"),
     [
-        (lambda: distillation_loss(U, U[:1]), "teacher must be (B, D)"),
-        (lambda: distillation_loss(U, U[:, :2]), "teacher must be (B, D)"),
-        (lambda: distillation_loss(U[:0], U[:0]), "student must be (B, D), not (0, 3)"),
-        (lambda: matryoshka_loss(torch.dot, U, dims=(1, 4)), "dims [1, 4] must be numbers from 1 to 3"),
-        (lambda: matryoshka_loss(torch.dot, U, U[:, :2], dims=(3,)), "from 1 to 2, the width of the vectors"),
-        (lambda: matryoshka_loss(torch.dot, U, dims=(0,)), "from 1 to 3"),
-        (lambda: matryoshka_loss(torch.dot, U, dims=()), "dims [] must be"),
-        (lambda: matryoshka_loss(torch.dot, U[0], dims=(1,)), "vectors must be (B, D), not (3,)"),
+        (lambda: distillation_loss(U, U[:, :2]), "teacher"),
+        (lambda: distillation_loss(U[:0], U[:0]), "student"),
+        (lambda: matryoshka_loss(torch.dot, U, dims=(1, 4)), "dims"),
+        (lambda: matryoshka_loss(torch.dot, U, U[:, :2], dims=(3,)), "dims"),
+        (lambda: matryoshka_loss(torch.dot, U, dims=(0,)), "dims"),
+        (lambda: matryoshka_loss(torch.dot, U, dims=()), "dims"),
+        (lambda: matryoshka_loss(torch.dot, U[0], dims=(1,)), "vectors"),
     ],
 )
-def test_arguments_that_do_not_fit(call, says):
-    with pytest.raises(ValueError, match=re.escape(says)):
+def test_arguments_that_do_not_fit(call, noun):
+    with pytest.raises(ValueError, match=f"{noun} .*must be"):
         call()

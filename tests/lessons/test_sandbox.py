@@ -70,7 +70,6 @@ def test_after_an_endless_loop_and_a_crash_the_next_piece_is_graded(folder):
         ("def gelu(x:\n", "failed", "line 1: not Python"),
         ("1 / 0\n" + RIGHT, "failed", "the file cannot be loaded: ZeroDivisionError"),
         ("raise SystemExit\n" + RIGHT, "failed", "the file cannot be loaded: SystemExit"),
-        ("raise KeyboardInterrupt\n" + RIGHT, "failed", "the file cannot be loaded: KeyboardInterrupt"),
         ("import transformers\n" + RIGHT, "refused", "line 1: transformers may not be imported"),
         ("import torch\ng = getattr(torch, 'gel' 'u')\n" + RIGHT, "refused", "gelu is ready-made"),
         ("f = getattr\nf(f, 'ge' + 'lu', 0)\n" + RIGHT, "refused", "gelu is ready-made"),
@@ -87,10 +86,8 @@ def test_a_file_that_cannot_be_graded(folder, text, status, says):
     ("gelu", "status", "says"),
     [
         ("gelu = torch.erf", "failed", "gelu is not a function that is written in lesson_06.py"),
-        ("class gelu:\n    __wrapped__ = len", "failed", "gelu is not a function that is written in lesson_06.py"),
         ("", "failed", "lesson_06.py defines no gelu"),
         ("def gelu(x): return torch.nn.functional.gelu(x)", "refused", "gelu is ready-made"),
-        ("def gelu(x): raise SystemExit(0)", "failed", "SystemExit"),
         ("def gelu(x): raise KeyboardInterrupt", "failed", "KeyboardInterrupt"),
         ("def gelu(x): return gelu(x)", "failed", "RecursionError, line 6: it calls itself without end"),
         ("def gelu(x): raise NotImplementedError", "unwritten", "NotImplementedError"),

@@ -11,13 +11,6 @@ from tests.conftest import ROOT
 
 FOLDER = ROOT / "lessons" / "speedrun"
 TABLE = (ROOT / "lessons" / "SPEEDRUN.md").read_text(encoding="utf-8")
-HASHES = """
-import numpy as np
-
-def train(data, seed):
-    assert len(data.pairs) == 5749 and len(data.captions) > 10_000
-    return lambda texts: np.array([[text.count(letter) for letter in "aeiou"] for text in texts])
-"""
 LOADS = """
 from minisbert import SentenceEncoder
 
@@ -38,16 +31,6 @@ def judged(path: Path) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.weights
-def test_a_submission_gets_a_score_and_its_seconds(stsb, tmp_path):
-    (tmp_path / "vowels.py").write_text(HASHES)
-    done = judged(tmp_path / "vowels.py")
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
-    assert 0 < result["score"] < 50
-    assert 0 < result["seconds"] < 60
-
-
-@pytest.mark.weights
 @pytest.mark.parametrize(("text", "message"), [(LOADS, "begins from random weights"), (SHORT, "must return finite")])
 def test_a_pretrained_model_and_a_wrong_shape_are_refused(text, message, stsb, tmp_path):
     (tmp_path / "wrong.py").write_text(text)
@@ -59,7 +42,9 @@ def test_a_pretrained_model_and_a_wrong_shape_are_refused(text, message, stsb, t
 @pytest.mark.weights
 def test_the_fastest_record_is_that_of_the_table(stsb):
     score = float(TABLE.partition("| idf_bag | ")[2][:5])
-    assert json.loads(judged(FOLDER / "idf_bag.py").stdout)["score"] == pytest.approx(score, abs=0.01)
+    result = json.loads(judged(FOLDER / "idf_bag.py").stdout)
+    assert result["score"] == pytest.approx(score, abs=0.01)
+    assert 0 < result["seconds"] < 60
 
 
 def test_every_submission_has_a_row_and_every_row_a_submission():

@@ -1,0 +1,133 @@
+"""docs/examples: vectors before transformers, sentences in two languages, pairs from docstrings."""
+
+import json
+import math
+import runpy
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.whitening import whitening
+from minisbert.data.datasets import triplet_rows
+from minisbert.evaluation.retrieval import load_retrieval_folder
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.training.run_options import parse
+from minisbert.training.settings import sources_of
+from tests.conftest import ROOT
+
+
+def example(name: str) -> SimpleNamespace:
+    return SimpleNamespace(**runpy.run_path(str(ROOT / "docs" / "examples" / f"{name}.py")))
+
+
+@pytest.fixture(scope="module")
+def before():
+    return example("before_transformers")
+
+
+def test_a_bag_counts_words_and_idf_forgets_those_that_all_texts_have(before):
+    counts = before.bag([[0, 1, 1], [0]], 3)
+    assert counts.to_dense().tolist() == [[1, 2, 0], [1, 0, 0]]
+    assert before.idf(counts)[:2].tolist() == pytest.approx([0, math.log(2)])
+
+
+def test_pairs_are_within_a_text_and_a_window_and_those_that_meet_by_chance_have_no_weight(before):
+    pairs = before.pairs_of([[0, 1, 2], [3, 4]], window=1)
+    assert sorted(map(tuple, pairs.tolist())) == [(0, 1), (1, 0), (1, 2), (2, 1), (3, 4), (4, 3)]
+    assert len(before.pairs_of([[0, 1, 2], [3, 4]], window=2)) == 8
+
+    pairs = torch.tensor([[0, 1], [1, 0], [0, 2], [2, 0], [0, 1], [1, 0], [1, 2], [2, 1]])
+    found = before.contexts(pairs, 3).to_dense()
+    assert found[0, 1].item() == pytest.approx(math.log(2 * 8 / (3 * 3)))  # twice of 8, each 3 times
+    assert found[0, 0] == 0
+    assert torch.equal(found, found.T)
+
+
+def test_the_directions_of_a_matrix_of_low_rank_lose_nothing(before):
+    torch.manual_seed(0)
+    matrix = torch.randn(9, 2) @ torch.randn(2, 7)
+    table = before.reduce(matrix, 2)
+    assert torch.allclose(table.T @ table, torch.eye(2), atol=1e-5)
+    assert torch.allclose(table @ (table.T @ matrix), matrix, atol=1e-4)
+
+
+def test_the_skip_gram_loss_by_hand_and_words_with_like_neighbours_become_alike(before):
+    center, wrong = torch.zeros(4, 3), torch.randn(4, 5, 3)
+    assert before.skip_gram_loss(center, torch.randn(4, 3), wrong).item() == pytest.approx(6 * math.log(2))
+    near = torch.tensor([[2.0, 0.0]])
+    found = before.skip_gram_loss(near, near, torch.tensor([[[0.0, 1.0]]])).item()
+    assert found == pytest.approx(math.log(1 + math.exp(-4)) + math.log(2))
+
+    texts = [[0, 1, 2], [0, 3, 2], [4, 5, 6], [4, 7, 6]] * 50  # 1 and 3 share neighbours, 5 does not
+    table = before.word2vec(before.pairs_of(texts, 2), 8, 8, epochs=20, batch=64, rate=0.05)
+    table = torch.nn.functional.normalize(table)
+    assert table[1] @ table[3] > 0.5 > table[1] @ table[5]
+
+
+def test_whitened_vectors_have_no_mean_and_no_covariance():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(50, 3)) @ rng.normal(size=(3, 3)) + 5
+    mean, w = whitening(x)
+    white = (x - mean) @ w
+    assert np.abs(white.mean(0)).max() < 1e-12
+    assert np.abs(np.cov(white.T) - np.eye(3)).max() < 1e-12
+    assert np.allclose((x - mean) @ w @ np.linalg.inv(w) + mean, x)
+
+
+@pytest.fixture(scope="module")
+def languages():
+    return example("languages")
+
+
+def test_every_phrase_has_a_translation_and_no_sentence_is_in_two_splits(languages):
+    tables = (languages.SUBJECTS, languages.ACTIONS, languages.PLACES, languages.OTHERS)
+    rows = [languages.phrases(table) for table in tables]
+    assert [len(table) for table in rows] == [16, 20, 16, 16]
+    assert all(len(pair) == 2 and all(pair) and pair[0] != pair[1] for table in rows for pair in table)
+    splits = languages.corpus()
+    assert [len(splits[name]) for name in ("train", "dev", "test")] == [3200, 200, 200]
+    for side in (0, 1):
+        assert len({row[side] for pairs in splits.values() for row in pairs}) == 3600
+    known = {text for row in splits["train"] for text in row}
+    assert not known & {text for row in languages.phrases(languages.OTHERS) for text in row}
+
+
+def test_measures_by_hand(languages):
+    """Three unit vectors a language; the second sentence is nearest to the first translation, its own to the third."""
+    english, spanish = np.eye(3), np.array([[0.8, 0.6, 0], [0, 0.28, 0.96], [0, 0, 1]])
+    vectors = {f"{side}{i}": rows[i] for side, rows in (("e", english), ("s", spanish)) for i in range(3)}
+    encoder = SimpleNamespace(encode=lambda texts, normalize_embeddings: np.array([vectors[text] for text in texts]))
+    turned = np.roll(english, 1, axis=1) * 0.5 + english * 0.75**0.5
+    teacher = SimpleNamespace(encode=lambda texts, normalize_embeddings: turned)
+    found = languages.measure(encoder, [(f"e{i}", f"s{i}") for i in range(3)], teacher)
+    assert found["cosine of translations"] == pytest.approx((0.8 + 0.28 + 1) / 3)
+    assert found["of other pairs"] == pytest.approx((0.6 + 0.96) / 6)
+    assert found["found, en -> es"] == found["found, es -> en"] == pytest.approx(2 / 3)
+    assert found["English as before"] == pytest.approx(0.75**0.5)
+
+
+def test_both_runs_on_the_tiny_model(languages, tiny, tmp_path, capsys):
+    found = languages.main(tmp_path / "toy", str(tiny), "--max-steps", "2", "--lr", "1e-2", "--dtype", "float32")
+    assert found.keys() == {"held out", "of other patterns"}
+    for scores in found.values():
+        assert list(scores) == ["before", "teacher", "labels"]
+        assert all(-1 <= value <= 1.000001 for row in scores.values() for value in row.values())
+    shown = capsys.readouterr().out
+    assert "200 held out" in shown
+    assert f"{found['held out']['teacher']['cosine of translations']:10.3f}" in shown
+    for name in ("teacher", "labels"):
+        assert isinstance(SentenceEncoder.load(tmp_path / "toy" / name / "model"), SentenceEncoder)
+
+
+@pytest.mark.slow
+def test_the_files_are_read_and_no_text_is_in_two_splits(tmp_path):
+    sizes = example("docstrings").write(tmp_path)
+    rows, _ = triplet_rows(sources_of(parse(["--objective", "mnr", "--data", str(tmp_path / "pairs.tsv")])))
+    search = load_retrieval_folder(tmp_path)
+    assert (len(rows), len(search["dev"].queries), len(search["test"].queries)) == tuple(sizes.values())
+    assert min(sizes.values()) > 500
+    corpus = [json.loads(line)["text"] for line in (tmp_path / "corpus.jsonl").read_text().splitlines()]
+    assert len(corpus) == sizes["dev"] + sizes["test"]
+    assert not {document for _, document in rows} & {*corpus}
