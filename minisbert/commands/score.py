@@ -100,8 +100,9 @@ def main(arguments: list[str] | None = None) -> None:
 
     model = if_compiled(options, compiled)
     model = model or PairModel.load(path, device=options.device, max_length=options.max_length)
-    firsts, seconds = zip(*pairs, strict=True)
-    scores = model.scores(firsts, seconds, show_progress_bar=True)
+    scores = model.predict(pairs, show_progress_bar=True, apply_softmax=True)
+    if model.task == "regression":  # shown on the scale of the STS Benchmark, which people know
+        scores = MAX_SCORE * scores
     if model.truncated:
         texts = len(pairs) if model.joint else 2 * len(pairs)
         say(model.tokenizer.cut_message(model.truncated, texts))

@@ -13,10 +13,11 @@ import torch
 from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_text
 from minisbert.core.encoder import normalize
-from minisbert.core.tokenizer import assemble
 from minisbert.loading import Encoder, load_dense
+from minisbert.models.batching import as_key
 from minisbert.models.pair_model import SEVERAL, PairScorer
 from minisbert.models.prompts import choose_prompt, prompt_tokens, role_prompt_name
+from minisbert.models.similarity import as_array
 
 
 class Embedded(NamedTuple):
@@ -62,7 +63,8 @@ class Engine:
     def embed(self, prompt: str, inputs: Sequence[str | list[int]]) -> list[Embedded]:
         """Embed texts, or rows of token ids, in one call. Raises ``InputError``."""
         rows = [self.row(prompt, given) for given in inputs]
-        vectors = self.encoder.encode_tokens([ids for ids, _ in rows], self.skipped(prompt))  # (N, D)
+        keys = [as_key(ids) for ids, _ in rows]
+        vectors = as_array(self.encoder.encode_batches(keys, skip=self.skipped(prompt)))  # (N, D)
         embedded = []
         for (ids, cut), vector in zip(rows, vectors, strict=True):
             embedded.append(Embedded(np.asarray(vector, dtype=np.float32), len(ids), cut))
@@ -80,9 +82,7 @@ class Engine:
         if isinstance(given, str):
             encoded = tokenizer.encode([prompt + given])
             return encoded.ids[0], encoded.truncated > 0
-        room = tokenizer.limit - len(tokenizer.single_template) + 1
-        ids, _ = assemble(tokenizer.single_template, [given[:room]])
-        return ids, len(given) > room
+        return tokenizer.frame(given)
 
     def check(self, number: int, given: str | list[int]) -> None:
         """Raise ``InputError``, with the input's number, for one that cannot be embedded."""
@@ -101,7 +101,7 @@ class Engine:
         """The score of each document for a query, by the reranker."""
         if self.reranker is None:
             raise InputError("there is no reranker: start the server with --reranker MODEL")
-        scores = self.reranker.scores([query] * len(documents), list(documents))
+        scores = self.reranker.predict([(query, document) for document in documents])
         return [float(score) for score in scores]
 
 
