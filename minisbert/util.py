@@ -94,8 +94,7 @@ def community_detection(
             if len(members) < min_community_size:
                 continue
             order = cosines[members].argsort(descending=True, stable=True)
-            community = members[order].tolist()
-            community.remove(centre)
-            communities.append([centre, *community])
+            # Not all centres are members: rounding may leave a cosine with itself below a threshold of 1.
+            communities.append([centre] + [row for row in members[order].tolist() if row != centre])
             taken[members] = True
     return sorted(communities, key=len, reverse=True)

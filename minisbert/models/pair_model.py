@@ -5,7 +5,7 @@ model.predict([("A cat sits.", "A kitten is sitting.")])  # (1,) from 0 to 1, af
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -77,6 +77,8 @@ class PairScorer:
         single = isinstance(pairs, Sequence) and len(pairs) == 2 and all(isinstance(text, str) for text in pairs)
         if single:
             pairs = [pairs]
+        if not isinstance(pairs, Iterable):
+            raise InputError(f"predict takes pairs of texts, not {one_line(pairs)}")
         firsts, seconds = [], []
         for pair in pairs:
             if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:

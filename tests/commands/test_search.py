@@ -108,7 +108,7 @@ def test_a_reranker_sorts_the_candidates(tiny, corpus, capsys, reranker):
         main([*named, *flags])
         for result in json.loads(capsys.readouterr().out)["results"]:
             candidates = [i for _, i in expected_hits(tiny, result["query"], count)]
-            scores = model.scores([result["query"]] * count, [CORPUS[i] for i in candidates]).tolist()
+            scores = model.predict([(result["query"], CORPUS[i]) for i in candidates]).tolist()
             expected = sorted(zip(scores, candidates, strict=True), key=lambda hit: -round(hit[0], 5))[:top]
             assert [hit["index"] for hit in result["hits"]] == [i for _, i in expected]
             np.testing.assert_allclose([hit["score"] for hit in result["hits"]], [x for x, _ in expected], atol=1e-5)

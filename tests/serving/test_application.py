@@ -98,7 +98,7 @@ def test_a_cut_text_is_told_or_refused(client, engine):
 
 def test_reranking_gives_the_scores_of_the_model_best_first(client, engine):
     documents = ["a cat", "the dog runs", "moon"]
-    expected = engine.reranker.scores(["a dog"] * 3, documents)
+    expected = engine.reranker.predict([("a dog", text) for text in documents])
     found = post(client, "/v1/rerank", query="a dog", documents=documents).json()["results"]
     assert [row["index"] for row in found] == list(np.argsort(-expected))
     np.testing.assert_allclose([row["relevance_score"] for row in found], -np.sort(-expected), atol=2e-6, rtol=0)
