@@ -89,7 +89,6 @@ def test_arguments_of_wrong_types_end_in_an_input_error():
         "max_seq_length": lambda value: minisbert.load(TINY, max_seq_length=value),
         "first": lambda value: encoder.similarity(value, vectors),
         "second": lambda value: encoder.similarity(vectors, value),
-        "pairs": lambda value: pairs.predict(value),
         "text of a pair": lambda value: pairs.predict([("a cat", value)]),
     }
     for name in ("output_value", "precision", *list(RIGHT)[2:]):

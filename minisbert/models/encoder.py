@@ -275,8 +275,6 @@ class TextEncoder(EncoderProperties):
         check_choice("dtype", dtype, (None, "auto", "float32", "bfloat16", "int8"))
         if truncate_dim is not None:
             self.check_columns(truncate_dim)
-        if precision in ("int8", "uint8") and len(texts) == 1:
-            raise InputError(f"precision {precision} divides the range of each column, and one text has none")
         keys, self.truncated = tokenize(self.tokenizer, texts)
 
         with as_progress(show_progress_bar, len(texts)) as line:
@@ -287,32 +285,19 @@ class TextEncoder(EncoderProperties):
                 states = self._encode_states(keys, TEXT_TOKENS * batch_size, dtype, line)
                 return states[0] if single else states
             vectors = self.encode_batches(
-                keys,
-                batch_tokens=TEXT_TOKENS * batch_size,
-                skip=skip,
-                truncate_dim=truncate_dim,
-                normalize_embeddings=normalize_embeddings,
-                dtype=dtype,
-                line=line,
+                keys, TEXT_TOKENS * batch_size, skip, truncate_dim, normalize_embeddings, dtype, line
             )
         if precision != "float32":
-            rows = as_array(vectors)
-            if not texts:  # so that an empty result has the dtype and the width of the codes: two rows, then none
-                rows = np.zeros((2, vectors.shape[1]), np.float32)
-            vectors = torch.from_numpy(quantize(rows, precision)[: len(texts)])
-
+            vectors = codes_of(vectors, precision)
         if single:
             vectors = vectors[0]
-        if convert_to_tensor:
+        if convert_to_tensor or (single and not convert_to_numpy):
             return vectors
-        if convert_to_numpy:
-            return as_array(vectors)
-        return vectors if single else list(vectors)
+        return as_array(vectors) if convert_to_numpy else list(vectors)
 
     def encode_batches(
         self,
         keys: Sequence[bytes],
-        *,
         batch_tokens: int = BATCH_TOKENS,
         skip: int = 0,
         truncate_dim: int | None = None,
@@ -416,6 +401,16 @@ class TextEncoder(EncoderProperties):
         if options.get("prompt") is None and options.get("prompt_name") is None:
             options["prompt_name"] = role_prompt_name(self.settings, role)
         return self.encode(texts, **options)
+
+
+def codes_of(vectors: Tensor, precision: str) -> Tensor:
+    """Quantise vectors (N, D) to (N, D) or (N, D / 8) codes of a ``precision``; none if there are none."""
+    if precision in ("int8", "uint8") and len(vectors) == 1:
+        raise InputError(f"precision {precision} divides the range of each column, and one text has none")
+    rows = as_array(vectors)
+    if not len(rows):  # two rows of zeros have the dtype and the width that none should have
+        rows = np.zeros((2, vectors.shape[1]), np.float32)
+    return torch.from_numpy(quantize(rows, precision)[: len(vectors)])
 
 
 def as_progress(progress: bool | Progress | None, total: int) -> AbstractContextManager[Progress]:

@@ -121,7 +121,7 @@ def test_a_cross_encoder_predicts_and_ranks(tiny, tmp_path):
 
 
 def test_what_cannot_be_scored(model):
-    for pairs in ("moon", [("a", "b", "c")], ["ab"], [None], [("a", None)], [("a", "b"), ("c", 3)]):
+    for pairs in (None, 3, "moon", [("a", "b", "c")], ["ab"], [None], [("a", None)], [("a", "b"), ("c", 3)]):
         with pytest.raises(InputError, match=r"pairs|string"):
             model.predict(pairs)
     with pytest.raises(InputError, match="pairs"):
