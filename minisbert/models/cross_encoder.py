@@ -93,6 +93,7 @@ def read_cross_encoder(
         head = ClassifierHead(config.hidden_size, rate, outputs, between)
     fill(head, stored, path, names)
     bert = fill_bert(folder, path, tensors)
+    # The head reads the hidden state of [CLS], so that the encoder's pooling is only used if it is saved by itself.
     encoder = SentenceEncoder(Tokenizer.load(folder, limit), bert, Pooling("cls"), normalize=False)
     return encoder, head, task, labels
 

@@ -265,18 +265,14 @@ class TextEncoder(EncoderProperties):
         if prompt is None and prompt_name is None:
             self._remind_of_prompts()
         single = isinstance(texts, str)
-        if single:
-            texts = [texts]
-        texts, skip = with_prompt(check_texts(texts), self.settings, self.tokenizer, prompt, prompt_name)
+        texts = check_texts([texts] if single else texts)
+        texts, skip = with_prompt(texts, self.settings, self.tokenizer, prompt, prompt_name)
         check_count("batch_size", batch_size)
         check_choice("output_value", output_value, ("sentence_embedding", "token_embeddings"))
         check_choice("precision", precision, PRECISIONS)
         check_choice("normalize_embeddings", normalize_embeddings, (None, True, False))
         check_choice("dtype", dtype, (None, "auto", "float32", "bfloat16", "int8"))
-        if truncate_dim is not None:
-            self.check_columns(truncate_dim)
         keys, self.truncated = tokenize(self.tokenizer, texts)
-
         with as_progress(show_progress_bar, len(texts)) as line:
             line.expect(len(texts), sum(map(len, set(keys))) // ID_BYTES)
             if output_value == "token_embeddings":
@@ -310,8 +306,12 @@ class TextEncoder(EncoderProperties):
         This is ``encode`` after tokenizing, with the same options; a server that receives token ids calls it directly.
         The ids include special tokens; ``skip`` of them at the start of each text are not pooled.
         """
-        columns = truncate_dim or self.get_embedding_dimension()
-        row_of = {key: row for row, key in enumerate(dict.fromkeys(keys))}  # texts of the same tokens are computed once
+        columns = self.get_embedding_dimension()
+        if truncate_dim is not None:
+            self.check_columns(truncate_dim)
+            columns = int(truncate_dim)
+        # Texts of the same tokens are computed once: repeated rows are common, and so are texts cut to the same start.
+        row_of = {key: row for row, key in enumerate(dict.fromkeys(keys))}
         distinct = list(row_of)
         if skip and min(map(len, distinct), default=math.inf) <= skip * ID_BYTES:
             raise InputError("a text has no token of its own after its prompt, and include_prompt is false")

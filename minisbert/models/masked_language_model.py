@@ -110,6 +110,7 @@ def save_masked(bert: Bert, head: MaskedHead, folder: Path) -> None:
     write_json(folder / CONFIG, stored_config(bert.config) | about)
     tensors = {family.prefix + name: tensor for name, tensor in named_tensors(bert).items()}
     tensors |= {names[ours]: parameter.float() for ours, parameter in head.named_parameters()}
+    # transformers ties the words on loading, and expects the bias under a second name if they are not tied.
     if tied:
         del tensors[names["words"]]
     elif family.model_type == "bert":
@@ -157,6 +158,7 @@ class MaskedLanguageModel(SentenceEncoder):
         chosen[tuple(places[0])] = True
         with evaluating(self):
             probabilities = self.logits(ids, None, chosen)[0].softmax(dim=0)  # (V,)
+        # topk refuses a number beyond the size of the vocabulary.
         best = probabilities.topk(min(top, len(probabilities)))
         words = self.tokenizer.tokens(best.indices.tolist())
         return list(zip(words, best.values.tolist(), strict=True))

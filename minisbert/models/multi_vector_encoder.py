@@ -195,6 +195,7 @@ class MultiVectorEncoder(SentenceEncoder):
 
     def forward(self, rows: list[list[int]], own: list[int], query: bool) -> tuple[Tensor, Tensor]:
         """Run rows of ``query_rows`` or ``document_rows`` -> vectors (B, T, K), and which are compared, (B, T)."""
+        # Not the mask of ``pad_batch``: a filler is a real token that may have to stay hidden from the others.
         ids, _ = pad_batch(rows, self.tokenizer.pad_id)  # (B, T)
         ids = ids.to(self.device)
         positions = torch.arange(ids.shape[1], device=self.device)  # (T,)

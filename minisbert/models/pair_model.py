@@ -116,6 +116,7 @@ class PairScorer:
         pairs = [(query, text) for text in documents]
         scores = self.predict(pairs, batch_size=batch_size, show_progress_bar=show_progress_bar)
         ranked = []
+        # Stable, so that of equal scores the first document comes first.
         for row in np.argsort(-scores, kind="stable")[:top_k].tolist():
             result: dict[str, Any] = {"corpus_id": row, "score": scores[row]}
             if return_documents:
@@ -138,6 +139,7 @@ class PairScorer:
         return outputs
 
     def _outputs(self, firsts: Sequence[str], seconds: Sequence[str], batch_size: int, progress: bool) -> Tensor:
+        # All pairs are tokenized before the first is computed: batches are of pairs of similar length.
         encoded = self.tokenize(firsts, seconds)
         self.truncated = encoded.truncated
         lengths = self.lengths(encoded)
@@ -165,11 +167,13 @@ class PairScorer:
         if self.joint:
             return [len(ids) for ids in encoded.ids]
         half = len(encoded) // 2
+        # Both texts of a pair are padded to the longer one, because they are rows of the same batch.
         return [2 * max(len(a), len(b)) for a, b in zip(encoded.ids[:half], encoded.ids[half:], strict=True)]
 
     def batch(self, encoded: Encoded, rows: Sequence[int]) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Return ids, mask and token types (R, T) of the pairs ``rows``, on the model's device; None as in ``Bert``."""
         chosen = list(rows)
+        # The second sentences follow all first ones, as ``forward`` splits them.
         if not self.joint:
             chosen += [len(encoded) // 2 + row for row in rows]
         ids, mask = pad_batch([encoded.ids[row] for row in chosen], self.tokenizer.pad_id)

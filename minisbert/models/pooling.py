@@ -146,6 +146,7 @@ def load_pooling(folder: ModelFolder, mode: str | None, width: int) -> Pooling:
     parameters that do not fit.
     """
     module = Pooling(choose_pooling(folder, mode), width)
+    # Not if the caller chose attention for a folder that has another pooling: it starts untrained, as the mean.
     if module.score is not None and "attention" in (folder.pooling or "").split("+"):
         path = folder.path / folder.places("Pooling")[0] / WEIGHTS
         fill(module, read_weights(path), path)

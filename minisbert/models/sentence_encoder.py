@@ -121,6 +121,7 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
     @contextmanager
     def computing(self, dtype: str | None) -> Iterator[None]:
         """Enter eval mode without gradients, and compute matrix products in ``dtype``."""
+        # Autocast is set in any case, on or off, so that a caller's autocast around ``encode`` does not reach in.
         dtype, _ = choose_dtype(dtype or "float32", self.device)
         autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=dtype == torch.bfloat16)
         with evaluating(self), fastest_linear(), autocast:

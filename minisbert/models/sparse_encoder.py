@@ -109,6 +109,7 @@ class SparseEncoder(SentenceEncoder):
             raise InputError(f"{folder.path}: pooling must be {mode}, not {one_line(pooling)}")
         bert = load_transformer(folder.encoder)
         pooled = SpladePooling(load_head(folder.encoder, bert), settings.pooling_strategy)
+        # Not ``folder.settings``, whose default is the cosine of dense vectors.
         similarity = folder.json(SENTENCE).get("similarity_fn_name") or "dot"
         # truncate_dim is ignored, as in sentence-transformers: no column is less important than those before it
         own = replace(folder.settings, similarity_fn_name=similarity, truncate_dim=None)

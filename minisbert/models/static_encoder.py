@@ -55,6 +55,7 @@ class BareTokenizer(Tokenizer):
     """Tokens without any special ones around them; a text may have none. Long texts lose their end, or their start."""
 
     def __init__(self, backend: Backend, limit: int = UNLIMITED, cut_start: bool = False):
+        # The mean of a text's tokens must not hold [CLS] and [SEP], which are the same in every text.
         backend.post_processor = None
         super().__init__(backend, limit)
         self.cut_start = cut_start
@@ -91,6 +92,7 @@ class Model2VecTokenizer(BareTokenizer):
         self.characters = limit * int(median(len(token) for token in backend.get_vocab()))
         model = json.loads(backend.to_str())["model"]
         self.unknown = model.get("unk_id")  # of Unigram
+        # WordPiece, BPE and WordLevel name the unknown token instead.
         if model.get("unk_token") is not None:
             self.unknown = backend.token_to_id(model["unk_token"])
 
@@ -148,6 +150,7 @@ class StaticEncoder(TextEncoder, nn.Module):
             raise InputError(f"{folder.path}, a table of static vectors: pooling must be mean, not {one_line(pooling)}")
         if limit is not None:
             check_count("max_seq_length", limit)
+        # With modules.json the table is in the module's folder, in Model2Vec's own layout beside config.json.
         inner, model2vec = folder, not folder.classes
         for place in folder.places("StaticEmbedding"):
             inner = ModelFolder(folder.path / place)
@@ -266,6 +269,7 @@ def principal_components(x: Tensor, count: int) -> Tensor:
     Signs are arbitrary, and change no distance. [[1, 0], [3, 0]] and one direction give [[-1], [1]] or [[1], [-1]].
     """
     centred = x - x.mean(dim=0)  # (V, D)
+    # By the eigenvectors of (D, D), not a singular value decomposition of (V, D): V is 30,000, D a few hundred.
     directions = torch.linalg.eigh(centred.T @ centred).eigenvectors.flip(1)  # (D, D), by falling variance
     return centred @ directions[:, :count]
 
