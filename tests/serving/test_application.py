@@ -2,6 +2,7 @@
 
 import base64
 import json
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -83,6 +84,18 @@ def test_prompts_by_input_type(tiny):
         for kind, prompt in (("query", "query: "), ("document", "passage: "), (None, None)):
             found = post(client, input="a dog", input_type=kind).json()["data"][0]["embedding"]
             np.testing.assert_allclose(found, encoder.encode(["a dog"], prompt=prompt)[0], atol=2e-6, rtol=0)
+
+
+def test_token_ids_of_a_model_that_cuts_the_start_are_those_of_the_text(tiny, tmp_path):
+    folder = shutil.copytree(tiny, tmp_path / "left")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"truncation_side": "left"}))
+    encoder = SentenceEncoder.load(folder)
+    for text in ("a dog", LONG):
+        ids = encoder.tokenizer.backend.encode(text, add_special_tokens=False).ids
+        of_text, of_ids = Engine("tiny", encoder).embed("", [text, ids])
+        np.testing.assert_allclose(of_ids.vector, of_text.vector, atol=2e-6, rtol=0)  # float32
+        assert (of_ids.tokens, of_ids.cut) == (of_text.tokens, of_text.cut) == (min(len(ids) + 2, 16), len(ids) > 14)
 
 
 def test_a_cut_text_is_told_or_refused(client, engine):
