@@ -101,10 +101,9 @@ def joint_rate(texts: list[str], sample: int) -> float:
     model = PairModel(encoder, JointHead(encoder.bert.config.hidden_size)).eval()
     chance = random.Random(0)
     pairs = [chance.sample(texts, 2) for _ in range(sample)]
-    firsts, seconds = zip(*pairs, strict=True)
-    model.scores(firsts[:WARM_UP], seconds[:WARM_UP])
+    model.predict(pairs[:WARM_UP])
     started = time.perf_counter()
-    model.scores(firsts, seconds)
+    model.predict(pairs)
     return sample / (time.perf_counter() - started)
 
 

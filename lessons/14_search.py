@@ -146,10 +146,9 @@ assert scores[0] > 0.97, "STS-B is full of near copies"
 model = PairModel(encoder, JointHead(D)).eval()
 chance = random.Random(0)
 sample = [chance.sample(texts, 2) for _ in range(128)]
-firsts, seconds = zip(*sample, strict=True)
-model.scores(firsts[:16], seconds[:16])  # warm up
+model.predict(sample[:16])  # warm up
 started = time.perf_counter()
-model.scores(firsts, seconds)
+model.predict(sample)
 joint_rate = len(sample) / (time.perf_counter() - started)
 encode_rate, search_rate = N / encode_seconds, N * (N - 1) / 2 / search_seconds
 print(

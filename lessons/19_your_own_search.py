@@ -435,9 +435,9 @@ assert 0 < weight < 0.05, "a little, and not too much"
 # %%
 joint = PairModel(copy.deepcopy(tuned), JointHead(D), task="logit").eval()
 some = [(queries["test"][i], documents[j]) for i in range(5) for j in fifty["test"][i]]
-joint.scores(*zip(*some[:10], strict=True))  # warm up
+joint.predict(some[:10])  # warm up
 started = time.perf_counter()
-joint.scores(*zip(*some, strict=True))
+joint.predict(some)
 joint_ms = of("trained", 2) + 1000 * (time.perf_counter() - started) / 5
 print(
     f"fifty candidates: {joint_ms:.0f} ms for a query; the vectors alone {of('trained', 2):.1f} ms"

@@ -23,7 +23,12 @@ from minisbert.models.static_encoder import StaticEncoder
 from minisbert.models.tokenizer import Tokenizer
 
 Encoder = SentenceEncoder | StaticEncoder | CompiledEncoder
-ENCODERS = {kind.__name__: kind for kind in (SentenceEncoder, SparseEncoder, MultiVectorEncoder, StaticEncoder)}
+ENCODER_CLASSES = {
+    "SentenceEncoder": SentenceEncoder,
+    "SparseEncoder": SparseEncoder,
+    "MultiVectorEncoder": MultiVectorEncoder,
+    "StaticEncoder": StaticEncoder,
+}
 
 
 def load(
@@ -39,7 +44,7 @@ def load(
     default_prompt_name: str | None = None,
     similarity_fn_name: str | None = None,
 ) -> Any:
-    """A model in eval mode, of the class that fits its folder: an encoder, or a ``PairModel`` if it holds a head.
+    """Open a model in eval mode with the class that fits its folder: an encoder, or a ``PairModel`` for a head.
 
     ``compiled`` and ``dtype`` as for ``CompiledEncoder.load``: True for the package in the cache folder, or the path of
     one. The other options as for ``SentenceEncoder.load``. To an editor the result may be anything: where types
@@ -58,10 +63,10 @@ def load(
     for name, value in (options | {"pooling": pooling}).items():
         if value is not None:
             raise InputError(f"{name} {one_line(value)}: {folder.path} holds a head for pairs, which has no {name}")
-    if not compiled:
-        return PairModel.load(folder.path, device=device, max_length=max_seq_length)
-    check_cpu(device)
-    return CompiledPairModel.load(folder.path, compiled, dtype=dtype, max_length=max_seq_length)
+    check_compiled(compiled, dtype, device)
+    if compiled:
+        return CompiledPairModel.load(folder.path, compiled, dtype=dtype, max_length=max_seq_length)
+    return PairModel.load(folder.path, device=device, max_length=max_seq_length)
 
 
 def load_encoder(
@@ -72,49 +77,54 @@ def load_encoder(
     device: str | torch.device = "auto",
     **options: Any,
 ) -> Encoder:
-    """``load``, but of a ``PairModel`` only its encoder."""
+    """Open a model as ``load`` does, but of a ``PairModel`` only the encoder."""
     path = find_model(model)
+    check_compiled(compiled, dtype, device)
     if compiled:
-        check_cpu(device)
         return CompiledEncoder.load(path, compiled, dtype=dtype, **options)
-    if dtype is not None:
-        raise InputError(f"dtype {dtype} is what a package is compiled for: give it to encode instead")
     return open_kind(path).load(path, device=device, **options)
 
 
+def check_compiled(compiled: bool | str | Path, dtype: str | None, device: str | torch.device) -> None:
+    """Raise ``InputError`` for a dtype of a model that is not compiled, and for a device of one that is."""
+    if dtype is not None and not compiled:
+        raise InputError(f"dtype {one_line(dtype)} is for compiled models: add compiled=True, or pass it to encode")
+    if compiled and str(device) not in ("auto", "cpu"):
+        raise InputError(f"a compiled model runs only on the CPU, not on {device}")
+
+
 def load_dense(model: str | Path | Encoder, device: str | torch.device = "auto") -> Encoder:
-    """An encoder by name, or as it is, for a library that takes one vector (D,) for each text.
+    """Open an encoder by name, or return it as it is, for a library that takes one vector (D,) for each text.
 
     Raises ``InputError`` for one that gives sparse vectors, or a vector for each token.
     """
-    encoder = load_encoder(model, device=device) if isinstance(model, str | Path) else model
+    encoder = model
+    if isinstance(model, str | Path):
+        encoder = load_encoder(model, device=device)
     if encoder.vectors_are != "dense":
         name = type(encoder).__name__
         raise InputError(f"a {name} does not give one dense vector for each text: load a SentenceEncoder's model")
     return encoder
 
 
-def check_cpu(device: str | torch.device) -> None:
-    if str(device) not in ("auto", "cpu"):
-        raise InputError(f"a compiled model runs only on the CPU, not on {device}")
-
-
 def open_kind(model: str | Path) -> type[SentenceEncoder] | type[StaticEncoder]:
-    """The class of encoders that opens a model's folder."""
-    return ENCODERS[ModelFolder(find_model(model)).model_class]
+    """Return the class of encoders that opens a model's folder."""
+    return ENCODER_CLASSES[ModelFolder(find_model(model)).model_class]
 
 
 def load_tokenizer(model: str | Path, limit: int | None = None) -> Tokenizer:
-    """The tokenizer of a model. A static model's depends on its table, so the table is read too."""
+    """Open the tokenizer of a model. A static model's depends on its table, so the table is read too."""
     folder = ModelFolder(find_model(model))
     if folder.model_class == "StaticEncoder":
         return StaticEncoder.from_folder(folder, limit=limit).tokenizer
-    module = MASKED_MODULE if folder.model_class == "SparseEncoder" else None
+    module = None
+    if folder.model_class == "SparseEncoder":
+        module = MASKED_MODULE
     return Tokenizer.load(folder.encoder, limit, module)
 
 
 def uncompiled(encoder: Encoder) -> Encoder:
-    """The encoder itself, or of a compiled one the model that was compiled, loaded again from its folder."""
+    """Return the encoder itself, or load the model from which a compiled one was made, from its folder."""
     if not isinstance(encoder, CompiledEncoder):
         return encoder
     folder = ModelFolder(encoder.folder)

@@ -1,4 +1,4 @@
-"""Search, paraphrases and communities of embeddings, under sentence-transformers' names.
+"""Search embeddings, find paraphrases and communities, under sentence-transformers' names.
 
 from minisbert import SentenceEncoder, util
 hits = util.semantic_search(encoder.encode_query("a cat?"), encoder.encode_document(documents), top_k=5)
@@ -19,24 +19,24 @@ from minisbert.models.guards import check_count
 from minisbert.models.similarity import as_rows
 from minisbert.search import dense
 
-COMMUNITY_ROWS = 1024  # of the cosines of all with all, in memory at once
+COMMUNITY_ROWS = 1024  # rows of the cosines of all with all that are in memory at the same time
 
 
 def semantic_search(
     query_embeddings: np.ndarray | Tensor, corpus_embeddings: np.ndarray | Tensor, *, top_k: int = 10
 ) -> list[list[dict[str, Any]]]:
-    """For each query (Q, D), or one (D,), the ``top_k`` rows of the corpus (N, D) with the highest cosine.
+    """Find for each query (Q, D), or one (D,), the ``top_k`` rows of the corpus (N, D) with the highest cosine.
 
-    ``[[{"corpus_id": 3, "score": 0.91}, ...], ...]``, best first, ties by number; exact, in blocks.
+    Returns ``[[{"corpus_id": 3, "score": 0.91}, ...], ...]``, best first, ties by number; exact, in blocks.
     Raises ``InputError`` as ``minisbert.search.dense.top_k``.
     """
     check_count("top_k", top_k)
     queries, corpus = as_rows(query_embeddings), as_rows(corpus_embeddings)
     scores, rows = dense.top_k(queries, corpus, min(top_k, len(corpus)))
-    found = []
+    hits = []
     for best, numbers in zip(scores.tolist(), rows.tolist(), strict=True):
-        found.append([{"corpus_id": row, "score": score} for score, row in zip(best, numbers, strict=True)])
-    return found
+        hits.append([{"corpus_id": row, "score": score} for score, row in zip(best, numbers, strict=True)])
+    return hits
 
 
 def paraphrase_mining(
@@ -47,9 +47,9 @@ def paraphrase_mining(
     show_progress_bar: bool = False,
     **options: Any,
 ) -> list[list[float | int]]:
-    """The ``max_pairs`` pairs of sentences with the highest cosine: ``[[score, i, j], ...]``, i < j, best first.
+    """Find the ``max_pairs`` pairs of sentences with the highest cosine: ``[[score, i, j], ...]``, i < j, best first.
 
-    Every pair is compared, none is left out. ``options`` are those of ``encode``.
+    Compares every pair. ``options`` are those of ``encode``.
     """
     check_count("max_pairs", max_pairs)
     sentences = check_texts(sentences)
@@ -64,30 +64,37 @@ def paraphrase_mining(
 def community_detection(
     embeddings: np.ndarray | Tensor, *, threshold: float = 0.75, min_community_size: int = 10
 ) -> list[list[int]]:
-    """Groups of rows of (N, D) whose cosine with their group's first row, its centre, is ``threshold`` or more.
+    """Group rows of (N, D) whose cosine with their group's first row, its centre, is ``threshold`` or more.
 
-    The largest group first. No row is in two groups: the larger one takes it. Groups of fewer than
+    Returns the largest group first. No row is in two groups: the larger one takes it. Groups of fewer than
     ``min_community_size`` rows are left out.
     """
     check_count("min_community_size", min_community_size)
     if not isinstance(threshold, int | float) or not -1 <= threshold <= 1:
         raise InputError(f"threshold must be a number from -1 to 1, not {one_line(threshold)}")
     vectors = torch.nn.functional.normalize(torch.tensor(as_rows(embeddings), dtype=torch.float32))  # (N, D)
-    groups: list[tuple[int, list[int]]] = []  # a centre, and its rows by falling cosine
+
+    # First only the sizes: the members of all groups at once could be N lists of N rows.
+    sizes = torch.empty(len(vectors), dtype=torch.long)
     for start in range(0, len(vectors), COMMUNITY_ROWS):
         cosines = vectors[start : start + COMMUNITY_ROWS] @ vectors.T  # (COMMUNITY_ROWS, N)
-        sizes = (cosines >= threshold).sum(dim=1).tolist()
-        for number, size in enumerate(sizes):
-            if size >= min_community_size:
-                order = cosines[number].argsort(descending=True, stable=True)
-                groups.append((start + number, order[:size].tolist()))
-    groups.sort(key=lambda group: -len(group[1]))
-    taken: set[int] = set()
+        sizes[start : start + COMMUNITY_ROWS] = (cosines >= threshold).sum(dim=1)
+    candidates = sizes.argsort(descending=True, stable=True)
+    candidates = candidates[sizes[candidates] >= min_community_size]
+
+    # Then the members, the largest group first. Most centres are taken before it is their turn.
+    taken = torch.zeros(len(vectors), dtype=torch.bool)
     communities = []
-    for centre, rows in groups:
-        free = [row for row in rows if row not in taken]
-        if centre in taken or len(free) < min_community_size:
-            continue
-        communities.append([centre] + [row for row in free if row != centre])
-        taken.update(free)
+    for some in candidates.split(COMMUNITY_ROWS):
+        centres = some[~taken[some]]
+        for centre, cosines in zip(centres.tolist(), vectors[centres] @ vectors.T, strict=True):
+            if taken[centre]:
+                continue
+            members = ((cosines >= threshold) & ~taken).nonzero().flatten()
+            if len(members) < min_community_size:
+                continue
+            order = cosines[members].argsort(descending=True, stable=True)
+            # Not all centres are members: rounding may leave a cosine with itself below a threshold of 1.
+            communities.append([centre] + [row for row in members[order].tolist() if row != centre])
+            taken[members] = True
     return sorted(communities, key=len, reverse=True)

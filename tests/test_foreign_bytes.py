@@ -129,7 +129,7 @@ def test_a_damaged_model(name, folder, data):
 @EXAMPLES
 @given(data=st.data())
 def test_a_damaged_pair_model(name, folder, data):
-    check(folder / "pair-model" / name, lambda: PairModel.load(folder / "pair-model").scores(["a"], ["b"]), data)
+    check(folder / "pair-model" / name, lambda: PairModel.load(folder / "pair-model").predict(("a", "b")), data)
 
 
 @pytest.mark.parametrize("source", sorted((ROOT / "tests" / "reference").rglob("tiny-*/")), ids=lambda path: path.name)

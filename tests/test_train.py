@@ -212,7 +212,7 @@ def test_a_head_is_trained_saved_and_reported(run, files):
     folder = run("run", "--objective", "cross-encoder", *LEARNS)
     found = results(folder)["after"]["dev"]["pearson"]
     pairs = load_scored_pairs(files["dev"])
-    scores = PairModel.load(folder / "model").scores([p.sentence1 for p in pairs], [p.sentence2 for p in pairs])
+    scores = PairModel.load(folder / "model").predict([(p.sentence1, p.sentence2) for p in pairs])
     assert found == pytest.approx(np.corrcoef(scores, [pair.score for pair in pairs])[0, 1], abs=1e-6)  # float32
     assert found == max(dev_scores(folder, "pearson")) > dev_scores(folder, "pearson")[0]
 

@@ -33,7 +33,7 @@ def test_calls_of_users_have_types(checker, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("wrong", ["encoder.encode(['a'], batch_sise=3)", "encoder.encode(['a']).foo", "load(3)"])
+@pytest.mark.parametrize("wrong", ["encoder.encode(['a'], batch_sise=3)", "encoder.encode(['a'], dtype=3)", "load(3)"])
 def test_a_wrong_call_is_noticed(wrong, tmp_path):
     if not find_spec("mypy"):
         pytest.skip("mypy is not installed: pip install '.[dev]'")

@@ -1,5 +1,7 @@
 """``minisbert.util``: by hand, and beside sentence-transformers."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import torch
@@ -27,6 +29,16 @@ def test_communities_by_hand():
     vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     found = util.community_detection(vectors, threshold=float(np.cos(np.deg2rad(15))), min_community_size=2)
     assert [(group[0], sorted(group)) for group in found] == [(1, [0, 1, 2]), (3, [3, 4])]
+
+
+def test_many_equal_rows_are_one_community_in_little_memory():
+    tracemalloc.start()
+    assert util.community_detection(np.ones((2500, 8))) == [list(range(2500))]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 5e6, "2,500 numbers, not 2,500 lists of them: 200 MB"
+    rows = np.concatenate([np.zeros((3, 2)), np.ones((2, 2))])  # a row without a direction is nobody's neighbour
+    assert util.community_detection(rows, min_community_size=2) == [[3, 4]]
 
 
 def test_bad_input(tiny):

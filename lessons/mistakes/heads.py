@@ -95,11 +95,6 @@ def _(self: heads.JointHead, states: Tensor) -> Tensor:
     return self.mlp(states.mean(1))
 
 
-@mistake(pair_model.PairModel, "readable", "scores left on 0 to 1", "the outputs are not scaled back to 0 to 5")
-def _(self: pair_model.PairModel, outputs: Tensor) -> Tensor:
-    return outputs
-
-
 # ------------------------------------------------------------------------------------- cross-attention
 
 

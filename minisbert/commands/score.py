@@ -70,8 +70,9 @@ def main(arguments: list[str] | None = None) -> None:
     model = if_compiled(options, compiled)
     if model is None:
         model = PairModel.load(path, device=options.device, max_length=options.max_length)
-    firsts, seconds = zip(*pairs, strict=True)
-    scores = model.scores(firsts, seconds, show_progress_bar=True)
+    scores = model.predict(pairs, show_progress_bar=True, apply_softmax=True)
+    if model.task == "regression":
+        scores = 5 * scores  # on the scale of the STS Benchmark, from 0 to 5
     if model.truncated:
         # a joint head reads a pair as one text
         texts = len(pairs) if model.joint else 2 * len(pairs)

@@ -206,8 +206,8 @@ def rerank(
 
     Raises ``InputError`` for a model of classes, which has no score for a pair.
     """
-    firsts = [query for query, row in zip(queries, indices, strict=True) for _ in row]
-    scores = model.scores(firsts, [texts[i] for i in indices.flatten()], show_progress_bar=True)
+    pairs = [(query, texts[i]) for query, row in zip(queries, indices, strict=True) for i in row]
+    scores = model.predict(pairs, show_progress_bar=True)
     if scores.ndim > 1:
         raise InputError("reranking needs a model with one score for a pair, not one of classes")
     scores = scores.reshape(indices.shape)

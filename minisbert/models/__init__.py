@@ -1,6 +1,5 @@
-"""Models that users load, call and save: ``SentenceEncoder`` and ``PairModel``.
+"""The models that users load, call and save: encoders of five kinds, and heads that score pairs of texts.
 
-Here are the families beyond BERT (DistilBERT, RoBERTa, ELECTRA, ...), more poolings, prompts, checkpoints in both
-directions, the folder layout of sentence-transformers, with its CrossEncoders, and both classes compiled ahead of time.
-Imports ``core``, ``system`` and ``fast``, which makes the batches of ``encode``. All run the book's forward pass.
+``encoder.py`` turns texts into vectors for all of them; it takes its batches from ``batching.py``, its text settings
+from ``prompts.py`` and ``tokenizer.py``. Imports ``core``, ``system``, ``architectures``, ``checkpoints``, ``search``.
 """

@@ -1,4 +1,4 @@
-"""CrossEncoder folders of sentence-transformers, in both directions: an encoder under transformers' classifier.
+"""Read and write CrossEncoder folders of sentence-transformers: an encoder under transformers' classifier.
 
     hidden (B, T, D) -> [CLS] (B, D) -> dense, tanh (B, D) -> linear (B, C) -> sigmoid, or nothing
 
@@ -38,8 +38,10 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.files import write_json
 
-# the task of a ``PairModel`` -> the activation after the classifier, as the files name it
-ACTIVATIONS = {"binary": "torch.nn.modules.activation.Sigmoid", "logit": "torch.nn.modules.linear.Identity"}
+# activations after the classifier, as the files name them, and the task of a ``PairModel`` that each means
+SIGMOID_PATH, IDENTITY_PATH = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity"
+PAIR_TASKS = {SIGMOID_PATH: "binary", IDENTITY_PATH: "logit"}  # with one output
+LABEL_TASKS = {IDENTITY_PATH: "classes", SIGMOID_PATH: "labels"}  # with several: one of them is true, or each may be
 
 
 class ClassifierHead(JointHead):
@@ -57,38 +59,47 @@ class ClassifierHead(JointHead):
 def read_cross_encoder(
     folder: ModelFolder, limit: int | None = None
 ) -> tuple[SentenceEncoder, ClassifierHead, str, list[str]]:
-    """The encoder, with [CLS] as its pooling, the head, the task and the labels of a folder.
+    """Read the encoder, with [CLS] as its pooling, the head, the task and the labels of a folder.
 
-    Raises ``InputError`` for another family's classifier, and for what is missing or misshapen.
+    Raises ``InputError`` for another family's classifier, and for a file or tensor that is missing or misshapen.
     """
-    model, known = folder.model, {name: layers for name, *layers in CLASSIFIERS.values()}
-    if model.classifier not in known:
-        raise unsupported(folder.path / CONFIG, "architectures", model.classifier, f"{', '.join(known)} are")
+    model = folder.model
+    supported = {architecture: layers for architecture, *layers in CLASSIFIERS.values()}
+    if model.classifier not in supported:
+        raise unsupported(folder.path / CONFIG, "architectures", model.classifier, f"{', '.join(supported)} are")
     if folder.modules not in ([], [("Transformer", ".")]):
         raise unsupported(folder.path / MODULES_FILE, "modules", folder.modules, "a CrossEncoder has one Transformer")
-    dense, out, between = known[model.classifier]
+    dense, out, between = supported[model.classifier]
     family, config = folder.config
     path, tensors = read_encoder(folder)
-    names = {ours: family.canonical(name) for ours, name in head_names(dense, out).items()}
-    stored = {name: tensors.pop(name) for name in names.values() if name in tensors}
-    bias = stored.get(names["mlp.3.bias"])
-    outputs = 1 if bias is None else bias.numel()
+    # The head's tensors leave the dictionary, so that whatever else is no part of the encoder is refused below.
+    names, stored = {}, {}
+    for ours, name in head_names(dense, out).items():
+        names[ours] = family.canonical(name)
+        if names[ours] in tensors:
+            stored[names[ours]] = tensors.pop(names[ours])
+    outputs = 1
+    if names["mlp.3.bias"] in stored:
+        outputs = stored[names["mlp.3.bias"]].numel()
     labels = []
     if outputs > 1:
         labels = [model.id2label.get(str(i), f"LABEL_{i}") for i in range(outputs)]
-    rates = model.classifier_dropout, model.seq_classif_dropout, config.hidden_dropout_prob
-    rate = next(rate for rate in rates if rate is not None)
+    rate = config.hidden_dropout_prob
+    for stated in (model.seq_classif_dropout, model.classifier_dropout):  # the last one that is stated counts
+        if stated is not None:
+            rate = stated
     task = read_task(folder, outputs)
     with reading(folder.path / CONFIG), torch.device("meta"), Unfilled():  # the weights are replaced at once
         head = ClassifierHead(config.hidden_size, rate, outputs, between)
     fill(head, stored, path, names)
     bert = fill_bert(folder, path, tensors)
+    # The head reads the hidden state of [CLS], so that the encoder's pooling is only used if it is saved by itself.
     encoder = SentenceEncoder(Tokenizer.load(folder, limit), bert, Pooling("cls"), normalize=False)
     return encoder, head, task, labels
 
 
 def head_names(dense: str, out: str) -> dict[str, str]:
-    """The head's parameters -> their names in a file, from the names of its two layers."""
+    """Map the head's parameters to their names in a file, given the names of its two layers."""
     return {
         "mlp.0.weight": f"{dense}.weight",
         "mlp.0.bias": f"{dense}.bias",
@@ -98,7 +109,7 @@ def head_names(dense: str, out: str) -> dict[str, str]:
 
 
 def read_task(folder: ModelFolder, outputs: int) -> str:
-    """The task by the activation after the classifier. Raises ``InputError`` for one that is not supported."""
+    """Return the task that the activation after the classifier means. Raises ``InputError`` for another activation."""
     path, settings, model = folder.path / SENTENCE, CrossEncoderSettings(), folder.model
     if folder.described:
         settings = folder.parse(SENTENCE, CrossEncoderSettings)
@@ -109,11 +120,11 @@ def read_task(folder: ModelFolder, outputs: int) -> str:
     if activation is None:  # older files
         path = folder.path / CONFIG
         activation = model.sentence_transformers.get("activation_fn") or model.sbert_ce_default_activation_function
-    tasks = {name: task for task, name in ACTIVATIONS.items()}
-    if outputs > 1:  # one of them is true, or each may be
-        tasks = {ACTIVATIONS["logit"]: "classes", ACTIVATIONS["binary"]: "labels"}
+    tasks, default = PAIR_TASKS, SIGMOID_PATH
+    if outputs > 1:
+        tasks, default = LABEL_TASKS, IDENTITY_PATH
     if activation is None:
-        activation = next(iter(tasks))
+        activation = default
     if activation not in tasks:
         raise unsupported(path, "activation_fn", activation, f"{', '.join(tasks)} are")
     task = tasks[activation]
@@ -135,19 +146,22 @@ def check_writable(encoder: SentenceEncoder, head: ClassifierHead) -> None:
 def write_cross_encoder(
     encoder: SentenceEncoder, head: ClassifierHead, task: str, labels: Sequence[str], folder: Path
 ) -> None:
-    """The files of a CrossEncoder into an empty folder, float32."""
+    """Write the files of a CrossEncoder into an empty folder, float32."""
     family = FAMILIES[encoder.bert.config.model_type]
     architecture, dense, out, _ = CLASSIFIERS[family.model_type]
     labels = labels or ["LABEL_0"]
-    dropout = "seq_classif_dropout" if family.model_type == "distilbert" else "classifier_dropout"
-    activation = ACTIVATIONS["binary" if task in ("binary", "labels") else "logit"]
+    dropout, activation = "classifier_dropout", IDENTITY_PATH
+    if family.model_type == "distilbert":
+        dropout = "seq_classif_dropout"
+    if task in ("binary", "labels"):
+        activation = SIGMOID_PATH
     about = {
         "architectures": [architecture],
         "id2label": {str(i): label for i, label in enumerate(labels)},
         "label2id": {label: i for i, label in enumerate(labels)},
         dropout: head.settings["dropout"],
         "sentence_transformers": {"activation_fn": activation},
-        "minisbert": {"task": task},  # a regression's scores are 0 to 5 here, and 0 to 1 in sentence-transformers
+        "minisbert": {"task": task},  # sentence-transformers has no word for a regression, whose activation is none
     }
     write_json(folder / CONFIG, stored_config(encoder.bert.config) | about)
     tensors = {}

@@ -1,14 +1,18 @@
-"""What every encoder does with texts: ``SentenceEncoder``, a compiled package, a table of static vectors."""
+"""Texts to vectors, the same for every encoder: ``load``, ``encode`` and its relatives, and the settings behind them.
+
+    texts ── with_prompt ── tokenize ──> token ids as bytes ── encode_batches ──> vectors (N, D) ── quantize ──> result
+
+A subclass computes one batch (``vectors``, ``states``): ``SentenceEncoder``, a compiled package, a static table.
+Imports ``search`` for the hooks by which a command searches vectors of any kind.
+"""
 
 import copy
 import math
-from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, TypedDict, Unpack, overload
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -20,7 +24,7 @@ from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
 from minisbert.core.encoder import normalize as unit
 from minisbert.models.batching import ID_BYTES, Batch, chunks, packed_batches, tokenize
-from minisbert.models.guards import PerThread, check_choice, check_count
+from minisbert.models.guards import check_choice, check_count
 from minisbert.models.prompts import PROMPT_NAMES, role_prompt, role_prompt_name, with_prompt
 from minisbert.models.similarity import as_array, similarity, similarity_pairwise
 from minisbert.models.tokenizer import Tokenizer, valid_texts
@@ -31,7 +35,8 @@ from minisbert.system.devices import choose_device
 from minisbert.system.progress import Progress
 
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
-PROPERTIES = ("max_seq_length", "truncate_dim", "prompts", "default_prompt_name", "similarity_fn_name")
+BATCH_SIZE, TEXT_TOKENS = 32, 64  # texts of a batch, and the tokens that one of them stands for
+BATCH_TOKENS = BATCH_SIZE * TEXT_TOKENS  # on two cores no other size is faster, and larger ones need more memory
 
 
 class EncoderProperties:
@@ -39,15 +44,8 @@ class EncoderProperties:
 
     tokenizer: Tokenizer
     settings: EncoderSettings
-    width: int  # columns of a vector, before ``truncate_dim``
-    most_tokens: int  # that the encoder can read
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name not in PROPERTIES and not name.startswith("_") and not hasattr(self, name):
-            similar = get_close_matches(name, PROPERTIES, 1, cutoff=0.75)
-            if similar:  # such an attribute would change nothing, silently
-                raise AttributeError(f"{type(self).__name__} has no attribute {name!r}: did you mean {similar[0]!r}?")
-        super().__setattr__(name, value)
+    width: int  # columns of a vector before ``truncate_dim``
+    most_tokens: int  # the longest text that the encoder can read
 
     @property
     def max_seq_length(self) -> int:
@@ -59,13 +57,13 @@ class EncoderProperties:
         check_count("max_seq_length", tokens)
         if tokens > self.most_tokens:
             raise InputError(f"max_seq_length {tokens} is above {self.most_tokens}, the encoder's positions")
-        tokenizer = copy.copy(self.tokenizer)  # another encoder may have the same one
+        tokenizer = copy.copy(self.tokenizer)  # other encoders may share it
         tokenizer.limit = int(tokens)
         self.tokenizer = tokenizer
 
     @property
     def truncate_dim(self) -> int | None:
-        """The number of columns that ``encode`` keeps; None for all."""
+        """The number of columns that ``encode`` returns; None for all."""
         return self.settings.truncate_dim
 
     @truncate_dim.setter
@@ -87,9 +85,8 @@ class EncoderProperties:
 
     @prompts.setter
     def prompts(self, prompts: Mapping[str, str]) -> None:
-        strings = isinstance(prompts, Mapping) and all(
-            isinstance(text, str) for pair in prompts.items() for text in pair
-        )
+        strings = isinstance(prompts, Mapping)
+        strings = strings and all(isinstance(text, str) for text in [*prompts.keys(), *prompts.values()])
         if not strings:
             raise InputError(f"prompts must be a dictionary of names and texts, not {one_line(prompts)}")
         default = self.settings.default_prompt_name
@@ -99,7 +96,7 @@ class EncoderProperties:
 
     @property
     def default_prompt_name(self) -> str | None:
-        """The prompt of ``encode`` if none is given; None for no prompt."""
+        """The prompt that ``encode`` uses if it is given none; None for no prompt."""
         return self.settings.default_prompt_name
 
     @default_prompt_name.setter
@@ -119,24 +116,6 @@ class EncoderProperties:
         check_choice("similarity_fn_name", name, SIMILARITIES)
         self.settings = replace(self.settings, similarity_fn_name=name)
 
-    def get_embedding_dimension(self) -> int:
-        """The columns of a vector as ``encode`` returns it."""
-        return min(self.truncate_dim or self.width, self.width)
-
-    get_sentence_embedding_dimension = get_embedding_dimension
-
-    def similarity(self, a: np.ndarray | Tensor, b: np.ndarray | Tensor) -> Any:
-        """Every row of a (N, D) with every row of b (M, D) -> (N, M), in the finer dtype of the two.
-
-        By ``similarity_fn_name`` the cosine, the dot product, or minus a distance. A tensor if one of the two is a
-        tensor, else an array.
-        """
-        return similarity(a, b, self.similarity_fn_name)
-
-    def similarity_pairwise(self, a: np.ndarray | Tensor, b: np.ndarray | Tensor) -> Any:
-        """Row i of a (N, D) with row i of b (N, D) -> (N,), as ``similarity`` compares them."""
-        return similarity_pairwise(a, b, self.similarity_fn_name)
-
     def configured(
         self,
         truncate_dim: int | None,
@@ -144,7 +123,7 @@ class EncoderProperties:
         default_prompt_name: str | None,
         similarity_fn_name: str | None,
     ) -> Self:
-        """This encoder with the settings that are not None in the place of the folder's."""
+        """Override the folder's settings with the arguments that are not None."""
         if truncate_dim is not None:
             self.truncate_dim = truncate_dim
         if prompts is not None:
@@ -155,160 +134,50 @@ class EncoderProperties:
             self.similarity_fn_name = similarity_fn_name
         return self
 
+    def get_embedding_dimension(self) -> int:
+        """The number of columns of a vector as ``encode`` returns it."""
+        return min(self.truncate_dim or self.width, self.width)
 
-class BatchedEncoder(EncoderProperties):
-    """Tokens to vectors or states; a subclass computes those of one batch (``vectors``, ``states``)."""
+    get_sentence_embedding_dimension = get_embedding_dimension
 
+    def similarity(self, a: np.ndarray | Tensor, b: np.ndarray | Tensor) -> Any:
+        """Compare every row of a (N, D) with every row of b (M, D) -> (N, M), in the finer dtype of the two.
+
+        By ``similarity_fn_name`` the cosine, the dot product, or minus a distance. Returns a tensor if one of the two
+        is a tensor, else an array.
+        """
+        return similarity(a, b, self.similarity_fn_name)
+
+    def similarity_pairwise(self, a: np.ndarray | Tensor, b: np.ndarray | Tensor) -> Any:
+        """Compare row i of a (N, D) with row i of b (N, D) -> (N,), as ``similarity`` does."""
+        return similarity_pairwise(a, b, self.similarity_fn_name)
+
+
+class TextEncoder(EncoderProperties):
+    """``load``, ``encode`` and its relatives. A subclass defines ``from_folder``, ``computing`` and ``vectors``."""
+
+    folder_class: ClassVar[str] = ""  # class whose folders ``load`` accepts; empty for this class itself
     normalize: bool  # scale each vector to length 1
-    scales_itself = False  # whether ``vectors`` does so already
+    scales_itself = False  # ``vectors`` has done so already
     dtype: torch.dtype
-
-    def computing(self, dtype: str | None) -> AbstractContextManager:
-        """The context in which ``encode`` computes. Raises ``InputError`` for a dtype that is not supported."""
-        raise NotImplementedError
-
-    def vectors(self, batch: Batch, skip: int) -> Tensor:
-        """The vectors (N, ``width``) of a batch without its first ``skip`` tokens, scaled if it ``scales_itself``."""
-        raise NotImplementedError
-
-    def states(self, batch: Batch) -> list[Tensor]:
-        """The hidden states (T, D) of each text of a batch."""
-        raise InputError("a compiled encoder gives vectors, not the hidden states of tokens: load it uncompiled")
-
-    def _gather(
-        self,
-        batches: Iterator[tuple[Batch, Tensor]],
-        keys: list[bytes],
-        columns: int,
-        normalize_embeddings: bool = False,
-        dtype: str | None = None,
-    ) -> Tensor:
-        """The vectors (N, ``columns``) of N texts, given by their tokens, from batches of the distinct ones."""
-        rows = {key: row for row, key in enumerate(dict.fromkeys(keys))}
-        # created here, not in inference mode: a caller may compute gradients with it
-        vectors = torch.empty(len(rows), columns, dtype=self.dtype)
-        with self.computing(dtype):
-            for batch, result in batches:
-                vectors[batch.texts] = self._scaled(result, normalize_embeddings, columns).cpu()
-        if len(rows) < len(keys):
-            vectors = vectors[[rows[key] for key in keys]]
-        return vectors
-
-    def _gather_states(
-        self, batches: Iterator[tuple[Batch, list[Tensor]]], keys: list[bytes], dtype: str | None
-    ) -> list[Tensor]:
-        """The hidden states (T, D) of each of N texts."""
-        distinct = list(dict.fromkeys(keys))
-        states: dict[bytes, Tensor] = {}
-        with self.computing(dtype):
-            for batch, result in batches:
-                for text, matrix in zip(batch.texts, result, strict=True):
-                    states[distinct[text]] = matrix.cpu()
-        return [states[key].clone() for key in keys]  # copies, outside of inference mode
-
-    def _finite(
-        self, distinct: dict[bytes, str], batch_tokens: int, skip: int, by_token: bool, line: Progress
-    ) -> Iterator[tuple[Batch, Any]]:
-        """``_computed`` of the distinct tokens; ``InputError`` names a text whose numbers are not finite."""
-        keys = list(distinct)
-        for batch, result in self._computed(keys, batch_tokens, skip, by_token):
-            if not all_finite(result):
-                name = one_line(distinct[self._culprit([keys[text] for text in batch.texts], by_token)])
-                raise InputError(f"the vector of {name} holds NaN or infinity: the model's weights are too large")
-            yield batch, result
-            line.update(batch.tokens)
-
-    def _culprit(self, keys: list[bytes], by_token: bool) -> bytes:
-        """The first of some texts whose numbers are not finite. NaN reaches all texts that share a row with it."""
-        for key in keys:
-            for _, result in self._computed([key], 1, 0, by_token):
-                if not all_finite(result):
-                    return key
-        return keys[0]
-
-    def _computed(self, keys: list[bytes], batch_tokens: int, skip: int, by_token: bool) -> Iterator[tuple[Batch, Any]]:
-        """Each batch of texts, given by their tokens, with its vectors (N, ``width``) or the states of its texts."""
-        for batch in packed_batches(keys, batch_tokens):
-            if skip and not (batch.places[:, skip:] >= 0).any(dim=1).all():
-                raise InputError("a text has no token of its own after its prompt, and include_prompt is false")
-            if by_token:
-                yield batch, self.states(batch)
-            else:
-                yield batch, self.vectors(batch, skip)
-
-    def _columns(self, truncate_dim: int | None) -> int:
-        """How many columns ``encode`` returns."""
-        if truncate_dim is None:
-            return self.get_embedding_dimension()
-        self.check_columns(truncate_dim)
-        return int(truncate_dim)
-
-    def _scaled(self, vectors: Tensor, normalize_embeddings: bool, columns: int) -> Tensor:
-        """Vectors (N, ``width``) cut and scaled as ``encode`` returns them, (N, ``columns``)."""
-        if self.normalize and not self.scales_itself and not normalize_embeddings:  # twice could change a last bit
-            vectors = unit(vectors)
-        vectors = vectors[:, :columns]
-        if normalize_embeddings:
-            vectors = unit(vectors)
-        return vectors
-
-
-def all_finite(result: Tensor | list[Tensor]) -> bool:
-    tensor = torch.cat(result) if isinstance(result, list) else result
-    # first the sum, one operation instead of several: NaN and infinity reach it, but finite numbers may overflow in it
-    return math.isfinite(tensor.sum()) or bool(tensor.isfinite().all())
-
-
-BATCH_SIZE, TEXT_TOKENS = 32, 64  # texts of a batch, and the tokens that one of them stands for
-BATCH_TOKENS = BATCH_SIZE * TEXT_TOKENS  # on two cores no other size is faster, and larger ones need more memory
-
-
-class EncodeOptions(TypedDict, total=False):
-    """The options of ``encode`` that do not change the type of what it returns."""
-
-    prompt_name: str | None
-    prompt: str | None
-    batch_size: int
-    show_progress_bar: bool | None
-    precision: str
-    normalize_embeddings: bool
-    truncate_dim: int | None
-    dtype: str | None
-
-
-def as_progress(progress: bool | Progress | None, total: int) -> AbstractContextManager[Progress]:
-    """The progress line of an ``encode``: a new one, or the caller's, which stays open."""
-    if isinstance(progress, Progress):
-        return nullcontext(progress)
-    return Progress(total, bool(progress))
-
-
-def check_options(
-    batch_size: int, output_value: str, precision: str, normalize_embeddings: bool | None, dtype: str | None
-) -> None:
-    """Raise ``InputError`` for an option of ``encode`` that is none of its choices."""
-    check_count("batch_size", batch_size)
-    check_choice("output_value", output_value, ("sentence_embedding", "token_embeddings"))
-    check_choice("precision", precision, PRECISIONS)
-    check_choice("normalize_embeddings", normalize_embeddings, (None, True, False))
-    check_choice("dtype", dtype, (None, "auto", "float32", "bfloat16", "int8"))
-
-
-class TextEncoder(BatchedEncoder):
-    """``load``, ``encode`` and its relatives, the same for every encoder."""
-
-    folder_class: ClassVar[str] = ""  # whose folders ``load`` opens, if they are another class's
     pooling_mode: str
     hidden_size: int  # columns of a token's hidden state
+    truncated = 0  # texts that the last ``encode`` had to cut
     _reminded = False
-    truncated = PerThread()  # texts that the last ``encode`` had to cut
-    # Hooks for encoders whose output is not a dense array: what it is, options of ``encode`` for vectors to search, the
-    # search (queries, corpus, k, progress) -> scores and rows, (Q, k) each, and the tensors in a file
+    # How a command searches and stores what ``encode`` returns. Sparse vectors and vectors per token override all five:
+    # the options of ``encode`` for searching, (queries, corpus, k, progress) -> scores and rows (Q, k), and the tensors
+    # of a file.
     vectors_are: ClassVar[Literal["dense", "sparse", "per token"]] = "dense"
     search_options: ClassVar[dict[str, Any]] = {}
     top_k = staticmethod(top_k)
-    to_tensors = staticmethod(lambda vectors: {"vectors": torch.from_numpy(vectors)})
-    from_tensors = staticmethod(lambda tensors: tensors["vectors"].numpy())
+
+    @staticmethod
+    def to_tensors(vectors: Any) -> dict[str, Tensor]:
+        return {"vectors": torch.from_numpy(vectors)}
+
+    @staticmethod
+    def from_tensors(tensors: dict[str, Tensor]) -> Any:
+        return tensors["vectors"].numpy()
 
     @classmethod
     def load(
@@ -323,13 +192,13 @@ class TextEncoder(BatchedEncoder):
         default_prompt_name: str | None = None,
         similarity_fn_name: str | None = None,
     ) -> Self:
-        """A model in eval mode: a name (downloaded if it is missing) or a folder in sentence-transformers' layout.
+        """Open a model in eval mode: a name (downloaded if it is missing) or a folder in sentence-transformers' layout.
 
-        What is not None overrides the folder's settings: ``pooling``; ``max_seq_length`` in tokens; ``truncate_dim``
-        columns; ``prompts``, added to the folder's; ``default_prompt_name``; ``similarity_fn_name``. A plain BERT
-        states no pooling and gets the mean. ``device`` is "auto" (CUDA if there is one, else the CPU), "cpu", "cuda"
-        or "mps". ``minisbert.load`` opens models of any class, and compiled ones. Raises ``InputError`` for anything
-        missing, damaged or not supported.
+        Arguments that are not None override the folder's settings: ``pooling``; ``max_seq_length`` in tokens;
+        ``truncate_dim`` columns; ``prompts``, added to the folder's; ``default_prompt_name``; ``similarity_fn_name``. A
+        plain BERT states no pooling and gets the mean. ``device`` is "auto" (CUDA if there is one, else the CPU),
+        "cpu", "cuda" or "mps". ``minisbert.load`` opens models of any class, and compiled ones. Raises ``InputError``
+        for anything missing, damaged or not supported.
         """
         place = choose_device(device)
         folder = ModelFolder(find_model(model)).opened_by(cls.folder_class or cls.__name__)
@@ -338,27 +207,29 @@ class TextEncoder(BatchedEncoder):
 
     @classmethod
     def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> Self:
-        """The encoder in a folder, on the CPU."""
+        """Open the encoder in a folder, on the CPU."""
         raise NotImplementedError
 
     def on(self, device: torch.device) -> Self:
-        """This encoder on a device."""
+        """Move the encoder to a device."""
         return self.to(device)
 
-    @overload
-    def encode(
-        self, texts: str | Sequence[str], *, convert_to_tensor: Literal[True], **options: Unpack[EncodeOptions]
-    ) -> Tensor: ...
-    @overload
-    def encode(
-        self, texts: Sequence[str], *, output_value: Literal["token_embeddings"], **options: Unpack[EncodeOptions]
-    ) -> list[Tensor]: ...
-    @overload
-    def encode(
-        self, texts: Sequence[str], *, convert_to_numpy: Literal[False], **options: Unpack[EncodeOptions]
-    ) -> list[Tensor]: ...
-    @overload
-    def encode(self, texts: str | Sequence[str], **options: Unpack[EncodeOptions]) -> np.ndarray: ...
+    def computing(self, dtype: str | None) -> AbstractContextManager:
+        """Return the context in which batches are computed. Raises ``InputError`` for an unsupported dtype."""
+        raise NotImplementedError
+
+    def batches(self, keys: Sequence[bytes], batch_tokens: int) -> Iterator[Batch]:
+        """Split texts, given by their token ids, into batches for ``vectors`` and ``states``."""
+        return packed_batches(keys, batch_tokens)
+
+    def vectors(self, batch: Any, skip: int = 0) -> Tensor:
+        """Compute the vectors (N, ``width``) of a batch, pooled without the first ``skip`` tokens of each text."""
+        raise NotImplementedError
+
+    def states(self, batch: Any) -> list[Tensor]:
+        """Compute the hidden states (T, D) of each text of a batch."""
+        raise InputError("a compiled encoder gives vectors, not the hidden states of tokens: load it uncompiled")
+
     def encode(
         self,
         texts: str | Sequence[str],
@@ -374,10 +245,10 @@ class TextEncoder(BatchedEncoder):
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
         dtype: str | None = None,
-    ) -> np.ndarray | Tensor | list[Tensor]:
+    ) -> Any:
         """Texts -> (N, D) array, row i for text i; one text -> (D,). float32 (float64 after ``double()``).
 
-        Longer texts than ``max_seq_length`` are cut and counted in ``self.truncated``. An empty text has a vector, that
+        Texts longer than ``max_seq_length`` are cut and counted in ``self.truncated``. An empty text has a vector, that
         of [CLS] [SEP]. Raises ``InputError`` for anything but valid strings, for options out of range, and for NaN.
 
         prompt                before each text; ``prompt_name`` for one of ``prompts``; otherwise the model's default
@@ -396,27 +267,105 @@ class TextEncoder(BatchedEncoder):
         single = isinstance(texts, str)
         texts = check_texts([texts] if single else texts)
         texts, skip = with_prompt(texts, self.settings, self.tokenizer, prompt, prompt_name)
-        check_options(batch_size, output_value, precision, normalize_embeddings, dtype)
-        by_token = output_value == "token_embeddings"
-        if by_token and (normalize_embeddings or truncate_dim is not None or precision != "float32"):
-            raise InputError("normalize_embeddings, truncate_dim, precision: of the vectors of texts, not of tokens")
-        columns = self._columns(truncate_dim)
+        check_count("batch_size", batch_size)
+        check_choice("output_value", output_value, ("sentence_embedding", "token_embeddings"))
+        check_choice("precision", precision, PRECISIONS)
+        check_choice("normalize_embeddings", normalize_embeddings, (None, True, False))
+        check_choice("dtype", dtype, (None, "auto", "float32", "bfloat16", "int8"))
         keys, self.truncated = tokenize(self.tokenizer, texts)
-        distinct = dict(zip(keys, texts, strict=True))  # a text for each sequence of tokens
         with as_progress(show_progress_bar, len(texts)) as line:
-            line.expect(len(texts), sum(map(len, distinct)) // ID_BYTES)
-            batches = self._finite(distinct, TEXT_TOKENS * batch_size, skip, by_token, line)
-            if by_token:
-                result = self._gather_states(batches, keys, dtype)
-                return result[0] if single else result
-            vectors = self._gather(batches, keys, columns, normalize_embeddings, dtype)
+            line.expect(len(texts), sum(map(len, set(keys))) // ID_BYTES)
+            if output_value == "token_embeddings":
+                if normalize_embeddings or truncate_dim is not None or precision != "float32":
+                    raise InputError("normalize_embeddings, truncate_dim, precision: for vectors of texts only")
+                states = self._encode_states(keys, TEXT_TOKENS * batch_size, dtype, line)
+                return states[0] if single else states
+            vectors = self.encode_batches(
+                keys, TEXT_TOKENS * batch_size, skip, truncate_dim, normalize_embeddings, dtype, line
+            )
         if precision != "float32":
-            vectors = torch.from_numpy(quantize(as_array(vectors), precision))
+            vectors = codes_of(vectors, precision)
         if single:
             vectors = vectors[0]
-        if convert_to_tensor:
+        if convert_to_tensor or (single and not convert_to_numpy):
             return vectors
-        return as_array(vectors) if convert_to_numpy or single else list(vectors)
+        return as_array(vectors) if convert_to_numpy else list(vectors)
+
+    def encode_batches(
+        self,
+        keys: Sequence[bytes],
+        batch_tokens: int = BATCH_TOKENS,
+        skip: int = 0,
+        truncate_dim: int | None = None,
+        normalize_embeddings: bool = False,
+        dtype: str | None = None,
+        line: Progress | None = None,
+    ) -> Tensor:
+        """Encode texts given by their token ids (``batching.as_key``) -> (N, D) on the CPU, row i for ``keys[i]``.
+
+        This is ``encode`` after tokenizing, with the same options; a server that receives token ids calls it directly.
+        The ids include special tokens; ``skip`` of them at the start of each text are not pooled.
+        """
+        columns = self.get_embedding_dimension()
+        if truncate_dim is not None:
+            self.check_columns(truncate_dim)
+            columns = int(truncate_dim)
+        # Texts of the same tokens are computed once: repeated rows are common, and so are texts cut to the same start.
+        row_of = {key: row for row, key in enumerate(dict.fromkeys(keys))}
+        distinct = list(row_of)
+        if skip and min(map(len, distinct), default=math.inf) <= skip * ID_BYTES:
+            raise InputError("a text has no token of its own after its prompt, and include_prompt is false")
+        # With ``normalize_embeddings`` the vectors are scaled once, at the end: scaling twice could change a last bit.
+        model_scales = self.normalize and not self.scales_itself and not normalize_embeddings
+        # Created here and not in inference mode, so that the caller may compute gradients with the result.
+        vectors = torch.empty(len(distinct), columns, dtype=self.dtype)
+        with self.computing(dtype):
+            for batch in self.batches(distinct, batch_tokens):
+                result = self.vectors(batch, skip)  # (n, width)
+                if model_scales:
+                    result = unit(result)
+                result = result[:, :columns]
+                if normalize_embeddings:
+                    result = unit(result)
+                vectors[batch.texts] = result.cpu()
+                if line is not None:
+                    line.update(batch.tokens)
+        self._check_finite(distinct, vectors)
+        if len(distinct) < len(keys):
+            vectors = vectors[[row_of[key] for key in keys]]
+        return vectors
+
+    def _encode_states(
+        self, keys: Sequence[bytes], batch_tokens: int, dtype: str | None, line: Progress
+    ) -> list[Tensor]:
+        """Return the hidden states (T, D) of each text, as ``encode_batches`` returns vectors."""
+        distinct = list(dict.fromkeys(keys))
+        states: dict[bytes, Tensor] = {}
+        with self.computing(dtype):
+            for batch in self.batches(distinct, batch_tokens):
+                for text, matrix in zip(batch.texts, self.states(batch), strict=True):
+                    states[distinct[text]] = matrix.cpu()
+                line.update(batch.tokens)
+        # Copies, outside of inference mode: equal texts must not share memory, and gradients may be computed.
+        result = [states[key].clone() for key in keys]
+        self._check_finite(keys, result)
+        return result
+
+    def _check_finite(self, keys: Sequence[bytes], results: Tensor | list[Tensor]) -> None:
+        """Raise ``InputError`` with the first text whose numbers, a row or a matrix of ``results``, are not finite."""
+        # One sum is cheaper than a test of each number, and NaN and infinity reach it. Finite numbers may overflow in
+        # it as well, so that a sum that is not finite is only a reason to test each row.
+        if isinstance(results, Tensor) and math.isfinite(results.sum()):
+            return
+        damaged = [number for number, result in enumerate(results) if not result.isfinite().all()]
+        if not damaged:
+            return
+        # The first one may only have shared a row with the text at fault: the cause is the weights, not the text.
+        ids = np.frombuffer(keys[damaged[0]], dtype=np.intc).tolist()
+        name, others = one_line(self.tokenizer.backend.decode(ids)), ""
+        if len(damaged) > 1:
+            others = f", like those of {len(damaged) - 1:,} more texts"
+        raise InputError(f"the vector of {name} holds NaN or infinity{others}: the model's weights are too large")
 
     def _remind_of_prompts(self) -> None:
         """Say once that the model has prompts for queries and for documents, if it takes neither by default."""
@@ -425,21 +374,10 @@ class TextEncoder(BatchedEncoder):
             self._reminded = True
             say("encoding without a prompt, though the model has some: encode_query and encode_document use them")
 
-    def encode_tokens(self, rows: Sequence[Sequence[int]], skip: int = 0) -> np.ndarray:
-        """Texts that are token ids already, special tokens included -> (N, D), scaled as ``encode`` does.
-
-        ``skip`` tokens at the start of each row are left out of the pooling.
-        """
-        keys = [array("i", ids).tobytes() for ids in rows]
-        names = {key: f"with the tokens {list(ids)[:8]} ..." for key, ids in zip(keys, rows, strict=True)}
-        with Progress(None, shown=False) as line:
-            batches = self._finite(names, BATCH_TOKENS, skip, False, line)
-            return as_array(self._gather(batches, keys, self._columns(None)))
-
     def encode_stream(
         self, texts: Iterable[str], *, show_progress_bar: bool = False, total: int | None = None, **options: Any
-    ) -> Iterator[np.ndarray | Tensor | list]:
-        """``encode`` for more texts than fit in memory: yields the results of a few thousand texts at a time, in order.
+    ) -> Iterator[Any]:
+        """Encode more texts than fit in memory: yield the results of a few thousand texts at a time, in order.
 
         ``texts`` may be a generator. ``total`` is their number, if known, for the time left; ``options`` are those of
         ``encode``. ``self.truncated`` keeps counting. Raises ``InputError`` as ``encode`` does, at the first bad text.
@@ -463,3 +401,20 @@ class TextEncoder(BatchedEncoder):
         if options.get("prompt") is None and options.get("prompt_name") is None:
             options["prompt_name"] = role_prompt_name(self.settings, role)
         return self.encode(texts, **options)
+
+
+def codes_of(vectors: Tensor, precision: str) -> Tensor:
+    """Quantise vectors (N, D) to (N, D) or (N, D / 8) codes of a ``precision``; none if there are none."""
+    if precision in ("int8", "uint8") and len(vectors) == 1:
+        raise InputError(f"precision {precision} divides the range of each column, and one text has none")
+    rows = as_array(vectors)
+    if not len(rows):  # two rows of zeros have the dtype and the width that none should have
+        rows = np.zeros((2, vectors.shape[1]), np.float32)
+    return torch.from_numpy(quantize(rows, precision)[: len(vectors)])
+
+
+def as_progress(progress: bool | Progress | None, total: int) -> AbstractContextManager[Progress]:
+    """Return the progress line of an ``encode``: a new one, or the caller's, which stays open."""
+    if isinstance(progress, Progress):
+        return nullcontext(progress)
+    return Progress(total, bool(progress))

@@ -1,4 +1,4 @@
-"""An encoder with BERT's masked-language head: how the weights of every sentence encoder began (BERT, section 3.1).
+"""Predict masked words with BERT's masked-language head: how every sentence encoder's weights began (BERT, 3.1).
 
 model = MaskedLanguageModel.load("runs/from-nothing/model")
 model.fill_mask("A cat [MASK] on the mat.")  # [("sits", 0.31), ("is", 0.12), ...]
@@ -30,9 +30,10 @@ from minisbert.models.guards import check_count, evaluating
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.files import write_json
 
-# by family: the class of transformers with the head, and the head's parameters in its files
-CLASSES = {"bert": "BertForMaskedLM", "distilbert": "DistilBertForMaskedLM"}
-NAMES = {
+MASK = "[MASK]"
+# by family: transformers' class with the head, and the names of the head's parameters in its files
+MASKED_CLASSES = {"bert": "BertForMaskedLM", "distilbert": "DistilBertForMaskedLM"}
+HEAD_NAMES = {
     "bert": {
         "dense.weight": "cls.predictions.transform.dense.weight",
         "dense.bias": "cls.predictions.transform.dense.bias",
@@ -72,15 +73,17 @@ class MaskedHead(nn.Module):
 
 
 def load_head(folder: ModelFolder, bert: Bert) -> MaskedHead:
-    """The masked-language head in an encoder's folder. Raises ``InputError`` by file and key if it has none."""
+    """Open the masked-language head in an encoder's folder. Raises ``InputError`` by file and key if it has none."""
     config = bert.config
-    if config.model_type not in CLASSES:
-        reason = f"a masked-language head is read of a {' or a '.join(CLASSES.values())}"
+    if config.model_type not in MASKED_CLASSES:
+        reason = f"a masked-language head is read from a {' or a '.join(MASKED_CLASSES.values())}"
         raise unsupported(folder.path / CONFIG, "model_type", config.model_type, reason)
-    names, canonical = NAMES[config.model_type], FAMILIES[config.model_type].canonical
+    names, canonical = HEAD_NAMES[config.model_type], FAMILIES[config.model_type].canonical
     tensors: dict[str, Tensor] = {}
     for path in weight_files(folder):
-        tensors |= {canonical(name): tensor for name, tensor in read_weights(path).items()}
+        for name, tensor in read_weights(path).items():
+            tensors[canonical(name)] = tensor
+    # Most files leave out the table of words, which is the embeddings' again.
     words = bert.embeddings.word.weight
     tied = folder.json(CONFIG).get("tie_word_embeddings", True)
     if tied:
@@ -89,9 +92,9 @@ def load_head(folder: ModelFolder, bert: Bert) -> MaskedHead:
         tensors[names["bias"]] = tensors[DECODER_BIAS]
     for name in names.values():
         if name not in tensors:
-            kind = CLASSES[config.model_type]
-            raise InputError(f"{path} has no {name}: the masked-language head of a {kind} is needed")
-    with torch.device("meta"), Unfilled():
+            expected = MASKED_CLASSES[config.model_type]
+            raise InputError(f"{path} has no {name}: the masked-language head of a {expected} is needed")
+    with torch.device("meta"), Unfilled():  # the weights are replaced at once
         head = MaskedHead(config.hidden_size, config.vocab_size, config.layer_norm_eps)
     fill(head, {name: tensors[name] for name in names.values()}, path, names)
     if tied and torch.equal(head.words, words):
@@ -101,12 +104,13 @@ def load_head(folder: ModelFolder, bert: Bert) -> MaskedHead:
 
 def save_masked(bert: Bert, head: MaskedHead, folder: Path) -> None:
     """Write ``config.json`` and ``model.safetensors`` of encoder and head, as transformers has them, float32."""
-    family, names = FAMILIES[bert.config.model_type], NAMES[bert.config.model_type]
+    family, names = FAMILIES[bert.config.model_type], HEAD_NAMES[bert.config.model_type]
     tied = head.words is bert.embeddings.word.weight
-    about = {"architectures": [CLASSES[family.model_type]], "tie_word_embeddings": tied}
+    about = {"architectures": [MASKED_CLASSES[family.model_type]], "tie_word_embeddings": tied}
     write_json(folder / CONFIG, stored_config(bert.config) | about)
     tensors = {family.prefix + name: tensor for name, tensor in named_tensors(bert).items()}
     tensors |= {names[ours]: parameter.float() for ours, parameter in head.named_parameters()}
+    # transformers ties the words on loading, and expects the bias under a second name if they are not tied.
     if tied:
         del tensors[names["words"]]
     elif family.model_type == "bert":
@@ -114,11 +118,8 @@ def save_masked(bert: Bert, head: MaskedHead, folder: Path) -> None:
     write_safetensors(tensors, folder / WEIGHTS)
 
 
-MASK = "[MASK]"
-
-
 class MaskedLanguageModel(SentenceEncoder):
-    """A ``SentenceEncoder`` that also says which words fit in a token's place.
+    """A ``SentenceEncoder`` that also predicts masked words.
 
     ``save`` writes a BertForMaskedLM beside the modules of sentence-transformers, so the folder opens as either.
     """
@@ -130,7 +131,7 @@ class MaskedLanguageModel(SentenceEncoder):
         self.head = head
         self.mask_id = self.tokenizer.backend.token_to_id(MASK)
         if self.mask_id is None:
-            raise InputError(f"the vocabulary has no {MASK}, which stands for a word that is to be guessed")
+            raise InputError(f"the vocabulary has no {MASK}, which stands for a word to predict")
         added = self.tokenizer.backend.get_added_tokens_decoder()
         self.special_ids = [i for i, token in added.items() if token.special]
 
@@ -141,13 +142,13 @@ class MaskedLanguageModel(SentenceEncoder):
         return cls(load_head(folder.encoder, plain.bert), *parts).eval()
 
     def logits(self, ids: Tensor, mask: Tensor | None, chosen: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """How well each word fits in the N places that ``chosen`` (B, T) marks: ids (B, T) -> (N, V)."""
+        """Score each word at the N places that ``chosen`` (B, T) marks: ids (B, T) -> logits (N, V)."""
         hidden = self.hidden(ids, mask, None, dtype)[chosen]  # (N, D)
         with torch.autocast(ids.device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
             return self.head(hidden).to(self.dtype)
 
     def fill_mask(self, text: str, top: int = 5) -> list[tuple[str, float]]:
-        """The ``top`` most probable words for the first [MASK] of a text, with their probabilities."""
+        """Return the ``top`` most probable words for the first [MASK] of a text, with their probabilities."""
         check_count("top", top)
         ids = torch.tensor(self.tokenizer.encode([text]).ids, device=self.device)  # (1, T)
         places = (ids == self.mask_id).nonzero()
@@ -157,11 +158,12 @@ class MaskedLanguageModel(SentenceEncoder):
         chosen[tuple(places[0])] = True
         with evaluating(self):
             probabilities = self.logits(ids, None, chosen)[0].softmax(dim=0)  # (V,)
+        # topk refuses a number beyond the size of the vocabulary.
         best = probabilities.topk(min(top, len(probabilities)))
         words = self.tokenizer.tokens(best.indices.tolist())
         return list(zip(words, best.values.tolist(), strict=True))
 
     def write(self, folder: Path) -> None:
-        """The model's files into an empty folder."""
+        """Write the model's files into an empty folder."""
         super().write(folder)
         save_masked(self.bert, self.head, folder)

@@ -1,12 +1,12 @@
-"""``MultiVectorEncoder``: texts to one vector per token, for late interaction (``search/late_interaction.py``).
+"""Encode texts to one vector per token, for late interaction (``search/late_interaction.py``).
 
     encoder = MultiVectorEncoder.load("path/to/colbert")
     queries, documents = encoder.encode(["a cat?"], query=True), encoder.encode(["A cat sits.", "Rain."])
     encoder.top_k(queries, documents, 1)  # scores and document numbers, (1, 1) each
 
 Each token's hidden state goes through a linear layer without bias and is scaled to length 1. A query may be padded with
-[MASK] tokens that count as its own, which mostly reweights its words (Giacalone and Zanibbi 2024); punctuation in
-documents is skipped. Folders are those of sentence-transformers' class of the same name.
+[MASK] tokens that are compared like its words, which mostly reweights these (Giacalone and Zanibbi 2024); in documents
+punctuation is skipped. Folders are those of sentence-transformers' class of the same name.
 """
 
 import copy
@@ -41,7 +41,7 @@ from minisbert.core.weights import Size
 from minisbert.models.batching import budgeted_batches
 from minisbert.models.encoder import BATCH_SIZE, TEXT_TOKENS, as_progress
 from minisbert.models.guards import check_choice, check_count, check_ids
-from minisbert.models.pooling import Dense, Pooling, load_dense, sentence_width
+from minisbert.models.pooling import Dense, Pooling, load_dense_layer, sentence_width
 from minisbert.models.prompts import PROMPT_NAMES, role_prompt, with_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.tokenizer import Tokenizer
@@ -49,9 +49,8 @@ from minisbert.search.late_interaction import Matrices, late_top_k
 from minisbert.system.files import write_json
 from minisbert.system.progress import Progress
 
-# keys of config_sentence_transformers.json by which sentence-transformers knows, and converts, PyLate's folders
-PYLATE_KEYS = {"query_prefix", "document_prefix", "query_length", "document_length", "query_expansion"}
-PYLATE_KEYS |= {"do_query_expansion", "attend_to_expansion_tokens", "attend_to_mask_tokens", "skiplist_words"}
+# PyLate's keys in config_sentence_transformers.json begin with these; sentence-transformers converts such folders
+PYLATE = ("query_", "document_", "skiplist_", "attend_to_", "do_query_")
 TOKENS = "token_embeddings"
 
 
@@ -91,19 +90,20 @@ class TokenDense(DenseSettings):
     module_output_name: Literal["token_embeddings"] | None = "token_embeddings"
 
 
-def read_settings(folder: ModelFolder) -> MultiVectorSettings:
-    """A folder's settings. Raises ``InputError`` by file and key for those that are not supported."""
-    for key in folder.json(SENTENCE):
-        if key in PYLATE_KEYS:
-            raise other_layout(folder, f"{SENTENCE} has PyLate's {key}")
-    masks = folder.places("MultiVectorMask")
-    if not masks:
-        raise other_layout(folder, "there is no MultiVectorMask")
-    names = [name for name in TEXT_FILES if folder.encoder.json(name)]
-    texts = names[0] if names else TEXT_FILES[0]
+def read_multi_vector_settings(folder: ModelFolder) -> MultiVectorSettings:
+    """Read a folder's settings. Raises ``InputError`` by file and key for those that are not supported."""
+    foreign = any(key.startswith(PYLATE) for key in folder.json(SENTENCE))
+    if foreign or "MultiVectorMask" not in dict(folder.classes):
+        raise InputError(f"{folder.path} has PyLate's or Stanford's layout: save it with sentence-transformers first")
+    # sentence_bert_config.json under its current name, or under an older one if that has settings
+    texts = TEXT_FILES[0]
+    for name in reversed(TEXT_FILES):
+        if folder.encoder.json(name):
+            texts = name
     stated = folder.path / SENTENCE, folder.json(SENTENCE)
     lengths = folder.encoder.path / texts, folder.encoder.json(texts)
-    mask = folder.path / masks[0] / CONFIG, folder.json(f"{masks[0]}/{CONFIG}")
+    place = folder.places("MultiVectorMask")[0]
+    mask = folder.path / place / CONFIG, folder.json(f"{place}/{CONFIG}")
     settings = parse_settings(MultiVectorSettings, stated, lengths, mask)
     expansion = None
     if settings.query_expansion:
@@ -115,32 +115,16 @@ def read_settings(folder: ModelFolder) -> MultiVectorSettings:
     return replace(settings, expansion=expansion, others=others)
 
 
-def other_layout(folder: ModelFolder, reason: str) -> InputError:
-    advice = "only sentence-transformers' layout is read: open the folder there and save it"
-    return InputError(f"{folder.path} is not a MultiVectorEncoder's folder, {reason}; {advice}")
-
-
 def normalizes_tokens(folder: ModelFolder) -> bool:
-    """Whether a Normalize module scales the vectors of tokens.
+    """Return whether a Normalize module scales the vectors of tokens.
 
-    By default it scales the vector of a sentence, and leaves tokens as they are, as sentence-transformers does.
+    By default it scales the vector of a sentence, and leaves tokens as they are, as in sentence-transformers.
     """
     for place in folder.places("Normalize"):
         stated = folder.json(f"{place}/{CONFIG}")
-        given = stated.get("module_input_name")
-        if given == TOKENS and stated.get("module_output_name") in (None, TOKENS):
+        if stated.get("module_input_name") == TOKENS and stated.get("module_output_name") in (None, TOKENS):
             return True
     return False
-
-
-TOKEN_MODULE = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
-# values of options of other encoders that ask for what is given here anyway
-ANY_ENCODER = {
-    "output_value": (None, "sentence_embedding"),
-    "precision": ("float32",),
-    "convert_to_numpy": (True, False),
-}
-MASK_KEYS = ("skiplist_words", "skiplist_tasks", "keep_only_token_ids")
 
 
 class MultiVectorEncoder(SentenceEncoder):
@@ -156,24 +140,32 @@ class MultiVectorEncoder(SentenceEncoder):
         super().__init__(tokenizer, bert, Pooling("mean"), normalize, [], settings)
         self.projection = dense
         self.width = sentence_width(self.pooling, [dense], bert)
-        self.skipped_ids = torch.tensor(known_ids(tokenizer, settings.skiplist_words), dtype=torch.long)
+        vocabulary = tokenizer.backend.get_vocab()
+        # Words that are not single tokens cannot be skipped.
+        skipped = [vocabulary[word] for word in settings.skiplist_words if word in vocabulary]
+        self.skipped_ids = torch.tensor(skipped, dtype=torch.long)
         self.expansion = settings.expansion
         if self.expansion:
-            self.filler = filler_id(tokenizer, self.expansion.token)
+            names = [self.expansion.token] if self.expansion.token else ["[MASK]", "<mask>"]
+            fillers = [vocabulary[name] for name in names if name in vocabulary]
+            if not fillers:
+                token = " or ".join(names)
+                raise InputError(f"{TEXT_FILES[0]}: query_expansion: the tokenizer has no token {token}")
+            self.filler = fillers[0]
 
     @classmethod
     def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> Self:
         if pooling is not None:
             raise InputError(f"pooling {pooling}: {folder.path} is a MultiVectorEncoder, which pools nothing")
-        settings, normalize = read_settings(folder), normalizes_tokens(folder)
+        settings, normalize = read_multi_vector_settings(folder), normalizes_tokens(folder)
         bert = load_transformer(folder.encoder)
-        dense = load_dense(folder, folder.places("Dense")[0], TokenDense)
+        dense = load_dense_layer(folder, folder.places("Dense")[0], TokenDense)
         tokenizer = Tokenizer.load(folder.encoder, limit)
         return cls(tokenizer, bert, dense, settings, normalize).eval()
 
     @classmethod
     def around(cls, encoder: SentenceEncoder, width: int = 128) -> "MultiVectorEncoder":
-        """An encoder with a new projection to train; as in sentence-transformers nothing is added or skipped."""
+        """Put a new projection on an encoder, to train it; as in sentence-transformers nothing is added or skipped."""
         dense = Dense(encoder.hidden_size, width, bias=False, activation="identity").to(encoder.device)
         return cls(encoder.tokenizer, encoder.bert, dense, MultiVectorSettings(prompts=encoder.settings.prompts))
 
@@ -182,29 +174,28 @@ class MultiVectorEncoder(SentenceEncoder):
         return "no"
 
     def query_rows(self, texts: Sequence[str]) -> tuple[list[list[int]], list[int], int]:
-        """Token ids of each query with the added ones, its own number of tokens, and how many queries were cut."""
-        expansion = self.expansion
-        if expansion is None:
-            return self._cut(texts, self.settings.query_length)
-        limit = self.settings.query_length
-        if expansion.strategy == "fixed":
+        """Return each query's token ids with fillers, its length without them, and how many queries were cut."""
+        expansion, limit = self.expansion, self.settings.query_length
+        if expansion and expansion.strategy == "fixed":
             limit = expansion.length
         rows, own, truncated = self._cut(texts, limit)
-        padded = [ids + [self.filler] * (expansion.length - len(ids)) for ids in rows]
-        return padded, own, truncated
+        if expansion:
+            rows = [ids + [self.filler] * (expansion.length - len(ids)) for ids in rows]
+        return rows, own, truncated
 
     def document_rows(self, texts: Sequence[str]) -> tuple[list[list[int]], list[int], int]:
-        """As ``query_rows``; nothing is added to documents."""
+        """Return the same as ``query_rows``; documents get no fillers."""
         return self._cut(texts, self.settings.document_length)
 
     def _cut(self, texts: Sequence[str], limit: int | None) -> tuple[list[list[int]], list[int], int]:
-        tokenizer = copy.copy(self.tokenizer)
+        tokenizer = copy.copy(self.tokenizer)  # its limit is not that of queries or documents
         tokenizer.limit = min(limit or tokenizer.limit, self.bert.config.positions)
         encoded = tokenizer.encode(texts)
         return encoded.ids, [len(ids) for ids in encoded.ids], encoded.truncated
 
     def forward(self, rows: list[list[int]], own: list[int], query: bool) -> tuple[Tensor, Tensor]:
-        """Rows of ``query_rows`` or ``document_rows`` -> vectors (B, T, K), and which of them are compared, (B, T)."""
+        """Run rows of ``query_rows`` or ``document_rows`` -> vectors (B, T, K), and which are compared, (B, T)."""
+        # Not the mask of ``pad_batch``: a filler is a real token that may have to stay hidden from the others.
         ids, _ = pad_batch(rows, self.tokenizer.pad_id)  # (B, T)
         ids = ids.to(self.device)
         positions = torch.arange(ids.shape[1], device=self.device)  # (T,)
@@ -212,7 +203,7 @@ class MultiVectorEncoder(SentenceEncoder):
         real = positions < lengths[:, None]  # (B, T), with added tokens
         attended = real
         if query and self.expansion and not self.expansion.attend:
-            # subtle: an added token that nobody attends to still has a vector: it attends to the query's own tokens
+            # subtle: a filler that no token attends to still has a vector: it attends to the query's own tokens
             attended = positions < torch.tensor(own, device=self.device)[:, None]
         check_ids(self.bert.config, ids, ids.shape[1])
         hidden = self.bert(ids, attended)  # (B, T, D)
@@ -223,8 +214,10 @@ class MultiVectorEncoder(SentenceEncoder):
         return vectors, self.compared(ids, real, query)
 
     def compared(self, ids: Tensor, real: Tensor, query: bool) -> Tensor:
-        """Which of the real tokens of ids (B, T) are compared: in documents usually all but punctuation."""
-        task = "query" if query else "document"
+        """Mark the real tokens of ids (B, T) that are compared: in documents usually all but punctuation."""
+        task = "document"
+        if query:
+            task = "query"
         if task not in self.settings.skiplist_tasks:
             return real
         return real & ~torch.isin(ids, self.skipped_ids.to(ids.device))
@@ -241,21 +234,25 @@ class MultiVectorEncoder(SentenceEncoder):
         prompt_name: str | None = None,
         **options: Any,
     ) -> Matrices:
-        """Texts -> ``Matrices``. ``query`` says whether they are queries or documents; by default the prompt does.
+        """Encode texts to ``Matrices``. ``query`` says if they are queries or documents; by default the prompt does.
 
         With ``query`` and without a prompt they get the model's prompt for queries, or for documents, if it has one.
         Raises ``InputError`` as ``SentenceEncoder.encode`` does, and for its options that need a vector per text.
         """
-        refused = [name for name, value in options.items() if value not in ANY_ENCODER.get(name, (None, False))]
-        if refused:
-            raise InputError(f"{', '.join(refused)}: a MultiVectorEncoder has a vector per token, not one")
+        # Code for any encoder may pass the options of ``SentenceEncoder.encode`` with the values that they have anyway.
+        for name, value in options.items():
+            if name != "convert_to_numpy" and value not in (None, False, "sentence_embedding", "float32"):
+                raise InputError(f"{name}: a MultiVectorEncoder has a vector per token, not one")
         check_choice("query", query, (None, True, False))
         check_count("batch_size", batch_size)
         if query is None:
-            asked = bool(prompt) and prompt == role_prompt(self.settings, "query")
-            query = asked or prompt_name in PROMPT_NAMES["query"]
+            queries_prompt = bool(prompt) and prompt == role_prompt(self.settings, "query")
+            query = queries_prompt or prompt_name in PROMPT_NAMES["query"]
         elif prompt is None and prompt_name is None:
-            prompt = role_prompt(self.settings, "query" if query else "document")
+            role = "document"
+            if query:
+                role = "query"
+            prompt = role_prompt(self.settings, role)
         if isinstance(texts, str):
             texts = [texts]
         texts, _ = with_prompt(check_texts(texts), self.settings, self.tokenizer, prompt, prompt_name)
@@ -280,6 +277,7 @@ class MultiVectorEncoder(SentenceEncoder):
     def _matrices(
         self, rows: list[list[int]], own: list[int], query: bool, batch_tokens: int, line: Progress
     ) -> Matrices:
+        """Run the rows in batches, longest first, and keep the compared tokens of each text, in the caller's order."""
         lengths = [len(row) for row in rows]
         line.expect(len(rows), sum(lengths))
         matrices = [np.empty((0, self.width), np.float32)] * len(rows)
@@ -291,7 +289,7 @@ class MultiVectorEncoder(SentenceEncoder):
         return Matrices.of(matrices, self.width)
 
     def similarity(self, a: Matrices, b: Matrices) -> np.ndarray:
-        """``max_sim`` of every text of a, as a query, with every one of b: (N, M)."""
+        """Compute ``max_sim`` of every text of a, as a query, with every one of b: (N, M)."""
         for matrices in (a, b):
             if not isinstance(matrices, Matrices):
                 raise InputError(f"similarity compares the Matrices of encode, not {one_line(matrices)}")
@@ -300,31 +298,18 @@ class MultiVectorEncoder(SentenceEncoder):
         return np.stack([b.scores(a[i]) for i in range(len(a))])
 
     def write(self, folder: Path) -> None:
-        """The model's files into an empty folder."""
+        """Write the model's files into an empty folder."""
         save_bert(self.bert, folder)
         self.tokenizer.save(folder)
-        kinds = ["Transformer", "Dense", "MultiVectorMask"]
+        modules = ["Transformer", "Dense", "MultiVectorMask"]
         if self.normalize:
-            kinds.append("Normalize")
-        places = dict(zip(kinds, write_modules(folder, kinds), strict=True))
-        dense, mask = folder / places["Dense"], folder / places["MultiVectorMask"]
-        self.projection.write(dense, **TOKEN_MODULE)
-        write_json(mask / CONFIG, {key: getattr(self.settings, key) for key in MASK_KEYS})
-        if self.normalize:
-            write_json(folder / places["Normalize"] / CONFIG, TOKEN_MODULE)
+            modules.append("Normalize")
+        _, dense, mask, *normalize = write_modules(folder, modules)
+        of_tokens = {"module_input_name": TOKENS, "module_output_name": TOKENS}
+        self.projection.write(folder / dense, **of_tokens)
+        settings = self.settings
+        about = {"skiplist_words": settings.skiplist_words, "skiplist_tasks": settings.skiplist_tasks}
+        write_json(folder / mask / CONFIG, about | {"keep_only_token_ids": None})
+        for place in normalize:
+            write_json(folder / place / CONFIG, of_tokens)
         write_settings(folder, self.settings, self.tokenizer.text_settings, model_type="MultiVectorEncoder")
-
-
-def known_ids(tokenizer: Tokenizer, words: Sequence[str]) -> list[int]:
-    """The ids of the words that are single tokens; the others cannot be skipped."""
-    vocabulary = tokenizer.backend.get_vocab()
-    return [vocabulary[word] for word in words if word in vocabulary]
-
-
-def filler_id(tokenizer: Tokenizer, name: str | None) -> int:
-    """The token that pads queries: the one called ``name``, or [MASK]."""
-    names = ["[MASK]", "<mask>"] if name is None else [name]
-    ids = known_ids(tokenizer, names)
-    if not ids:
-        raise InputError(f"{TEXT_FILES[0]}: query_expansion: the tokenizer has no token {' or '.join(names)}")
-    return ids[0]

@@ -1,11 +1,11 @@
-"""Pairs of sentences to scores: an encoder and a head (``core/heads.py``) in one object, saved in one folder.
+"""Score pairs of sentences: an encoder and a head (``core/heads.py``) in one object, saved in one folder.
 
 model = PairModel(encoder, siamese(encoder.width))
-model.scores(["A cat sits."], ["A kitten is sitting."])  # (1,) on the scale of 0 to 5, after training
+model.predict([("A cat sits.", "A kitten is sitting.")])  # (1,) from 0 to 1, after training
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from minisbert.checkpoints.encoder_settings import CONFIG, HEAD_FILE, MAX_SCORE, PairHeadSettings
+from minisbert.checkpoints.encoder_settings import CONFIG, HEAD_FILE, PairHeadSettings
 from minisbert.checkpoints.layout import ModelFolder, find_model
 from minisbert.checkpoints.save import model_folder
 from minisbert.checkpoints.weights import Unfilled, read_weights, write_safetensors
@@ -26,7 +26,7 @@ from minisbert.core.weights import fill
 from minisbert.models.batching import budgeted_batches
 from minisbert.models.cross_encoder import ClassifierHead, check_writable, read_cross_encoder, write_cross_encoder
 from minisbert.models.encoder import BATCH_SIZE, TEXT_TOKENS
-from minisbert.models.guards import PerThread, check_count, evaluating
+from minisbert.models.guards import check_count, evaluating
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.similarity import as_array
 from minisbert.models.tokenizer import Tokenizer
@@ -36,10 +36,14 @@ from minisbert.system.progress import Progress
 from minisbert.system.torch_internals import fastest_linear
 
 SEVERAL = ("classes", "labels")  # tasks with an output for each label
+TASKS = ("regression", "binary", "logit", *SEVERAL)
+# the heads by their names in ``head.json``; the siamese head is a ``ConcatHead`` with other features
+PAIR_HEADS = {"cross-encoder": JointHead, "concat": ConcatHead, "cross-attention": CrossHead}
+HEAD_PAIRS = 4096  # vectors that a head gets at a time
 
 
 class PairScorer:
-    """Pairs of texts to scores, in batches. A subclass is called with a ``batch``: (B,), or (B, C) logits."""
+    """Score pairs of texts in batches. A subclass is called with a ``batch``: (B,), or (B, C) logits."""
 
     tokenizer: Tokenizer
     device: torch.device
@@ -48,51 +52,11 @@ class PairScorer:
     types: bool  # the encoder tells the two texts of a row apart
     task: str
     labels: tuple[str, ...]
-    truncated = PerThread()  # texts, or joined pairs, that the last ``scores`` had to cut
+    truncated = 0  # texts, or joined pairs, that the last call had to cut
 
     def computing(self) -> AbstractContextManager:
-        """The context in which ``scores`` computes."""
+        """Return the context in which scores are computed."""
         return torch.inference_mode()
-
-    def tokenize(self, firsts: Sequence[str], seconds: Sequence[str]) -> Encoded:
-        """N pairs to N joined rows, or to 2N: all first sentences, then all second ones. Raises ``InputError``."""
-        if self.joint:
-            return self.tokenizer.encode_pairs(firsts, seconds)
-        a, b = map(self.tokenizer.encode, check_pairs(firsts, seconds))
-        return Encoded(a.ids + b.ids, a.token_types + b.token_types, a.truncated + b.truncated)
-
-    def lengths(self, encoded: Encoded) -> list[int]:
-        """``lengths[i]``: padded token count of pair i, in one row or two."""
-        if self.joint:
-            return [len(ids) for ids in encoded.ids]
-        half = len(encoded) // 2
-        return [2 * max(len(a), len(b)) for a, b in zip(encoded.ids[:half], encoded.ids[half:], strict=True)]
-
-    def batch(self, encoded: Encoded, rows: Sequence[int]) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Ids, mask and token types (R, T) of the pairs ``rows``, on the model's device; None as in ``Bert``."""
-        chosen = list(rows)
-        if not self.joint:
-            chosen += [len(encoded) // 2 + row for row in rows]
-        ids, mask = pad_batch([encoded.ids[row] for row in chosen], self.tokenizer.pad_id)
-        types = None
-        if self.joint and self.types:
-            types, _ = pad_batch([encoded.token_types[row] for row in chosen], 0)
-        return tuple(x if x is None else x.to(self.device) for x in (ids, mask, types))
-
-    def scores(
-        self,
-        firsts: Sequence[str],
-        seconds: Sequence[str],
-        *,
-        batch_size: int = BATCH_SIZE,
-        show_progress_bar: bool = False,
-    ) -> np.ndarray:
-        """Pair i's score in row i: (N,) on the scale of 0 to 5, or of probabilities; (N, C) for several labels.
-
-        A regression may go slightly beyond 0 and 5: it is not clamped, because equal scores have no rank.
-        ``batch_size`` as in ``TextEncoder.encode``. Raises ``InputError`` for anything but pairs of valid strings.
-        """
-        return as_array(self.readable(self.checked_outputs(firsts, seconds, batch_size, show_progress_bar)))
 
     def predict(
         self,
@@ -103,24 +67,32 @@ class PairScorer:
         apply_softmax: bool = False,
         convert_to_tensor: bool = False,
     ) -> Any:
-        """Pairs of texts to scores (N,), or logits (N, C) of classes; one pair to its score. As sentence-transformers.
+        """Score pairs of texts -> (N,), or logits (N, C) of classes; one pair -> its score (as sentence-transformers).
 
-        A regression's scores are 0 to 1, those of "yes" or "no", or of labels that may all be true, probabilities.
-        ``apply_softmax`` makes probabilities of classes. ``convert_to_tensor`` gives a tensor on the CPU.
+        A regression's scores are 0 to 1, but not clamped, because equal scores have no rank. Those of "yes" or "no",
+        and of labels that may all be true, are probabilities. ``apply_softmax`` makes probabilities of classes.
+        ``batch_size`` as in ``TextEncoder.encode``. ``convert_to_tensor`` gives a tensor on the CPU. Raises
+        ``InputError`` for anything but pairs of valid strings.
         """
         single = isinstance(pairs, Sequence) and len(pairs) == 2 and all(isinstance(text, str) for text in pairs)
-        rows = [pairs] if single else list(pairs)
-        for row in rows:
-            if isinstance(row, str) or not isinstance(row, Sequence) or len(row) != 2:
-                raise InputError(f"predict takes pairs of texts, not {one_line(row)}")
-        firsts, seconds = [row[0] for row in rows], [row[1] for row in rows]
-        outputs = self.checked_outputs(firsts, seconds, batch_size, bool(show_progress_bar))
+        if single:
+            pairs = [pairs]
+        if not isinstance(pairs, Iterable):
+            raise InputError(f"predict takes pairs of texts, not {one_line(pairs)}")
+        firsts, seconds = [], []
+        for pair in pairs:
+            if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
+                raise InputError(f"predict takes pairs of texts, not {one_line(pair)}")
+            firsts.append(pair[0])
+            seconds.append(pair[1])
+        scores = self.outputs(firsts, seconds, batch_size, bool(show_progress_bar))
         if self.task in ("binary", "labels"):
-            outputs = outputs.sigmoid()
+            scores = scores.sigmoid()
         if self.task == "classes" and apply_softmax:
-            outputs = outputs.softmax(dim=-1)
-        found = outputs if convert_to_tensor else as_array(outputs)
-        return found[0] if single else found
+            scores = scores.softmax(dim=-1)
+        if not convert_to_tensor:
+            scores = as_array(scores)
+        return scores[0] if single else scores
 
     def rank(
         self,
@@ -132,7 +104,7 @@ class PairScorer:
         batch_size: int = BATCH_SIZE,
         show_progress_bar: bool | None = False,
     ) -> list[dict[str, Any]]:
-        """The documents by their score with the query, best first: ``[{"corpus_id": 2, "score": 0.97}, ...]``.
+        """Sort the documents by their score with the query, best first: ``[{"corpus_id": 2, "score": 0.97}, ...]``.
 
         ``return_documents`` adds the "text" of each. Ties by number. ``top_k`` None ranks all.
         """
@@ -141,28 +113,33 @@ class PairScorer:
         documents = check_texts(documents)
         if top_k is not None:
             check_count("top_k", top_k)
-        scores = self.predict(
-            [(query, text) for text in documents], batch_size=batch_size, show_progress_bar=show_progress_bar
-        )
-        found = []
+        pairs = [(query, text) for text in documents]
+        scores = self.predict(pairs, batch_size=batch_size, show_progress_bar=show_progress_bar)
+        ranked = []
+        # Stable, so that of equal scores the first document comes first.
         for row in np.argsort(-scores, kind="stable")[:top_k].tolist():
             result: dict[str, Any] = {"corpus_id": row, "score": scores[row]}
             if return_documents:
                 result["text"] = documents[row]
-            found.append(result)
-        return found
+            ranked.append(result)
+        return ranked
 
-    def checked_outputs(self, firsts: Sequence[str], seconds: Sequence[str], batch_size: int, progress: bool) -> Tensor:
-        """``outputs`` in eval mode; ``InputError`` if one is not finite."""
+    def outputs(
+        self, firsts: Sequence[str], seconds: Sequence[str], batch_size: int = BATCH_SIZE, progress: bool = False
+    ) -> Tensor:
+        """Return the outputs that the losses take, on the CPU: (N,), or logits (N, C) for several labels.
+
+        Raises ``InputError`` for texts that do not make pairs, and if an output is not finite.
+        """
         check_count("batch_size", batch_size)
         with self.computing():
-            outputs = self.outputs(firsts, seconds, batch_size, progress)
+            outputs = self._outputs(firsts, seconds, batch_size, progress)
         if not outputs.isfinite().all():
             raise InputError("a score is NaN or infinite: the model's weights are too large")
         return outputs
 
-    def outputs(self, firsts: Sequence[str], seconds: Sequence[str], batch_size: int, progress: bool) -> Tensor:
-        """What the losses take, on the CPU: (N,), or logits (N, C) for several labels."""
+    def _outputs(self, firsts: Sequence[str], seconds: Sequence[str], batch_size: int, progress: bool) -> Tensor:
+        # All pairs are tokenized before the first is computed: batches are of pairs of similar length.
         encoded = self.tokenize(firsts, seconds)
         self.truncated = encoded.truncated
         lengths = self.lengths(encoded)
@@ -177,29 +154,44 @@ class PairScorer:
                 line.update(sum(lengths[row] for row in rows))
         return outputs
 
-    def readable(self, outputs: Tensor) -> Tensor:
-        """The outputs of ``forward`` on the scale that people read: 0 to 5, or probabilities."""
-        if self.task == "classes":
-            return outputs.softmax(dim=-1)
-        if self.task in ("binary", "labels"):
-            return outputs.sigmoid()
-        if self.task == "regression":
-            return MAX_SCORE * outputs
-        return outputs
+    def tokenize(self, firsts: Sequence[str], seconds: Sequence[str]) -> Encoded:
+        """Tokenize N pairs to N joined rows, or to 2N: all first sentences, then all second ones."""
+        if self.joint:
+            return self.tokenizer.encode_pairs(firsts, seconds)
+        firsts, seconds = check_pairs(firsts, seconds)
+        a, b = self.tokenizer.encode(firsts), self.tokenizer.encode(seconds)
+        return Encoded(a.ids + b.ids, a.token_types + b.token_types, a.truncated + b.truncated)
+
+    def lengths(self, encoded: Encoded) -> list[int]:
+        """Return the padded token count of each pair, in one row or two."""
+        if self.joint:
+            return [len(ids) for ids in encoded.ids]
+        half = len(encoded) // 2
+        # Both texts of a pair are padded to the longer one, because they are rows of the same batch.
+        return [2 * max(len(a), len(b)) for a, b in zip(encoded.ids[:half], encoded.ids[half:], strict=True)]
+
+    def batch(self, encoded: Encoded, rows: Sequence[int]) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Return ids, mask and token types (R, T) of the pairs ``rows``, on the model's device; None as in ``Bert``."""
+        chosen = list(rows)
+        # The second sentences follow all first ones, as ``forward`` splits them.
+        if not self.joint:
+            chosen += [len(encoded) // 2 + row for row in rows]
+        ids, mask = pad_batch([encoded.ids[row] for row in chosen], self.tokenizer.pad_id)
+        types = None
+        if self.joint and self.types:
+            types, _ = pad_batch([encoded.token_types[row] for row in chosen], 0)
+            types = types.to(self.device)
+        if mask is not None:
+            mask = mask.to(self.device)
+        return ids.to(self.device), mask, types
 
 
 def check_pairs(firsts: Sequence[str], seconds: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Both as lists. Raises ``InputError`` unless they have the same number of valid texts."""
+    """Return both as lists. Raises ``InputError`` unless they have the same number of valid texts."""
     firsts, seconds = check_texts(firsts), check_texts(seconds)
     if len(firsts) != len(seconds):
         raise InputError(f"{len(firsts)} first and {len(seconds)} second sentences do not make pairs")
     return firsts, seconds
-
-
-TASKS = ("regression", "binary", "logit", *SEVERAL)
-# the heads by their names in ``head.json``; the siamese head is a ``ConcatHead`` with other features
-PAIR_HEADS = {"cross-encoder": JointHead, "concat": ConcatHead, "cross-attention": CrossHead}
-HEAD_PAIRS = 4096  # that a head gets at a time
 
 
 class PairModel(PairScorer, nn.Module):
@@ -222,14 +214,23 @@ class PairModel(PairScorer, nn.Module):
         self.task, self.labels = task, tuple(check_texts(labels))
         self.tokenizer, self.joint = encoder.tokenizer, isinstance(head, JointHead)
         self.types = encoder.bert.config.type_vocab_size > 1  # DistilBERT has no token types, RoBERTa only one
-        width = encoder.width if isinstance(head, ConcatHead) else encoder.bert.config.hidden_size
+        width = encoder.bert.config.hidden_size
+        if isinstance(head, ConcatHead):  # reads vectors, not hidden states
+            width = encoder.width
         if head.settings["width"] != width:
             raise ValueError(f"a head for width {head.settings['width']} gets {width} from this encoder")
         if self.joint and getattr(encoder.bert, "causal", False):
-            raise ValueError("this head reads the first token of a pair, which in a decoder has seen nothing else")
+            raise ValueError("a joint head reads the first token, but in a decoder that token attends to nothing else")
         if isinstance(head, ClassifierHead):
             check_writable(encoder, head)  # before a training, not after it
-        check_task(task, head.settings["outputs"], self.labels)
+        outputs = head.settings["outputs"]
+        if task not in TASKS:
+            raise ValueError(f"task must be one of {', '.join(TASKS)}, not {one_line(task)}")
+        fits, rule = outputs == 1 and not self.labels, "one, without a label"
+        if task in SEVERAL:
+            fits, rule = outputs > 1 and len(self.labels) == outputs, "two or more, each with a label"
+        if not fits:
+            raise ValueError(f"{task} with {outputs} outputs and labels {list(self.labels)}: {rule}")
 
     def forward(
         self,
@@ -251,13 +252,9 @@ class PairModel(PairScorer, nn.Module):
         else:
             masks = (None, None) if mask is None else mask.chunk(2)
             outputs = self.head(*self.encoder.hidden(ids, mask, None, dtype).chunk(2), *masks)
-        return self.squeezed(outputs)
-
-    def squeezed(self, outputs: Tensor) -> Tensor:
-        """A head's outputs as the losses take them: (B, 1) -> (B,); (B, C) for several labels stays."""
         if self.task in SEVERAL:
             return outputs
-        return outputs.squeeze(-1)
+        return outputs.squeeze(-1)  # (B, 1) -> (B,)
 
     @contextmanager
     def computing(self) -> Iterator[None]:
@@ -272,22 +269,26 @@ class PairModel(PairScorer, nn.Module):
     def dtype(self) -> torch.dtype:
         return self.head.mlp[-1].weight.dtype
 
-    def outputs(self, firsts: Sequence[str], seconds: Sequence[str], batch_size: int, progress: bool) -> Tensor:
-        """What the losses take, on the CPU; for a head that reads two vectors, each distinct sentence once."""
+    def _outputs(self, firsts: Sequence[str], seconds: Sequence[str], batch_size: int, progress: bool) -> Tensor:
         if not isinstance(self.head, ConcatHead):
-            return super().outputs(firsts, seconds, batch_size, progress)
+            return super()._outputs(firsts, seconds, batch_size, progress)
+        # This head reads two vectors, so that each distinct sentence is encoded once, however many pairs it is in.
         firsts, seconds = check_pairs(firsts, seconds)
         encoder = copy.copy(self.encoder)
-        encoder.normalize = False  # as ``forward`` has the vectors
+        encoder.normalize = False  # as in ``forward``
         options = {"batch_size": batch_size, "show_progress_bar": progress, "convert_to_tensor": True}
         vectors = encoder.encode([*firsts, *seconds], prompt="", truncate_dim=encoder.width, **options)  # (2N, D)
         self.truncated = encoder.truncated
-        u, v = (side.to(self.device).split(HEAD_PAIRS) for side in vectors.chunk(2))
-        outputs = [self.head(*block) for block in zip(u, v, strict=True)]
-        return self.squeezed(torch.cat(outputs).cpu())
+        u, v = vectors.to(self.device).chunk(2)
+        # In blocks, because the features of all pairs at once would take several times as much memory as the vectors.
+        outputs = [self.head(*block) for block in zip(u.split(HEAD_PAIRS), v.split(HEAD_PAIRS), strict=True)]
+        scores = torch.cat(outputs).cpu()
+        if self.task in SEVERAL:
+            return scores
+        return scores.squeeze(-1)
 
     def save(self, folder: str | Path) -> None:
-        """The encoder as ``SentenceEncoder.save`` writes it, ``head.json`` and ``head.safetensors`` beside it.
+        """Write the encoder as ``SentenceEncoder.save`` does, ``head.json`` and ``head.safetensors`` beside it.
 
         With a ``ClassifierHead`` the folder is a CrossEncoder of sentence-transformers.
         """
@@ -304,7 +305,7 @@ class PairModel(PairScorer, nn.Module):
 
     @classmethod
     def load(cls, model: str | Path, *, device: str | torch.device = "auto", max_length: int | None = None) -> Self:
-        """A folder that ``save`` wrote, or a CrossEncoder's folder or name on the Hub, in eval mode.
+        """Open a folder that ``save`` wrote, or a CrossEncoder's folder or name on the Hub, in eval mode.
 
         ``max_length`` in tokens, of both texts together if the head reads them joined; ``device`` as for
         ``SentenceEncoder.load``. ``InputError`` for anything missing, unknown or misshapen.
@@ -334,7 +335,7 @@ class CrossEncoder(PairModel):
 
 
 def read_pair_model(folder: ModelFolder, limit: int | None) -> tuple[SentenceEncoder, Head, str, list[str]]:
-    """The encoder, the head, the task and the labels of a folder that ``PairModel.save`` wrote."""
+    """Read the encoder, the head, the task and the labels of a folder that ``PairModel.save`` wrote."""
     about = folder.parse(HEAD_FILE, PairHeadSettings)
     encoder = SentenceEncoder.from_folder(folder, limit=limit)
     path = folder.path / "head.safetensors"
@@ -347,15 +348,3 @@ def read_pair_model(folder: ModelFolder, limit: int | None) -> tuple[SentenceEnc
             raise ValueError(f"settings {one_line(about.settings)} must state each of {', '.join(head.settings)}")
     fill(head, read_weights(path), path)
     return encoder, head, about.task, about.labels
-
-
-def check_task(task: str, outputs: int, labels: Sequence[str]) -> None:
-    """Raise ``ValueError`` unless a head with that many outputs can do the task."""
-    if task not in TASKS:
-        raise ValueError(f"task must be one of {', '.join(TASKS)}, not {one_line(task)}")
-    if task in SEVERAL:
-        fits, rule = outputs > 1 and len(labels) == outputs, "two or more, each with a label"
-    else:
-        fits, rule = outputs == 1 and not labels, "one, without a label"
-    if not fits:
-        raise ValueError(f"{task} with {outputs} outputs and labels {list(labels)}: {rule}")

@@ -1,6 +1,6 @@
-"""Poolings beyond the book, several poolings at once, and the dense layer that follows pooling in some models.
+"""Pool in more ways than the book, in several ways at once, and with the dense layer that follows in some models.
 
-mean_sqrt_len_tokens, weightedmean, lasttoken  as sentence-transformers has them
+mean_sqrt_len_tokens, weightedmean, lasttoken  as in sentence-transformers
 first-last  the mean of the first layer's and the last layer's states
 pooler      [CLS] through BERT's own dense layer and tanh
 
@@ -27,20 +27,26 @@ from minisbert.system.files import write_json
 
 
 def mean_sqrt_len_pool(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The sum over real tokens by the root of their number: (B, T, D) -> (B, D). [1], [3] and a pad give [2.83]."""
-    real = hidden.new_ones(hidden.shape[:2]) if mask is None else mask.to(hidden)  # (B, T)
-    return mean_pool(hidden, mask) * real.sum(dim=1, keepdim=True).sqrt()
+    """Divide the sum over real tokens by the root of their number: (B, T, D) -> (B, D). [1], [3], a pad: [2.83]."""
+    return mean_pool(hidden, mask) * real_tokens(hidden, mask).sum(dim=1, keepdim=True).sqrt()
 
 
 def weighted_mean_pool(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The average with the weights 1, 2, 3, ... over real tokens (SGPT): (B, T, D) -> (B, D). [1], [4], a pad: [3]."""
+    """Average real tokens with the weights 1, 2, 3, ... (SGPT): (B, T, D) -> (B, D). [1], [4], a pad: [3]."""
     weights = torch.arange(1, hidden.shape[1] + 1, device=hidden.device).to(hidden.dtype).unsqueeze(-1)  # (T, 1)
-    real = hidden.new_ones(hidden.shape[:2]) if mask is None else mask.to(hidden)  # (B, T)
+    real = real_tokens(hidden, mask)  # (B, T)
     return mean_pool(hidden * weights, mask) * real.sum(dim=1, keepdim=True) / (real @ weights)
 
 
+def real_tokens(hidden: Tensor, mask: Tensor | None) -> Tensor:
+    """Return 1 for each real token and 0 for each pad, in the dtype of the states: (B, T, D) -> (B, T)."""
+    if mask is None:
+        return hidden.new_ones(hidden.shape[:2])
+    return mask.to(hidden)
+
+
 def last_token_pool(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-    """A text's last real token: hidden (B, T, D), mask (B, T) -> (B, D)."""
+    """Take a text's last real token: hidden (B, T, D), mask (B, T) -> (B, D)."""
     if mask is None:
         return hidden[:, -1]
     last = (mask * torch.arange(hidden.shape[1], device=hidden.device)).amax(dim=1)  # (B,)
@@ -48,22 +54,21 @@ def last_token_pool(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
     return hidden.gather(1, last[:, None, None].expand(-1, 1, hidden.shape[2])).squeeze(1)
 
 
-MORE_POOLINGS = {
-    "mean_sqrt_len_tokens": mean_sqrt_len_pool,
-    "weightedmean": weighted_mean_pool,
-    "lasttoken": last_token_pool,
-}
-FORMULAS = POOLINGS | MORE_POOLINGS
-
-
 def first_last_pool(hidden: Tensor, mask: Tensor | None, first: Tensor) -> Tensor:
-    """The mean over real tokens of the average of the first and the last layer's output (SimCSE's avg_first_last).
+    """Average the first and the last layer's output, then take the mean over real tokens (SimCSE's avg_first_last).
 
     hidden and first (B, T, D), mask (B, T) -> (B, D). Last states [1], [3] and first states [5], [7] give [4].
     "First" is the output of layer 1, ``hidden_states[1]``, as in SimCSE's code: all-MiniLM-L6-v2 then has a Spearman
     of 86.67 / 81.55 on STS-B dev / test, measured here; with the embeddings' output it would have 87.02 / 82.38.
     """
     return mean_pool((first + hidden) / 2, mask)
+
+
+MORE_POOLINGS = {
+    "mean_sqrt_len_tokens": mean_sqrt_len_pool,
+    "weightedmean": weighted_mean_pool,
+    "lasttoken": last_token_pool,
+}
 
 
 class Pooling(pooling.Pooling):
@@ -79,13 +84,17 @@ class Pooling(pooling.Pooling):
         names = mode.split("+")
         for name in names:
             if name not in POOLING_NAMES:
-                known = ", ".join(POOLING_NAMES)
-                raise InputError(f"unknown pooling {name!r}: choose from {known}, or join several with a plus")
-        super().__init__("attention" if "attention" in names else "mean", hidden_size)
+                supported = ", ".join(POOLING_NAMES)
+                raise InputError(f"unknown pooling {name!r}: choose from {supported}, or join several with a plus")
+        # The book's class creates the parameters of ``attention``, the only pooling that has some.
+        base = "mean"
+        if "attention" in names:
+            base = "attention"
+        super().__init__(base, hidden_size)
         self.mode, self.names = mode, names
 
     def width(self, hidden_size: int) -> int:
-        """Columns of the pooled vector for hidden states of D = ``hidden_size``."""
+        """Return the columns of the pooled vector for hidden states of D = ``hidden_size``."""
         return hidden_size * len(self.names)
 
     def forward(
@@ -105,14 +114,16 @@ class Pooling(pooling.Pooling):
             elif name == "pooler":
                 pooled.append(pooler)
             else:
-                pooled.append(FORMULAS[name](hidden, mask))
+                formula = MORE_POOLINGS.get(name) or POOLINGS[name]
+                pooled.append(formula(hidden, mask))
         return torch.cat(pooled, dim=-1)
 
     def write(self, folder: Path, hidden_size: int, include_prompt: bool) -> None:
         """Write the settings, and the parameters if there are some, as float32."""
         content: dict = {"word_embedding_dimension": hidden_size}
+        # Every version of sentence-transformers reads the flags; they state neither another order nor other poolings.
         flagged = [mode for mode in POOLING_FLAGS.values() if mode in self.names]
-        if self.names == flagged:  # every version of sentence-transformers reads the flags
+        if self.names == flagged:
             for flag, mode in POOLING_FLAGS.items():
                 content[flag] = mode in self.names
         else:
@@ -129,12 +140,13 @@ class Pooling(pooling.Pooling):
 
 
 def load_pooling(folder: ModelFolder, mode: str | None, width: int) -> Pooling:
-    """The pooling ``mode``, the folder's own for None, for hidden states of D = ``width``.
+    """Open the pooling ``mode``, or for None the folder's, for hidden states of D = ``width``.
 
-    A learned pooling has the folder's parameters if it has some. Raises ``InputError`` for an unknown name, and for
+    A learned pooling gets the folder's parameters if there are some. Raises ``InputError`` for an unknown name, and for
     parameters that do not fit.
     """
     module = Pooling(choose_pooling(folder, mode), width)
+    # Not if the caller chose attention for a folder that has another pooling: it starts untrained, as the mean.
     if module.score is not None and "attention" in (folder.pooling or "").split("+"):
         path = folder.path / folder.places("Pooling")[0] / WEIGHTS
         fill(module, read_weights(path), path)
@@ -142,7 +154,7 @@ def load_pooling(folder: ModelFolder, mode: str | None, width: int) -> Pooling:
 
 
 def choose_pooling(folder: ModelFolder, mode: str | None) -> str:
-    """``mode``, the folder's own pooling, or of a folder that states none the mean, as in sentence-transformers."""
+    """Return ``mode``, or the folder's pooling, or the mean if it states none, as sentence-transformers does."""
     if mode is None:
         mode = folder.pooling
     if mode is None:
@@ -151,7 +163,7 @@ def choose_pooling(folder: ModelFolder, mode: str | None) -> str:
     return mode
 
 
-ACTIVATIONS = {
+DENSE_ACTIVATIONS = {
     "identity": nn.Identity(),
     "tanh": nn.Tanh(),
     "relu": nn.ReLU(),
@@ -159,8 +171,8 @@ ACTIVATIONS = {
     "sigmoid": nn.Sigmoid(),
     "silu": nn.SiLU(),
 }
-# their names in files -> ours: {"torch.nn.modules.activation.Tanh": "tanh", ...}
-ACTIVATION_NAMES = {f"{type(layer).__module__}.{type(layer).__name__}": name for name, layer in ACTIVATIONS.items()}
+# their classes, as sentence-transformers writes them: "torch.nn.modules.activation.Tanh"
+ACTIVATION_PATHS = {key: f"{type(layer).__module__}.{type(layer).__name__}" for key, layer in DENSE_ACTIVATIONS.items()}
 
 
 class Dense(nn.Module):
@@ -172,7 +184,7 @@ class Dense(nn.Module):
         self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
-        return ACTIVATIONS[self.activation](self.linear(x))
+        return DENSE_ACTIVATIONS[self.activation](self.linear(x))
 
     def write(self, folder: Path, **more: str) -> None:
         """Write the settings, ``more`` among them, and the weights."""
@@ -180,20 +192,23 @@ class Dense(nn.Module):
             "in_features": self.linear.in_features,
             "out_features": self.linear.out_features,
             "bias": self.linear.bias is not None,
-            "activation_function": next(path for path, name in ACTIVATION_NAMES.items() if name == self.activation),
+            "activation_function": ACTIVATION_PATHS[self.activation],
         }
         write_json(folder / CONFIG, content | more)
         write_safetensors(self.state_dict(), folder / WEIGHTS)
 
 
-def load_dense(folder: ModelFolder, place: str, kind: type[DenseSettings] = DenseSettings) -> Dense:
-    """The dense layer in the subfolder ``place``."""
+def load_dense_layer(folder: ModelFolder, place: str, kind: type[DenseSettings] = DenseSettings) -> Dense:
+    """Open the dense layer in the subfolder ``place``."""
     path = folder.path / place / CONFIG
     settings = folder.parse(f"{place}/{CONFIG}", kind, needed=True)
-    activation = ACTIVATION_NAMES.get(settings.activation_function)
+    activation = None
+    for name, stored in ACTIVATION_PATHS.items():
+        if settings.activation_function == stored:
+            activation = name
     if activation is None:
-        known = f"{', '.join(ACTIVATIONS)} are"
-        raise unsupported(path, "activation_function", settings.activation_function, known)
+        reason = f"{', '.join(DENSE_ACTIVATIONS)} are"
+        raise unsupported(path, "activation_function", settings.activation_function, reason)
     with reading(path), torch.device("meta"), Unfilled():  # the weights are replaced at once
         dense = Dense(settings.in_features, settings.out_features, settings.bias, activation)
     weights = folder.path / place / WEIGHTS
@@ -202,7 +217,7 @@ def load_dense(folder: ModelFolder, place: str, kind: type[DenseSettings] = Dens
 
 
 def sentence_width(pooling: Pooling, dense: Sequence[Dense], bert: Bert) -> int:
-    """Columns of a vector after pooling and dense layers. Raises ``InputError`` if the parts do not fit."""
+    """Return the columns of a vector after pooling and dense layers. Raises ``InputError`` if the parts do not fit."""
     width = pooling.width(bert.config.hidden_size)
     for layer in dense:
         if layer.linear.in_features != width:

@@ -1,4 +1,4 @@
-"""Prompts: what some models want before each text, such as "query: " for E5.
+"""Prompts: texts that some models need before each input, such as "query: " for E5.
 
 A prompt changes the states of all tokens. With ``include_prompt: false`` its own tokens are not pooled.
 """
@@ -9,23 +9,28 @@ from minisbert.checkpoints.encoder_settings import EncoderSettings
 from minisbert.core import InputError, one_line
 from minisbert.models.tokenizer import Tokenizer
 
-# the names under which models keep their prompts for queries and documents, as in sentence-transformers
+# the names under which models store their prompts for queries and documents, as in sentence-transformers
 PROMPT_NAMES = {"query": ("query",), "document": ("document", "passage", "corpus")}
 
 
 def role_prompt_name(settings: EncoderSettings, role: str) -> str | None:
-    """The name of the model's prompt for a "query" or a "document"; None if it has none for them."""
-    return next((name for name in PROMPT_NAMES[role] if name in settings.prompts), None)
+    """Return the name of the model's prompt for a "query" or a "document"; None if it has none for them."""
+    for name in PROMPT_NAMES[role]:
+        if name in settings.prompts:
+            return name
+    return None
 
 
 def role_prompt(settings: EncoderSettings, role: str) -> str:
-    """The model's prompt for a "query" or a "document"; an empty string if it has none for them."""
+    """Return the model's prompt for a "query" or a "document"; an empty string if it has none for them."""
     name = role_prompt_name(settings, role)
-    return "" if name is None else settings.prompts[name]
+    if name is None:
+        return ""
+    return settings.prompts[name]
 
 
 def choose_prompt(settings: EncoderSettings, prompt: str | None = None, name: str | None = None) -> str:
-    """``prompt``, or the model's prompt called ``name``, or its default; an empty string for none.
+    """Return ``prompt``, or the model's prompt called ``name``, or its default; an empty string for none.
 
     Raises ``InputError`` for both at once, and for a name that the model lacks.
     """
@@ -51,7 +56,7 @@ def choose_prompt(settings: EncoderSettings, prompt: str | None = None, name: st
 def with_prompt(
     texts: Sequence[str], settings: EncoderSettings, tokenizer: Tokenizer, prompt: str | None, name: str | None
 ) -> tuple[list[str], int]:
-    """The texts after their prompt, and how many tokens at the start of each are not pooled."""
+    """Put the prompt before each text; also return how many tokens at the start of each are not pooled."""
     prompt = choose_prompt(settings, prompt, name)
     skip = 0
     if prompt and not settings.include_prompt:
@@ -60,10 +65,12 @@ def with_prompt(
 
 
 def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> int:
-    """The number of tokens at the start of a text that belong to its prompt: [CLS] and the prompt, without [SEP].
+    """Count the tokens at the start of a text that belong to its prompt: [CLS] and the prompt, without [SEP].
 
     As in sentence-transformers, counted in the prompt alone: at its end the text may change a token.
     """
     ids = tokenizer.encode([prompt]).ids[0]
-    special = {i for i, token in tokenizer.backend.get_added_tokens_decoder().items() if token.special}
-    return len(ids) - (ids[-1] in special)
+    last = tokenizer.backend.get_added_tokens_decoder().get(ids[-1])
+    if last is not None and last.special:
+        return len(ids) - 1
+    return len(ids)

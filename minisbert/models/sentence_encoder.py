@@ -1,4 +1,4 @@
-"""The book's sentence encoder for every day: more kinds of models, encoding at full speed, and saving.
+"""Load, run and save a sentence encoder: the book's class for more kinds of models, and at full speed.
 
 encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 vectors = encoder.encode(["A cat sits.", "A kitten is sitting."])  # (2, 384) float32
@@ -23,7 +23,7 @@ from minisbert.core.encoder import normalize as unit
 from minisbert.models.batching import Batch, same_text, unpack
 from minisbert.models.encoder import TextEncoder
 from minisbert.models.guards import check_ids, check_inputs, evaluating
-from minisbert.models.pooling import Dense, Pooling, load_dense, load_pooling, sentence_width
+from minisbert.models.pooling import Dense, Pooling, load_dense_layer, load_pooling, sentence_width
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.devices import choose_dtype
 from minisbert.system.torch_internals import fastest_linear
@@ -53,20 +53,23 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
     def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> Self:
         bert = load_transformer(folder.encoder)
         module = load_pooling(folder, pooling, bert.config.hidden_size)
-        dense = [load_dense(folder, place) for place in folder.places("Dense")]
+        dense = [load_dense_layer(folder, place) for place in folder.places("Dense")]
         tokenizer = Tokenizer.load(folder.encoder, limit)
         return cls(tokenizer, bert, module, folder.normalize, dense, folder.settings).eval()
 
     def forward(self, ids: Tensor, mask: Tensor | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
         """ids (B, T), mask (B, T) True for real tokens -> vectors (B, D). ``dtype`` as in ``hidden``."""
         vectors = self.unscaled(ids, mask, dtype)
-        return unit(vectors) if self.normalize else vectors
+        if self.normalize:
+            vectors = unit(vectors)
+        return vectors
 
     def unscaled(self, ids: Tensor, mask: Tensor | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
-        """The vectors (B, D) before they are scaled to length 1, as the heads read them."""
+        """Return the vectors (B, D) before they are scaled to length 1, as the heads read them."""
         trace = self.empty_trace()
-        hidden = self.hidden(ids, mask, None, dtype, trace)  # (B, T, D)
-        first = None if trace is None else trace["layers.0"]  # (B, T, D)
+        hidden, first = self.hidden(ids, mask, None, dtype, trace), None  # (B, T, D)
+        if trace is not None:
+            first = trace["layers.0"]  # (B, T, D)
         return self.dense(self.pool(hidden, mask, first))
 
     def hidden(
@@ -77,7 +80,7 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
         dtype: torch.dtype = torch.float32,
         trace: dict[str, Tensor] | None = None,
     ) -> Tensor:
-        """Hidden states (B, T, D) as ``Bert.forward`` gives them, its matrix products in ``dtype``.
+        """Return the hidden states (B, T, D) of ``Bert.forward``, its matrix products computed in ``dtype``.
 
         In bfloat16 only the encoder computes in it: pooling, heads and losses keep their precision, since sums over
         many numbers belong in float32 (Micikevicius et al. 2018, section 3).
@@ -87,14 +90,16 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
             return self.bert(ids, mask, token_types, trace).to(self.dtype)
 
     def pool(self, hidden: Tensor, mask: Tensor | None = None, first: Tensor | None = None, skip: int = 0) -> Tensor:
-        """Hidden states (B, T, D), and for ``first-last`` the first layer's, without ``skip`` tokens -> (B, D)."""
+        """Pool hidden states (B, T, D), and for ``first-last`` the first layer's, without ``skip`` tokens -> (B, D)."""
         pooler = None
         if "pooler" in self.pooling.names:
-            pooler = self.bert.pool(hidden)  # (B, D)
+            pooler = self.bert.pool(hidden)  # (B, D): of [CLS], also if [CLS] is skipped below
         if skip:
             hidden = hidden[:, skip:]
-            mask = None if mask is None else mask[:, skip:]
-            first = None if first is None else first[:, skip:]
+            if mask is not None:
+                mask = mask[:, skip:]
+            if first is not None:
+                first = first[:, skip:]
         return self.pooling(hidden, mask, first, pooler)
 
     @property
@@ -115,7 +120,8 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
 
     @contextmanager
     def computing(self, dtype: str | None) -> Iterator[None]:
-        """Eval mode without gradients, and matrix products in ``dtype``."""
+        """Enter eval mode without gradients, and compute matrix products in ``dtype``."""
+        # Autocast is set in any case, on or off, so that a caller's autocast around ``encode`` does not reach in.
         dtype, _ = choose_dtype(dtype or "float32", self.device)
         autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=dtype == torch.bfloat16)
         with evaluating(self), fastest_linear(), autocast:
@@ -131,18 +137,22 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
         return [states[real] for states, real in zip(hidden, mask, strict=True)]
 
     def _encoded(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Run the encoder with the smallest mask that the batch allows; returns what ``unpacked`` does."""
         check_ids(self.bert.config, batch.ids, batch.places.shape[1])
         ids, positions, text_index, places = batch.inputs(self.device)
+        # Texts share rows: each token attends to those of its own text, a mask (R, 1, T, T).
         if len(places) > len(ids):
             return self.unpacked(ids, positions, same_text(text_index), places)
-        if batch.tokens < ids.numel():  # a text has a row to itself: a mask of pads (R, T) is smaller than (R, 1, T, T)
+        # Each text has a row to itself: a mask (R, T) hides the pads.
+        if batch.tokens < ids.numel():
             return self.unpacked(ids, positions, text_index >= 0, places)
+        # No pads: without a mask and positions, attention takes its fastest kernel.
         return self.unpacked(ids, None, None, places)
 
     def unpacked(
         self, ids: Tensor, positions: Tensor | None, mask: Tensor | None, places: Tensor
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """A packed batch -> hidden states (N, S, D), mask (N, S), and the first layer's states if pooling needs them.
+        """Run a packed batch -> hidden states (N, S, D), mask (N, S), first layer's states if the pooling needs them.
 
         ``mask`` as in ``Bert.forward``.
         """
@@ -154,11 +164,13 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
         return hidden, real, first
 
     def empty_trace(self) -> dict[str, Tensor] | None:
-        """What ``Bert.forward`` fills if the pooling needs the first layer's states."""
-        return {} if "first-last" in self.pooling.names else None
+        """Return a dictionary for ``Bert.forward`` to fill if the pooling needs the first layer's states, else None."""
+        if "first-last" in self.pooling.names:
+            return {}
+        return None
 
     def save(self, folder: str | Path) -> None:
-        """Write the model as a folder that sentence-transformers opens too; atomically replaces a model there.
+        """Write the model as a folder that sentence-transformers opens too, and atomically replace a model there.
 
         Raises ``InputError`` for a folder that holds anything but a model: replacing it would lose its contents.
         """
@@ -166,14 +178,14 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
             self.write(partial)
 
     def write(self, folder: Path) -> None:
-        """The model's files into an empty folder."""
+        """Write the model's files into an empty folder."""
         save_bert(self.bert, folder)
         self.tokenizer.save(folder)
-        kinds = ["Transformer", "Pooling"] + ["Dense"] * len(self.dense)
+        modules = ["Transformer", "Pooling"] + ["Dense"] * len(self.dense)
         if self.normalize:
-            kinds.append("Normalize")
-        places = write_modules(folder, kinds)
+            modules.append("Normalize")
+        places = write_modules(folder, modules)
         self.pooling.write(folder / places[1], self.hidden_size, self.settings.include_prompt)
-        for dense, place in zip(self.dense, places[2:], strict=False):
-            dense.write(folder / place)
+        for number, dense in enumerate(self.dense, start=2):
+            dense.write(folder / places[number])
         write_settings(folder, self.settings, self.tokenizer.text_settings)

@@ -1,4 +1,4 @@
-"""Vectors compared with vectors: by cosines, dot products or distances."""
+"""Compare vectors with vectors: by cosines, dot products or distances."""
 
 from collections.abc import Sequence
 
@@ -11,14 +11,14 @@ from minisbert.core.encoder import cosine, cosine_matrix
 
 
 def as_array(x: Tensor) -> np.ndarray:
-    """A tensor on the CPU as an array; NumPy has no bfloat16."""
+    """Convert a tensor on the CPU to an array; NumPy has no bfloat16."""
     if x.dtype == torch.bfloat16:
         x = x.float()
     return x.numpy()
 
 
 def as_rows(vectors: np.ndarray | Tensor | Sequence) -> np.ndarray:
-    """Vectors as an array (N, D); a single vector is one row. Raises ``InputError`` for anything else."""
+    """Convert vectors to an array (N, D); a single vector is one row. Raises ``InputError`` for anything else."""
     if isinstance(vectors, Tensor):
         vectors = as_array(vectors.detach().cpu())
     try:
@@ -31,40 +31,48 @@ def as_rows(vectors: np.ndarray | Tensor | Sequence) -> np.ndarray:
 
 
 def similarity(a: np.ndarray | Tensor, b: np.ndarray | Tensor, name: str = "cosine") -> np.ndarray | Tensor:
-    """Every row of a (N, D) with every row of b (M, D) -> (N, M), in the finer dtype of the two.
+    """Compare every row of a (N, D) with every row of b (M, D) -> (N, M), in the finer dtype of the two.
 
-    By ``name`` the cosine, the "dot" product, or minus the "euclidean" or "manhattan" distance. A tensor, on the CPU,
-    if one of the two is a tensor.
+    By ``name`` the cosine, the "dot" product, or minus the "euclidean" or "manhattan" distance. Returns a tensor on the
+    CPU if one of the two is a tensor, else an array.
     """
-    u, v = as_tensors(a, b)
+    u, v = comparable(a, b)
     if name == "dot":
-        return as_given(u @ v.T, a, b)
-    if name == "cosine":
-        return as_given(cosine_matrix(u, v), a, b)
-    # subtle: by products of matrices, the default for many rows, a small distance would be rounding error
-    p = 1 if name == "manhattan" else 2
-    return as_given(-torch.cdist(u, v, p, compute_mode="donot_use_mm_for_euclid_dist"), a, b)
+        result = u @ v.T
+    elif name == "cosine":
+        result = cosine_matrix(u, v)
+    else:
+        # subtle: by products of matrices, the default for many rows, a small distance would be rounding error
+        result = -torch.cdist(u, v, distance_order(name), compute_mode="donot_use_mm_for_euclid_dist")
+    return as_given(result, a, b)
 
 
 def similarity_pairwise(a: np.ndarray | Tensor, b: np.ndarray | Tensor, name: str = "cosine") -> np.ndarray | Tensor:
-    """Row i of a (N, D) with row i of b (N, D) -> (N,), as ``similarity`` compares them."""
-    u, v = as_tensors(a, b)
+    """Compare row i of a (N, D) with row i of b (N, D) -> (N,), as ``similarity`` does."""
+    u, v = comparable(a, b)
     if len(u) != len(v):
         raise InputError(f"{len(u)} and {len(v)} vectors do not make pairs")
     if name == "dot":
-        return as_given((u * v).sum(dim=1), a, b)
-    if name == "cosine":
-        return as_given(cosine(u, v), a, b)
-    p = 1 if name == "manhattan" else 2
-    return as_given(-torch.linalg.vector_norm(u - v, p, dim=1), a, b)
+        result = (u * v).sum(dim=1)
+    elif name == "cosine":
+        result = cosine(u, v)
+    else:
+        result = -torch.linalg.vector_norm(u - v, distance_order(name), dim=1)
+    return as_given(result, a, b)
 
 
-def as_tensors(a: np.ndarray | Tensor, b: np.ndarray | Tensor) -> tuple[Tensor, Tensor]:
-    """Both in the finer dtype of the two. Raises ``InputError`` unless they can be compared."""
+def distance_order(name: str) -> int:
+    """Return the p of the norm: 1 sums absolute differences, 2 is the root of the sum of squares."""
+    return {"manhattan": 1, "euclidean": 2}[name]
+
+
+def comparable(a: np.ndarray | Tensor, b: np.ndarray | Tensor) -> tuple[Tensor, Tensor]:
+    """Convert both to tensors (N, D), (M, D) in their finer dtype; ``InputError`` unless they can be compared."""
     a, b = as_rows(a), as_rows(b)
     if a.shape[1] != b.shape[1]:
         raise InputError(f"vectors of width {a.shape[1]} and {b.shape[1]} cannot be compared")
     dtype = np.result_type(a, b, np.float32)
+    # Copies: torch warns about arrays that cannot be written to, as ``np.load(mmap_mode="r")`` gives them.
     u, v = torch.tensor(a.astype(dtype)), torch.tensor(b.astype(dtype))
     for x in (u, v):
         if not x.norm(dim=1).isfinite().all():
@@ -72,8 +80,8 @@ def as_tensors(a: np.ndarray | Tensor, b: np.ndarray | Tensor) -> tuple[Tensor, 
     return u, v
 
 
-def as_given(result: Tensor, *vectors: np.ndarray | Tensor) -> np.ndarray | Tensor:
-    """The result as an array, unless one of the vectors came as a tensor."""
-    if any(isinstance(x, Tensor) for x in vectors):
+def as_given(result: Tensor, a: np.ndarray | Tensor, b: np.ndarray | Tensor) -> np.ndarray | Tensor:
+    """Return the result as a tensor if one of the vectors came as a tensor, else as an array."""
+    if isinstance(a, Tensor) or isinstance(b, Tensor):
         return result
     return result.numpy()

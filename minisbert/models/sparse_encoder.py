@@ -1,4 +1,4 @@
-"""SPLADE: a text as weights of words, its own and related ones, of which most are 0 (Formal et al. 2021).
+"""SPLADE: represent a text by weights of words, those in it and related ones; most weights are 0 (Formal et al. 2021).
 
 BERT's masked-language head says for each token which words could stand in its place; a word's weight is the highest
 over the tokens, damped by a logarithm: one number for each of the V words of the vocabulary. Texts are compared by
@@ -53,7 +53,7 @@ def splade_pool(logits: Tensor, mask: Tensor | None = None, mode: str = "max") -
 
 
 class SpladePooling(nn.Module):
-    """The masked-language head and ``splade_pool``, in the place of another model's pooling."""
+    """The masked-language head and ``splade_pool``, where other models have a pooling."""
 
     names: tuple[str, ...] = ()  # of the poolings of ``models/pooling.py``
     score = None
@@ -69,8 +69,9 @@ class SpladePooling(nn.Module):
         """hidden (B, T, D), mask (B, T) -> weights of words (B, V), text by text, because (B, T, V) is large."""
         rows = []
         for i, states in enumerate(hidden):
-            real = states if mask is None else states[mask[i].bool()]  # (T, D)
-            rows.append(splade_pool(self.head(real).unsqueeze(0), None, self.strategy))
+            if mask is not None:
+                states = states[mask[i].bool()]  # (T, D), the real tokens
+            rows.append(splade_pool(self.head(states).unsqueeze(0), None, self.strategy))
         return torch.cat(rows)
 
 
@@ -97,18 +98,23 @@ class SparseEncoder(SentenceEncoder):
     def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> Self:
         settings = SpladeSettings()
         for place in folder.places("SpladePooling"):  # a plain masked-language model has none
-            check_task(folder)
             settings = folder.parse(f"{place}/{CONFIG}", SpladeSettings)
+            # Without a task, sentence-transformers pools hidden states and not the head's logits.
+            stated = any(folder.encoder.json(name).get("transformer_task") for name in TEXT_FILES)
+            if not stated and not folder.json(MODULES_FILE, list)[0]["type"].endswith("MLMTransformer"):
+                path = folder.encoder.path / TEXT_FILES[0]
+                raise InputError(f"{path}: transformer_task must be fill-mask for a SparseEncoder, but is not stated")
         mode = f"splade-{settings.pooling_strategy}"
         if pooling not in (None, mode):
             raise InputError(f"{folder.path}: pooling must be {mode}, not {one_line(pooling)}")
         bert = load_transformer(folder.encoder)
         pooled = SpladePooling(load_head(folder.encoder, bert), settings.pooling_strategy)
+        # Not ``folder.settings``, whose default is the cosine of dense vectors.
         similarity = folder.json(SENTENCE).get("similarity_fn_name") or "dot"
         # truncate_dim is ignored, as in sentence-transformers: no column is less important than those before it
-        stated = replace(folder.settings, similarity_fn_name=similarity, truncate_dim=None)
+        own = replace(folder.settings, similarity_fn_name=similarity, truncate_dim=None)
         tokenizer = Tokenizer.load(folder.encoder, limit, MASKED_MODULE)
-        return cls(tokenizer, bert, pooled, False, (), stated).eval()
+        return cls(tokenizer, bert, pooled, False, (), own).eval()
 
     def encode(
         self,
@@ -118,7 +124,7 @@ class SparseEncoder(SentenceEncoder):
         max_active_dims: int | None = None,
         show_progress_bar: bool | Progress | None = False,
         **options: Any,
-    ) -> np.ndarray | Tensor | list:
+    ) -> Any:
         """As ``SentenceEncoder.encode``; with ``convert_to_sparse_tensor`` a CSR tensor (N, V), in little memory.
 
         ``max_active_dims`` keeps the largest weights of each text. Raises ``InputError`` as ``SentenceEncoder.encode``.
@@ -136,37 +142,38 @@ class SparseEncoder(SentenceEncoder):
         if isinstance(texts, str):
             texts = [texts]
         texts = check_texts(texts)
+        # A few texts at a time, because their vectors are dense until their zeros are left out.
         rows = [torch.empty(0, self.width, dtype=self.dtype).to_sparse()]
         truncated = 0
         with as_progress(show_progress_bar, len(texts)) as line:
+            options |= {"convert_to_tensor": True, "show_progress_bar": line}
             for start in range(0, len(texts), DENSE_ROWS):
-                chunk = texts[start : start + DENSE_ROWS]
-                options |= {"convert_to_tensor": True, "show_progress_bar": line}
-                dense = super().encode(chunk, **options)  # (DENSE_ROWS, V)
+                dense = super().encode(texts[start : start + DENSE_ROWS], **options)  # (DENSE_ROWS, V)
                 rows.append(sparse_rows(dense, max_active_dims).to_sparse_coo())
                 truncated += self.truncated
         self.truncated = truncated
         return torch.cat(rows).to_sparse_csr()
 
     def words(self, vectors: np.ndarray | Tensor, top: int = 10) -> list[list[tuple[str, float]]]:
-        """What each text is about, by vectors (N, V) of ``encode``: ``[[("cat", 1.9), ("kitten", 0.7)], ...]``."""
+        """List the heaviest words of each vector (N, V) of ``encode``: ``[[("cat", 1.9), ("kitten", 0.7)], ...]``."""
         check_count("top", top)
         rows = torch.from_numpy(dense_rows(vectors))  # (N, V)
         if rows.shape[1] != self.width:
             raise InputError(f"vectors of width {rows.shape[1]}, but the vocabulary has {self.width} words")
+        # Not topk: of equal weights the word that comes first in the vocabulary is first here too.
         weights, ids = rows.sort(dim=1, descending=True, stable=True)
-        word = self.tokenizer.backend.id_to_token
-        found = []
+        lists = []
         for row, columns in zip(weights[:, :top].tolist(), ids[:, :top].tolist(), strict=True):
-            found.append([(word(i), weight) for i, weight in zip(columns, row, strict=True) if weight > 0])
-        return found
+            count = sum(weight > 0 for weight in row)
+            lists.append(list(zip(self.tokenizer.tokens(columns[:count]), row[:count], strict=True)))
+        return lists
 
     def similarity(self, a: np.ndarray | Tensor, b: np.ndarray | Tensor) -> np.ndarray:
-        """As ``SentenceEncoder.similarity``, also of sparse tensors; by default the dot product."""
+        """Compare as ``SentenceEncoder.similarity`` does, sparse tensors too; by default by the dot product."""
         return super().similarity(dense_rows(a), dense_rows(b))
 
     def write(self, folder: Path) -> None:
-        """The model's files into an empty folder."""
+        """Write the model's files into an empty folder."""
         save_masked(self.bert, self.pooling.head, folder)
         self.tokenizer.save(folder)
         _, place = write_modules(folder, ["MLMTransformer", "SpladePooling"], "sparse_encoder.models")
@@ -175,17 +182,8 @@ class SparseEncoder(SentenceEncoder):
         write_settings(folder, self.settings, self.tokenizer.text_settings, model_type="SparseEncoder")
 
 
-def check_task(folder: ModelFolder) -> None:
-    """Raise ``InputError`` if sentence-transformers would pool hidden states: then no task is stated."""
-    kind = folder.json(MODULES_FILE, list)[0]["type"]
-    tasks = [folder.encoder.json(name).get("transformer_task") for name in TEXT_FILES]
-    if not kind.endswith("MLMTransformer") and not any(tasks):
-        path = folder.encoder.path / TEXT_FILES[0]
-        raise InputError(f"{path} must state the transformer_task fill-mask: without it hidden states are pooled")
-
-
 def dense_rows(vectors: np.ndarray | Tensor) -> np.ndarray:
-    """Vectors (N, V) with all their zeros."""
+    """Convert vectors (N, V) to an array with all zeros."""
     if isinstance(vectors, Tensor):
         vectors = vectors.to_dense()
     return as_rows(vectors)

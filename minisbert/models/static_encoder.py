@@ -3,12 +3,11 @@
     encoder = StaticEncoder.load("minishlab/potion-base-8M")  # or what ``minisbert distill-static`` has written
     encoder.encode(["A cat sits."])  # far faster than a BERT: there is nothing to compute
 
-Opens the folders of sentence-transformers' ``StaticEmbedding`` and of Model2Vec (its code, MinishLab/model2vec).
-``static_distillation.py`` makes such a table from any encoder.
+Opens the folders of sentence-transformers' ``StaticEmbedding`` and of Model2Vec (its code, MinishLab/model2vec), and
+distills such a table from any encoder: ``distill``, the last part.
 """
 
 import json
-from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from math import inf
 from numbers import Real
 from pathlib import Path
 from statistics import median
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -30,8 +29,8 @@ from minisbert.checkpoints.tokenizer_files import check_vocabulary
 from minisbert.checkpoints.weights import read_weights, write_safetensors
 from minisbert.core import InputError, one_line, reading
 from minisbert.core.checks import check_texts
-from minisbert.core.tokenizer import Encoded, assemble
-from minisbert.models.batching import ID_BYTES, packed_batches
+from minisbert.core.tokenizer import Encoded
+from minisbert.models.batching import ID_BYTES, as_key, packed_batches
 from minisbert.models.encoder import BATCH_TOKENS, TextEncoder
 from minisbert.models.guards import check_count
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -45,7 +44,7 @@ BAG_TEXTS = 2048  # per batch
 
 
 def bag_mean(table: Tensor, ids: Tensor, starts: Tensor) -> Tensor:
-    """The mean of each text's rows of a table (V, D): ids of all texts in a row, and where each begins -> (N, D).
+    """Average each text's rows of a table (V, D): ids of all texts in a row, and where each begins -> (N, D).
 
     The table [[1], [3], [8]] with ids [0, 1, 2] and starts [0, 2, 3] gives [[2], [8], [0]]: the third text is empty.
     """
@@ -56,49 +55,67 @@ class BareTokenizer(Tokenizer):
     """Tokens without any special ones around them; a text may have none. Long texts lose their end, or their start."""
 
     def __init__(self, backend: Backend, limit: int = UNLIMITED, cut_start: bool = False):
+        # The mean of a text's tokens must not hold [CLS] and [SEP], which are the same in every text.
         backend.post_processor = None
         super().__init__(backend, limit)
         self.cut_start = cut_start
 
     def encode(self, texts: Sequence[str]) -> Encoded:
-        """The tokens of each text; unlike in other tokenizers there may be none."""
-        pieces = self._pieces(check_texts(texts))
-        rows = [ids[: self.limit] for ids in pieces]
-        if self.cut_start:  # the pieces are in reverse order
-            rows = [ids[::-1] for ids in rows]
-        return Encoded(rows, [[0] * len(ids) for ids in rows], sum(len(ids) > self.limit for ids in pieces))
+        """Return the tokens of each text; unlike in other tokenizers there may be none."""
+        rows, types, truncated = [], [], 0
+        for ids in self._pieces(check_texts(texts)):
+            row = ids[: self.limit]
+            if self.cut_start:  # the pieces are in reverse order
+                row = row[::-1]
+            rows.append(row)
+            types.append([0] * len(row))
+            truncated += len(ids) > self.limit
+        return Encoded(rows, types, truncated)
 
     def save(self, folder: str | Path) -> None:
-        """``tokenizer.json``, with the limit in it, which sentence-transformers obeys."""
+        """Write ``tokenizer.json`` with the limit in it, which sentence-transformers obeys."""
         backend = Backend.from_str(self.backend.to_str())
         if self.limit < UNLIMITED:
-            backend.enable_truncation(self.limit, direction="left" if self.cut_start else "right")
+            direction = "right"
+            if self.cut_start:
+                direction = "left"
+            backend.enable_truncation(self.limit, direction=direction)
         backend.save(str(Path(folder) / "tokenizer.json"))
 
 
 class Model2VecTokenizer(BareTokenizer):
-    """As Model2Vec 0.10 has it: cut to a number of characters, then to ``limit`` tokens; unknown ones are dropped."""
+    """As in Model2Vec 0.10: cut to a number of characters, then to ``limit`` tokens; unknown ones are dropped."""
 
     def __init__(self, backend: Backend, limit: int):
         super().__init__(backend, limit)
+        # Model2Vec cuts texts before it tokenizes them, at the characters of ``limit`` tokens of median length.
         self.characters = limit * int(median(len(token) for token in backend.get_vocab()))
         model = json.loads(backend.to_str())["model"]
         self.unknown = model.get("unk_id")  # of Unigram
+        # WordPiece, BPE and WordLevel name the unknown token instead.
         if model.get("unk_token") is not None:
             self.unknown = backend.token_to_id(model["unk_token"])
 
     def encode(self, texts: Sequence[str]) -> Encoded:
         encoded = super().encode([text[: self.characters] for text in check_texts(texts)])
-        rows = [[i for i in ids if i != self.unknown] for ids in encoded.ids]
-        return Encoded(rows, [[0] * len(ids) for ids in rows], encoded.truncated)
+        rows, types = [], []
+        for ids in encoded.ids:
+            rows.append([token for token in ids if token != self.unknown])
+            types.append([0] * len(rows[-1]))
+        return Encoded(rows, types, encoded.truncated)
 
 
 @dataclass(frozen=True)
-class Bag:
-    """A batch: the numbers of its texts in the call, and of its tokens."""
+class Bags:
+    """A batch of N texts: ``ids`` of all tokens in a row, ``lengths`` (N,), and the texts' numbers in the call."""
 
+    ids: Tensor
+    lengths: Tensor
     texts: range
-    tokens: int
+
+    @property
+    def tokens(self) -> int:
+        return len(self.ids)
 
 
 class StaticEncoder(TextEncoder, nn.Module):
@@ -123,16 +140,17 @@ class StaticEncoder(TextEncoder, nn.Module):
         return self.embedding.weight.device
 
     def on(self, device: torch.device) -> Self:
-        """A table is fastest where the texts are: on the CPU."""
+        """Stay on the CPU: a table is fastest where the texts are."""
         return self
 
     @classmethod
     def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> Self:
-        """With ``modules.json`` what sentence-transformers computes, without it what Model2Vec does."""
+        """Open a table: with ``modules.json`` it computes as sentence-transformers does, else as Model2Vec does."""
         if pooling not in (None, "mean"):
             raise InputError(f"{folder.path}, a table of static vectors: pooling must be mean, not {one_line(pooling)}")
         if limit is not None:
             check_count("max_seq_length", limit)
+        # With modules.json the table is in the module's folder, in Model2Vec's own layout beside config.json.
         inner, model2vec = folder, not folder.classes
         for place in folder.places("StaticEmbedding"):
             inner = ModelFolder(folder.path / place)
@@ -148,7 +166,7 @@ class StaticEncoder(TextEncoder, nn.Module):
         return cls(table, tokenizer, folder.normalize, folder.settings).eval()
 
     def forward(self, ids: Tensor, starts: Tensor) -> Tensor:
-        """As ``bag_mean`` takes them -> (N, D), before any scaling."""
+        """ids and starts as in ``bag_mean`` -> (N, D), before any scaling."""
         return bag_mean(self.embedding.weight, ids, starts)
 
     @contextmanager
@@ -158,41 +176,46 @@ class StaticEncoder(TextEncoder, nn.Module):
         with torch.inference_mode():
             yield
 
-    def _computed(self, keys: list[bytes], batch_tokens: int, skip: int, by_token: bool) -> Iterator[tuple[Bag, Any]]:
+    def batches(self, keys: Sequence[bytes], batch_tokens: int) -> Iterator[Bags]:
+        # By a number of texts, not of tokens: nothing grows with the length of a text but its ids.
         for start in range(0, len(keys), BAG_TEXTS):
-            bags = keys[start : start + BAG_TEXTS]
-            lengths = torch.tensor([len(key) // ID_BYTES for key in bags])
-            ids = torch.from_numpy(np.frombuffer(b"".join(bags), dtype=np.intc).astype(np.int64))  # of all tokens
-            batch = Bag(range(start, start + len(bags)), len(ids))
-            if by_token:
-                rows = nn.functional.embedding(ids, self.embedding.weight)  # (all tokens, D)
-                yield batch, list(rows.split(lengths.tolist()))
-            else:
-                yield batch, self(ids, lengths.cumsum(0) - lengths)  # (N, D)
+            some = keys[start : start + BAG_TEXTS]
+            ids = np.frombuffer(b"".join(some), dtype=np.intc).astype(np.int64)
+            lengths = torch.tensor([len(key) // ID_BYTES for key in some])
+            yield Bags(torch.from_numpy(ids), lengths, range(start, start + len(some)))
+
+    def vectors(self, batch: Bags, skip: int = 0) -> Tensor:
+        return self(batch.ids, batch.lengths.cumsum(0) - batch.lengths)  # (N, D)
+
+    def states(self, batch: Bags) -> list[Tensor]:
+        rows = nn.functional.embedding(batch.ids, self.embedding.weight)  # (all tokens, D)
+        return list(rows.split(batch.lengths.tolist()))
 
     def save(self, folder: str | Path) -> None:
-        """Write the table as a folder that sentence-transformers opens, or Model2Vec if it was made by its rules.
+        """Write a folder that sentence-transformers opens, or Model2Vec if the table follows its rules.
 
         Atomically replaces a model there.
         """
         with model_folder(folder) as partial:
             self.tokenizer.save(partial)
             if isinstance(self.tokenizer, Model2VecTokenizer):
-                limit = None if self.tokenizer.limit == UNLIMITED else self.tokenizer.limit
+                limit: int | None = self.tokenizer.limit
+                if limit == UNLIMITED:
+                    limit = None
                 about = {"model_type": "model2vec", "normalize": self.normalize, "max_length": limit}
                 write_json(partial / CONFIG, about)
                 write_safetensors({MODEL2VEC_TABLE: self.embedding.weight}, partial / WEIGHTS)
                 return
-            kinds = ["StaticEmbedding"]
+            modules = ["StaticEmbedding"]
             if self.normalize:
-                kinds.append("Normalize")
-            write_modules(partial, kinds)
+                modules.append("Normalize")
+            write_modules(partial, modules)
             write_safetensors({TABLE: self.embedding.weight}, partial / WEIGHTS)
             write_settings(partial, self.settings, self.tokenizer.text_settings)
 
 
 def model2vec_limit(folder: ModelFolder) -> int:
-    """``max_length`` of a Model2Vec folder's config.json, in tokens; null is no limit."""
+    """Return ``max_length`` of a Model2Vec folder's config.json, in tokens; null is no limit."""
     limit = folder.json(CONFIG).get("max_length", 512)
     if limit is None:
         return UNLIMITED
@@ -202,16 +225,18 @@ def model2vec_limit(folder: ModelFolder) -> int:
 
 
 def read_table(path: Path, tensors: dict[str, Tensor]) -> Tensor:
-    """The row of every token (V, D), float32: sentence-transformers' ``embedding.weight``, or of Model2Vec's parts.
+    """Return the row of every token (V, D), float32: sentence-transformers' ``embedding.weight``, or Model2Vec's parts.
 
-    ``embeddings`` may be fewer rows than tokens, ``mapping`` (V,) then says which, and ``weights`` (V,) scale them.
+    ``embeddings`` may have fewer rows than there are tokens, ``mapping`` (V,) then says which; ``weights`` (V,) scale.
     """
-    names = [TABLE] if TABLE in tensors else [MODEL2VEC_TABLE, "mapping", "weights"]
+    expected = [MODEL2VEC_TABLE, "mapping", "weights"]
+    if TABLE in tensors:
+        expected = [TABLE]
     with reading(path):
-        table, mapping, weights = tensors[names[0]], tensors.get("mapping"), tensors.get("weights")
-        if tensors.keys() - {*names} or not table.is_floating_point():
-            found = {key: str(tensor.dtype) for key, tensor in tensors.items()}
-            raise ValueError(f"a table of floating point numbers is needed ({', '.join(names)}), not {found}")
+        table, mapping, weights = tensors[expected[0]], tensors.get("mapping"), tensors.get("weights")
+        if not tensors.keys() <= set(expected) or not table.is_floating_point():
+            stored = {key: str(tensor.dtype) for key, tensor in tensors.items()}
+            raise ValueError(f"a table of floating point numbers is needed ({', '.join(expected)}), not {stored}")
         if mapping is not None:
             # subtle: index_select refuses an index below 0, which table[mapping] would count from the end
             table = table.index_select(0, mapping.long())
@@ -225,10 +250,13 @@ def read_table(path: Path, tensors: dict[str, Tensor]) -> Tensor:
     return table.contiguous()
 
 
-def sif_weights(tokens: int, coefficient: float = 1e-4) -> Tensor:
-    """Weights that count frequent tokens less, a / (a + p): (V,) for a vocabulary that is sorted by frequency.
+# ------------------------------------------------------------------------------------------ distillation
 
-    Smooth inverse frequency (Arora et al. 2017, unverified), with Zipf's law in place of counts: p of the token of rank
+
+def sif_weights(tokens: int, coefficient: float = 1e-4) -> Tensor:
+    """Weight frequent tokens less, by a / (a + p): (V,) for a vocabulary that is sorted by frequency.
+
+    Smooth inverse frequency (Arora et al. 2017, unverified), with Zipf's law instead of counts: p of the token of rank
     r, from 0, is 1 / (r + 2) over the sum of all. ``sif_weights(2, 0.4) = [0.4, 0.5]``.
     """
     inverse = 1 / torch.arange(2, tokens + 2, dtype=torch.float64)  # (V,)
@@ -236,32 +264,38 @@ def sif_weights(tokens: int, coefficient: float = 1e-4) -> Tensor:
 
 
 def principal_components(x: Tensor, count: int) -> Tensor:
-    """x (V, D), centred, on the ``count`` directions in which it varies most -> (V, ``count``), the first one most.
+    """Project x (V, D), centred, on the ``count`` directions in which it varies most -> (V, ``count``).
 
     Signs are arbitrary, and change no distance. [[1, 0], [3, 0]] and one direction give [[-1], [1]] or [[1], [-1]].
     """
     centred = x - x.mean(dim=0)  # (V, D)
+    # By the eigenvectors of (D, D), not a singular value decomposition of (V, D): V is 30,000, D a few hundred.
     directions = torch.linalg.eigh(centred.T @ centred).eigenvectors.flip(1)  # (D, D), by falling variance
     return centred @ directions[:, :count]
 
 
 def token_vectors(encoder: SentenceEncoder, progress: bool = False) -> Tensor:
-    """The encoder's vector of every token of its vocabulary alone between the special tokens, unscaled: (V, D)."""
-    slots, total = encoder.tokenizer.single_template, encoder.tokenizer.backend.get_vocab_size()
-    keys = [array("i", assemble(slots, [[token]])[0]).tobytes() for token in range(total)]
-    found = torch.empty(total, encoder.width)
+    """Encode every token of the vocabulary alone between the special tokens, unscaled: (V, D)."""
+    tokenizer = encoder.tokenizer
+    total = tokenizer.backend.get_vocab_size()
+    keys = []
+    for token in range(total):
+        row, _ = tokenizer.frame([token])
+        keys.append(as_key(row))
+    vectors = torch.empty(total, encoder.width)
+    # Not ``encode_batches``, which would scale the vectors to length 1: a token's length is part of what it says.
     with encoder.computing(None), Progress(total, progress) as line:
-        line.expect(total, total * len(slots))
+        line.expect(total, total * len(tokenizer.single_template))
         for batch in packed_batches(keys, BATCH_TOKENS):
-            found[batch.texts] = encoder.vectors(batch).float().cpu()
+            vectors[batch.texts] = encoder.vectors(batch).float().cpu()
             line.update(batch.tokens)
-    return found
+    return vectors
 
 
 def distill(
     encoder: SentenceEncoder, dim: int = 256, coefficient: float = 1e-4, progress: bool = False
 ) -> StaticEncoder:
-    """A table of ``dim`` columns, or as many as the encoder has if those are fewer, with the encoder's tokenizer.
+    """Make a table of ``dim`` columns, or as many as the encoder has if those are fewer, with the encoder's tokenizer.
 
     ``coefficient`` is that of ``sif_weights``; a large one weights all tokens alike.
     """

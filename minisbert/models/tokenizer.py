@@ -37,7 +37,7 @@ from minisbert.checkpoints.tokenizer_files import (
 )
 from minisbert.core import InputError, one_line, reading, tokenizer
 from minisbert.core.checks import check_text, check_texts
-from minisbert.core.tokenizer import Encoded
+from minisbert.core.tokenizer import Encoded, assemble
 from minisbert.models.guards import check_count
 from minisbert.system.console import without_panics
 from minisbert.system.files import write_json
@@ -178,6 +178,17 @@ class Tokenizer(tokenizer.Tokenizer):
             return encoded
         ids, types = ([row[::-1] for row in rows] for rows in (encoded.ids, encoded.token_types))
         return Encoded(ids, types, encoded.truncated)
+
+    def frame(self, ids: Sequence[int]) -> tuple[list[int], bool]:
+        """Put the special tokens around a text's ids, cut as ``encode`` cuts; also return whether it was cut."""
+        ids = list(ids)
+        room = self.limit - len(self.single_template) + 1
+        if self.cut_start:  # the template is stored in reverse, because the start of a text is cut as its reverse's end
+            ids.reverse()
+        row, _ = assemble(self.single_template, [ids[:room]])
+        if self.cut_start:
+            row.reverse()
+        return row, len(ids) > room
 
     def save(self, folder: str | Path) -> None:
         """Write the settings that were read, and ``tokenizer.json`` with what they changed, and without lengths."""

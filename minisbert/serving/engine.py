@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minisbert.core import InputError, one_line
-from minisbert.core.tokenizer import assemble
 from minisbert.loading import Encoder, load_dense
+from minisbert.models.batching import as_key
 from minisbert.models.pair_model import SEVERAL, PairScorer
 from minisbert.models.prompts import choose_prompt, prompt_tokens, role_prompt_name
+from minisbert.models.similarity import as_array
 
 
 class Embedded(NamedTuple):
@@ -59,7 +60,7 @@ class Engine:
                 )
 
     def embed(self, prompt: str, inputs: Sequence[str | list[int]]) -> list[Embedded]:
-        """Embed texts, or rows of token ids, together. Raises ``InputError``."""
+        """Embed texts, or rows of token ids, in one call. Raises ``InputError``."""
         tokenizer = self.encoder.tokenizer
         rows: list[list[int]] = []
         cut: list[bool] = []
@@ -70,28 +71,21 @@ class Engine:
                 rows.append(encoded.ids[0])
                 cut.append(encoded.truncated > 0)
             else:
-                room = tokenizer.limit - len(tokenizer.single_template) + 1
-                rows.append(self.with_special_tokens(given, room))
-                cut.append(len(given) > room)
+                ids, is_cut = tokenizer.frame(given)
+                rows.append(ids)
+                cut.append(is_cut)
 
         skip = 0  # tokens of the prompt that the pooling leaves out: all of them, or none
         if prompt and not self.encoder.settings.include_prompt:
             skip = prompt_tokens(tokenizer, prompt)
-        vectors = np.asarray(self.encoder.encode_tokens(rows, skip), dtype=np.float32)  # (N, D)
+        encoded_rows = self.encoder.encode_batches([as_key(ids) for ids in rows], skip=skip)
+        vectors = np.asarray(as_array(encoded_rows), dtype=np.float32)  # (N, D)
         return [Embedded(*each) for each in zip(vectors, map(len, rows), cut, strict=True)]
-
-    def with_special_tokens(self, ids: list[int], room: int) -> list[int]:
-        """Cut token ids to ``room`` and add the special tokens around them."""
-        tokenizer = self.encoder.tokenizer
-        if not tokenizer.cut_start:
-            return assemble(tokenizer.single_template, [ids[:room]])[0]
-        # subtle: such a tokenizer has its template reversed, because it cuts the end of reversed texts
-        return assemble(tokenizer.single_template, [ids[::-1][:room]])[0][::-1]
 
     def score(self, query: str, documents: Sequence[str]) -> list[float]:
         """Score each document for a query with the reranker."""
         assert self.reranker is not None, "the application answers 404"
-        scores = self.reranker.scores([query] * len(documents), list(documents))
+        scores = self.reranker.predict([(query, document) for document in documents])
         return [float(score) for score in scores]
 
 

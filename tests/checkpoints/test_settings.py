@@ -408,9 +408,9 @@ def test_what_is_not_used_here_is_kept(make, tmp_path):
 def test_heads_read_whole_vectors_of_texts_without_a_prompt(make):
     """From which they have learned; fewer columns and prompts are only for those who ask ``encode``."""
     encoder, plain = SentenceEncoder.load(make("tiny", {SENTENCE: PROMPT | {"truncate_dim": 8}})), SOURCES["tiny"]
-    head, pairs = siamese(encoder.width), (TEXTS[:2], TEXTS[1:3])
-    whole = PairModel(SentenceEncoder.load(plain), head).eval().scores(*pairs)
-    np.testing.assert_array_equal(PairModel(encoder, head).eval().scores(*pairs), whole)
+    head, pairs = siamese(encoder.width), [(TEXTS[0], TEXTS[1]), (TEXTS[1], TEXTS[2])]
+    whole = PairModel(SentenceEncoder.load(plain), head).eval().predict(pairs)
+    np.testing.assert_array_equal(PairModel(encoder, head).eval().predict(pairs), whole)
     assert encoder.encode(TEXTS, truncate_dim=24).shape[1] == 24
     assert encoder.encode(TEXTS[:1], output_value="token_embeddings")[0].shape[1] == 24
 

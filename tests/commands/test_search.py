@@ -109,7 +109,7 @@ def test_a_reranker_sorts_the_candidates(tiny, corpus, capsys, reranker):
         main([*named, *flags])
         for result in json.loads(capsys.readouterr().out)["results"]:
             candidates = [i for _, i in expected_hits(tiny, result["query"], count)]
-            scores = model.scores([result["query"]] * count, [CORPUS[i] for i in candidates]).tolist()
+            scores = model.predict([(result["query"], CORPUS[i]) for i in candidates]).tolist()
             hits = [(hit["index"], hit["score"]) for hit in result["hits"]]
             check_ranking(hits, dict(zip(candidates, scores, strict=True)), top)
     with pytest.raises(InputError, match="has no head"):

@@ -16,13 +16,13 @@ TEXTS = ["a cat", "a dog", "the moon", "two guitars", "snow"]
 class Longest:
     """Likes long texts."""
 
-    def scores(self, firsts: list[str], seconds: list[str], show_progress_bar: bool = False) -> np.ndarray:
-        return np.array([float(len(second)) for second in seconds])
+    def predict(self, pairs: list[tuple[str, str]], show_progress_bar: bool = False) -> np.ndarray:
+        return np.array([float(len(text)) for _, text in pairs])
 
 
 class Classes:
-    def scores(self, firsts: list[str], seconds: list[str], show_progress_bar: bool = False) -> np.ndarray:
-        return np.ones((len(firsts), 3))
+    def predict(self, pairs: list[tuple[str, str]], show_progress_bar: bool = False) -> np.ndarray:
+        return np.ones((len(pairs), 3))
 
 
 def test_candidates_are_sorted_by_the_model_and_ties_stay():
@@ -57,8 +57,8 @@ def test_a_reranker_that_knows_the_answers_finds_all_that_the_search_has_found(t
     right = {(text[::-1], TEXTS[answer]) for text, answer in zip(TEXTS, answers, strict=True)}
 
     class Teacher:
-        def scores(self, firsts, seconds, show_progress_bar=False):
-            return np.array([float(pair in right) for pair in zip(firsts, seconds, strict=True)])
+        def predict(self, pairs, show_progress_bar=False):
+            return np.array([float(pair in right) for pair in pairs])
 
     monkeypatch.setattr("minisbert.models.pair_model.PairModel.load", lambda *_, **__: Teacher())
     files = {"queries": "queries.jsonl", "corpus": "corpus.jsonl", "qrels": "qrels.tsv"}

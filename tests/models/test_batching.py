@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minisbert.models.batching import PADS, budgeted_batches, chunks, packed_batches, same_text, tokenize, unpack
+from minisbert.models.batching import FEW_PADS, budgeted_batches, chunks, packed_batches, same_text, tokenize, unpack
 from minisbert.models.tokenizer import Tokenizer
 
 TEXTS = ["the cat sits on the mat", "a dog", "a woman eats an apple", "moon", "the horse runs fast over snow"]
@@ -58,7 +58,7 @@ def test_every_text_is_in_one_batch_and_can_be_found_there(keys, batch_tokens):
         rows, width = batch.ids.shape
         assert rows == 1 or rows * width <= batch_tokens
         # an eighth of the first row's rounded length, what rounding adds, and a few for the last rows
-        assert rows * width - batch.tokens <= rows * (width / 8 + 8) + 3 * PADS
+        assert rows * width - batch.tokens <= rows * (width / 8 + 8) + 3 * FEW_PADS
         ids, positions, text_index = (x.flatten() for x in (batch.ids, batch.positions, batch.text_index))
         found, real = unpack(ids.view(*batch.ids.shape, 1), batch.places)
         for number, text in enumerate(batch.texts):

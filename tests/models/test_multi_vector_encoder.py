@@ -276,18 +276,18 @@ def test_a_folder_without_its_projection(folder):
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "message"),
+    ("name", "changes"),
     [
-        (SENTENCE, {"model_type": "ColBERT", "query_prefix": "[Q] "}, "has PyLate's query_prefix; only sentence-"),
-        (SENTENCE, {"query_length": 9}, "has PyLate's query_length; only sentence-transformers' layout is read"),
-        ("config.json", {"architectures": ["HF_ColBERT"]}, "there is no MultiVectorMask; only sentence-"),
+        (SENTENCE, {"model_type": "ColBERT", "query_prefix": "[Q] "}),
+        (SENTENCE, {"query_length": 9}),
+        ("config.json", {"architectures": ["HF_ColBERT"]}),
     ],
 )
-def test_other_layouts_are_refused_in_one_line(folder, name, changes, message):
+def test_other_layouts_are_refused_in_one_line(folder, name, changes):
     """Of PyLate, and of the Stanford group, whose folders have no modules.json."""
     alter(folder, name, **changes)
     if name != SENTENCE:
         for file in ("modules.json", SENTENCE):
             (folder / file).unlink()
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match="PyLate"):
         open_kind(str(folder)).load(folder)

@@ -13,7 +13,7 @@ from minisbert.architectures.relatives import CLASSIFIERS, FAMILIES
 from minisbert.core import InputError
 from minisbert.core.heads import ConcatHead, CrossHead, JointHead, siamese
 from minisbert.models.cross_encoder import ClassifierHead
-from minisbert.models.pair_model import PairModel
+from minisbert.models.pair_model import CrossEncoder, PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.objectives.pairs import pooler_head
 from minisbert.training.settings import RunSettings
@@ -23,6 +23,7 @@ from tests.reference.texts import SENTENCES
 
 FIRSTS = ["a cat sits", "dogs run fast in the snow", "sun", "", "a man plays the guitar and the piano", "red ball"]
 SECONDS = ["the kitten is sitting on a mat", "rain", "a happy child", "moon", "music", "a red ball"]
+PAIRS = [*zip(FIRSTS, SECONDS, strict=True)]
 KINDS = ["joint", "siamese", "published", "compare", "binary", "classes"]
 
 
@@ -52,30 +53,32 @@ def change(path: Path, **changes: object) -> None:
 
 def test_scores_are_in_the_callers_order_and_both_sentences_are_read(model, monkeypatch):
     monkeypatch.setattr("minisbert.models.pair_model.HEAD_PAIRS", 4)  # of six pairs: two blocks
-    together = model.scores(FIRSTS, SECONDS, batch_size=1)
-    alone = [model.scores([a], [b])[0] for a, b in zip(FIRSTS, SECONDS, strict=True)]
+    together = model.predict(PAIRS, batch_size=1)
+    alone = [model.predict(pair) for pair in PAIRS]
     np.testing.assert_allclose(together, alone, rtol=0, atol=2e-6)  # float32
     assert len({round(float(np.ravel(score)[0]), 4) for score in alone}) == len(FIRSTS), "each pair has its own score"
     assert together.shape == ((6, 3) if model.task == "classes" else (6,))
     assert together.dtype == np.float32
-    assert (model.scores(FIRSTS, SECONDS[::-1]) != together).any()
-    assert (model.scores(FIRSTS[::-1], SECONDS) != together).any()
-    assert model.scores([], []).shape[0] == 0
+    for firsts, seconds in ((FIRSTS, SECONDS[::-1]), (FIRSTS[::-1], SECONDS)):
+        assert (model.predict([*zip(firsts, seconds, strict=True)]) != together).any()
+    assert model.predict([]).shape[0] == 0
 
 
 def test_units_of_the_scores(tiny):
-    """0 to 5 for a regression, probabilities for the others; by hand from a head of known bias and no weights."""
-    encoder = SentenceEncoder.load(tiny)
-    for task, labels, bias, expected in (
-        ("regression", (), [1.1], [5.5]),  # beyond the scale, and not clamped
-        ("binary", (), [np.log(3)], [0.75]),
-        ("classes", ("a", "b"), [0.0, np.log(3)], [[0.25, 0.75]]),
-        ("labels", ("a", "b"), [0.0, np.log(3)], [[0.5, 0.75]]),
+    """0 to 1, and logits of classes; by hand from a head of known bias and no weights."""
+    encoder, logit = SentenceEncoder.load(tiny), float(np.log(3))
+    for task, labels, bias, expected, softmax in (
+        ("regression", (), [1.1], [1.1], False),  # beyond the scale, and not clamped
+        ("binary", (), [logit], [0.75], False),
+        ("logit", (), [logit], [logit], True),
+        ("classes", ("a", "b"), [0.0, logit], [[0.0, logit]], False),
+        ("classes", ("a", "b"), [0.0, logit], [[0.25, 0.75]], True),
+        ("labels", ("a", "b"), [0.0, logit], [[0.5, 0.75]], True),
     ):
         head = ConcatHead(24, outputs=len(bias))
         torch.nn.init.zeros_(head.mlp[0].weight)
         head.mlp[0].bias.data = torch.tensor(bias, dtype=torch.float32)
-        found = PairModel(encoder, head, task, labels).scores(["a cat"], ["a dog"])
+        found = PairModel(encoder, head, task, labels).predict([("a cat", "a dog")], apply_softmax=softmax)
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
 
 
@@ -83,7 +86,7 @@ def test_scoring_is_without_dropout_and_leaves_the_mode(model):
     model.train()
     model.encoder.bert.embeddings.eval()  # a caller's own choice
     modes = [module.training for module in model.modules()]
-    np.testing.assert_array_equal(model.scores(FIRSTS, SECONDS), model.scores(FIRSTS, SECONDS))
+    np.testing.assert_array_equal(model.predict(PAIRS), model.predict(PAIRS))
     assert [module.training for module in model.modules()] == modes
 
 
@@ -94,54 +97,65 @@ def test_encoders_of_other_families(name, tmp_path):
     width = encoder.bert.config.hidden_size
     for head in (JointHead(width), siamese(encoder.width), CrossHead(width, heads=2)):
         model = PairModel(encoder, head)
-        scores = model.scores(FIRSTS, SECONDS)
+        scores = model.predict(PAIRS)
         assert np.isfinite(scores).all()
         model.save(tmp_path / "model")
-        np.testing.assert_array_equal(PairModel.load(tmp_path / "model").scores(FIRSTS, SECONDS), scores)
+        np.testing.assert_array_equal(PairModel.load(tmp_path / "model").predict(PAIRS), scores)
+
+
+def test_a_cross_encoder_predicts_and_ranks(tiny, tmp_path):
+    torch.manual_seed(3)
+    PairModel(SentenceEncoder.load(tiny), JointHead(24), "regression").eval().save(tmp_path / "model")
+    model = CrossEncoder.load(tmp_path / "model")
+    predicted = model.predict([("moon", text) for text in SECONDS])
+    assert model.predict(("moon", SECONDS[1])).shape == ()
+    assert model.predict([["moon", "a dog"]], convert_to_tensor=True).shape == (1,)
+    ranked = model.rank("moon", SECONDS, top_k=2, return_documents=True)
+    best = sorted(range(6), key=lambda row: -predicted[row])[:2]
+    assert [(hit["corpus_id"], hit["text"]) for hit in ranked] == [(row, SECONDS[row]) for row in best]
+    with pytest.raises(InputError, match="ConcatHead"):
+        CrossEncoder(SentenceEncoder.load(tiny), ConcatHead(24))
 
 
 # ---------------------------------------------------------------------------------------- bad input
 
 
 def test_what_cannot_be_scored(model):
-    for firsts, seconds, message in (
-        (["a", "b"], ["c"], "2 first and 1 second sentences do not make pairs"),
-        ("a", ["b"], "not one string"),
-        (["a"], None, "a list of texts is needed, not NoneType"),
-        (["a", "b"], ["c", None], "text 1 is not a string"),
-    ):
-        with pytest.raises(InputError, match=message):
-            model.scores(firsts, seconds)
-    with pytest.raises(InputError, match="batch_size must be an integer from 1"):
-        model.scores(["a"], ["b"], batch_size=2.5)
+    for pairs in (None, 3, "moon", [("a", "b", "c")], ["ab"], [None], [("a", None)], [("a", "b"), ("c", 3)]):
+        with pytest.raises(InputError, match=r"pairs|string"):
+            model.predict(pairs)
+    with pytest.raises(InputError, match="pairs"):
+        model.outputs(["a", "b"], ["c"])
+    with pytest.raises(InputError, match="batch_size"):
+        model.predict(["a", "b"], batch_size=2.5)
     model.head.mlp[-1].weight.data.fill_(torch.nan)
-    with pytest.raises(InputError, match="a score is NaN or infinite"):
-        model.scores(FIRSTS, SECONDS)
+    with pytest.raises(InputError, match="NaN"):
+        model.predict(PAIRS)
 
 
 def test_cut_texts_are_counted(tiny):
     assert pair_model(tiny, "siamese").truncated == 0
     for kind, expected in (("siamese", 2), ("joint", 1)):
         model = pair_model(tiny, kind)
-        model.scores(["cat " * 40, "sun"], ["dog " * 40, "moon"])
+        model.predict([("cat " * 40, "dog " * 40), ("sun", "moon")])
         assert model.truncated == expected
 
 
 def test_parts_and_rows_that_do_not_fit(tiny):
     encoder = SentenceEncoder.load(tiny)
     for head, task, labels, message in (
-        (torch.nn.Linear(24, 1), "regression", (), "head must be a JointHead, ConcatHead or CrossHead, not Linear"),
-        (ConcatHead(24, outputs=2), "classes", ("a", 3), "text 1 is not a string"),
-        (JointHead(23), "regression", (), "a head for width 23 gets 24"),
-        (ConcatHead(24), "ranking", (), "task must be .*not 'ranking'"),
-        (ConcatHead(24, outputs=2), "regression", (), "regression with 2 outputs and labels .*: one, without a label"),
-        (ConcatHead(24, outputs=2), "classes", ("a",), "classes with 2 outputs .*: two or more, each with a label"),
-        (ConcatHead(24), "classes", ("a",), "classes with 1 outputs .*: two or more"),
-        (ConcatHead(24), "binary", ("a", "b"), "binary with 1 outputs and labels .*: one, without a label"),
+        (torch.nn.Linear(24, 1), "regression", (), "JointHead"),
+        (ConcatHead(24, outputs=2), "classes", ("a", 3), "text 1"),
+        (JointHead(23), "regression", (), "width 23"),
+        (ConcatHead(24), "ranking", (), "'ranking'"),
+        (ConcatHead(24, outputs=2), "regression", (), "2 outputs"),
+        (ConcatHead(24, outputs=2), "classes", ("a",), "2 outputs"),
+        (ConcatHead(24), "classes", ("a",), "1 outputs"),
+        (ConcatHead(24), "binary", ("a", "b"), "labels"),
     ):
         with pytest.raises(ValueError, match=message):
             PairModel(encoder, head, task, labels)
-    with pytest.raises(ValueError, match="3 rows cannot be split into first and second sentences"):
+    with pytest.raises(ValueError, match="3 rows"):
         pair_model(tiny, "siamese")(torch.ones(3, 4, dtype=torch.long))
 
 
@@ -155,7 +169,7 @@ def test_a_saved_model_gives_the_same_scores_bit_for_bit_also_after_a_move(model
     before = torch.get_rng_state()
     again = PairModel.load(tmp_path / "moved")
     assert torch.equal(torch.get_rng_state(), before)  # loading draws no random numbers
-    np.testing.assert_array_equal(again.scores(FIRSTS, SECONDS), model.scores(FIRSTS, SECONDS))
+    np.testing.assert_array_equal(again.predict(PAIRS), model.predict(PAIRS))
     assert (again.task, again.labels, again.head.settings) == (model.task, model.labels, model.head.settings)
     assert not any(module.training for module in again.modules())
     assert all(parameter.requires_grad for parameter in again.parameters())
@@ -237,7 +251,7 @@ def test_pads_have_the_models_padding_and_the_first_token_type(tiny, tmp_path, k
     assert types is None or (set(types[~mask].tolist()), set(types.tolist()[0])) == ({0}, {0, 1})
     longest = mask.sum(dim=1).view(-1, 6).amax(dim=0)  # of each pair's rows: one, or two
     assert model.lengths(encoded) == (len(ids) // 6 * longest).tolist()
-    np.testing.assert_allclose(model.scores(FIRSTS, SECONDS), pair_model(tiny, kind).scores(FIRSTS, SECONDS), atol=2e-6)
+    np.testing.assert_allclose(model.predict(PAIRS), pair_model(tiny, kind).predict(PAIRS), atol=2e-6)
 
 
 def test_a_plain_bert_under_a_head_of_tokens_needs_no_pooling_and_keeps_cls(tiny, tmp_path):
@@ -256,7 +270,7 @@ def test_a_plain_bert_under_a_head_of_tokens_needs_no_pooling_and_keeps_cls(tiny
 # --------------------------------------------------------------------------------- CrossEncoder folders
 
 SIGMOID, IDENTITY = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity"
-LONG = ["a cat " * 9, "moon"], ["moon", "the dog runs " * 9]  # beyond the limit, on either side
+LONG = [("a cat " * 9, "moon"), ("moon", "the dog runs " * 9)]  # beyond the limit, on either side
 
 
 def classifier(folder, family: str, labels: int = 1):
@@ -330,19 +344,19 @@ def test_scores_are_those_of_a_cross_encoder_also_after_saving(family, activatio
         change(tmp_path / "plain" / "config.json", sentence_transformers={"activation_fn": activation})
     theirs = cross_encoder(tmp_path / "plain")
     theirs.save(str(tmp_path / "theirs"), create_model_card=False)
-    firsts, seconds = FIRSTS + LONG[0], SECONDS + LONG[1]
-    expected = theirs.predict([*zip(firsts, seconds, strict=True)])
+    pairs = [*PAIRS, *LONG]
+    expected = theirs.predict(pairs)
     assert len({round(float(score), 4) for score in expected}) > 3, "the pairs differ"
     for name in ("plain", "theirs"):
         model = PairModel.load(tmp_path / name)
         assert model.task == ("logit" if activation == IDENTITY else "binary")
-        np.testing.assert_allclose(model.scores(firsts, seconds), expected, rtol=0, atol=2e-6)
+        np.testing.assert_allclose(model.predict(pairs), expected, rtol=0, atol=2e-6)
         assert model.truncated >= 2
     model.save(tmp_path / "ours")
     again = PairModel.load(tmp_path / "ours")
-    np.testing.assert_array_equal(again.scores(firsts, seconds), model.scores(firsts, seconds))
+    np.testing.assert_array_equal(again.predict(pairs), model.predict(pairs))
     assert again.encoder.tokenizer.limit == theirs.max_seq_length
-    found = cross_encoder(tmp_path / "ours").predict([*zip(firsts, seconds, strict=True)])
+    found = cross_encoder(tmp_path / "ours").predict(pairs)
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
 
 
@@ -355,9 +369,9 @@ def assert_same_scores(folder: Path, **options: bool) -> PairModel:
     for name in (folder, saved):
         theirs = cross_encoder(name)
         theirs.model.double()
-        expected = theirs.predict([*zip(FIRSTS, SECONDS, strict=True)], convert_to_tensor=True, **options)
+        expected = theirs.predict(PAIRS, convert_to_tensor=True, **options)
         for found in (model, again):
-            np.testing.assert_allclose(found.scores(FIRSTS, SECONDS), expected, rtol=0, atol=PIECE)
+            np.testing.assert_allclose(found.predict(PAIRS, **options), expected, rtol=0, atol=PIECE)
         assert model.labels in ((), tuple(theirs.config.id2label.values()))
     return model
 
@@ -411,12 +425,11 @@ def test_a_joint_model_with_that_head_opens_as_a_cross_encoder(tiny, tmp_path, t
     model.save(tmp_path / "saved")
     theirs = cross_encoder(tmp_path / "saved")
     assert (theirs.max_seq_length, theirs.config.classifier_dropout) == (9, 0.2)
-    expected = theirs.predict([*zip(FIRSTS, SECONDS, strict=True)])
-    scale = 5 if task == "regression" else 1
+    expected = theirs.predict(PAIRS)
     # logits of 3 to 6, where 2e-6 of vectors of length 1 are a few roundings: 5e-7 each
-    np.testing.assert_allclose(model.scores(FIRSTS, SECONDS), scale * expected, rtol=1e-6, atol=scale * 2e-6)
+    np.testing.assert_allclose(model.predict(PAIRS), expected, rtol=1e-6, atol=2e-6)
     again = PairModel.load(tmp_path / "saved")
-    np.testing.assert_array_equal(again.scores(FIRSTS, SECONDS), model.scores(FIRSTS, SECONDS))
+    np.testing.assert_array_equal(again.predict(PAIRS), model.predict(PAIRS))
     assert (again.task, again.head.settings) == (task, model.head.settings)
 
 
@@ -483,8 +496,8 @@ def test_files_that_sentence_transformers_does_not_read_change_no_score(left_ove
         (folder / "modules.json").unlink()
     if left_over == "no model_type":
         change(folder / "config_sentence_transformers.json", model_type="SentenceTransformer")
-    model, expected = PairModel.load(folder), cross_encoder(folder).predict([*zip(*LONG, strict=True)])
-    np.testing.assert_allclose(model.scores(*LONG), expected, rtol=0, atol=2e-6)
+    model, expected = PairModel.load(folder), cross_encoder(folder).predict(LONG)
+    np.testing.assert_allclose(model.predict(LONG), expected, rtol=0, atol=2e-6)
     assert (model.task == "logit") == (left_over is None)
 
 

@@ -16,7 +16,7 @@ from minisbert.core import InputError, pooling
 from minisbert.core.heads import JointHead
 from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.pair_model import PairModel
-from minisbert.models.pooling import MORE_POOLINGS, POOLING_NAMES, Dense, Pooling, first_last_pool, load_dense
+from minisbert.models.pooling import MORE_POOLINGS, POOLING_NAMES, Dense, Pooling, first_last_pool, load_dense_layer
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.conftest import ROOT
 from tests.core.test_pooling import MODES, REAL, book_pooling, random_hidden, slow_pool
@@ -341,5 +341,5 @@ def test_what_a_dense_layer_does_not_state_has_the_default_of_sentence_transform
     reference = sentence_transformers.models.Dense(**stated)
     reference.load_state_dict(load_file(dense_folder / "2_Dense" / "model.safetensors"))
     expected = reference({"sentence_embedding": x})["sentence_embedding"]
-    found = load_dense(ModelFolder(dense_folder), "2_Dense")
+    found = load_dense_layer(ModelFolder(dense_folder), "2_Dense")
     assert_parity("Dense, defaults", found(x), expected, MINILM_VECTOR)

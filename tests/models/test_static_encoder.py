@@ -231,6 +231,19 @@ def test_a_distilled_table_is_what_its_parts_say(distilled):
     assert np.allclose(np.linalg.norm(StaticEncoder.load(distilled).encode(["a cat"]), axis=1), 1)
 
 
+def test_an_encoder_that_cuts_the_start_of_texts_has_the_same_table(tmp_path):
+    """[CLS] token [SEP] is never cut, so that the side on which a model cuts changes nothing."""
+    folder = shutil.copytree(TINY, tmp_path / "left")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"truncation_side": "left"}))
+    encoder = SentenceEncoder.load(folder)
+    assert_parity("table", token_vectors(encoder), token_vectors(SentenceEncoder.load(TINY)), 2e-6)  # float32
+    words = encoder.tokenizer.backend.encode("the cat " * 9, add_special_tokens=False).ids
+    assert encoder.tokenizer.frame(words) == ([2, *words[-14:], 3], True), "of 16 tokens the last 14, [CLS] and [SEP]"
+    assert encoder.tokenizer.frame(words[:2]) == ([2, *words[:2], 3], False)
+    assert SentenceEncoder.load(TINY).tokenizer.frame(words) == ([2, *words[:14], 3], True)
+
+
 def test_the_commands_take_it(tmp_path, capsys, distilled):
     main(["--model", str(TINY), "--dim", "5", "--out", str(tmp_path / "t"), "--device", "cpu"])
     assert "wrote 131 vectors of width 5" in capsys.readouterr().err

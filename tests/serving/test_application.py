@@ -103,6 +103,18 @@ def test_prompts_by_input_type(tiny):
             np.testing.assert_allclose(found, encoder.encode(["a dog"], prompt=prompt)[0], atol=2e-6, rtol=0)
 
 
+def test_token_ids_of_a_model_that_cuts_the_start_are_those_of_the_text(tiny, tmp_path):
+    folder = shutil.copytree(tiny, tmp_path / "left")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"truncation_side": "left"}))
+    encoder = SentenceEncoder.load(folder)
+    for text in ("a dog", LONG):
+        ids = encoder.tokenizer.backend.encode(text, add_special_tokens=False).ids
+        of_text, of_ids = Engine("tiny", encoder).embed("", [text, ids])
+        np.testing.assert_allclose(of_ids.vector, of_text.vector, atol=2e-6, rtol=0)  # float32
+        assert (of_ids.tokens, of_ids.cut) == (of_text.tokens, of_text.cut) == (min(len(ids) + 2, 16), len(ids) > 14)
+
+
 def test_a_cut_text_is_told_or_refused(client, engine):
     answer = post(client, input=["a dog", LONG])
     assert answer.json()["truncated"] == [1]
@@ -116,7 +128,7 @@ def test_a_cut_text_is_told_or_refused(client, engine):
 
 def test_reranking_gives_the_scores_of_the_model_best_first(client, engine):
     documents = ["a cat", "the dog runs", "moon"]
-    expected = engine.reranker.scores(["a dog"] * 3, documents)
+    expected = engine.reranker.predict([("a dog", text) for text in documents])
     found = post(client, "/v1/rerank", query="a dog", documents=documents).json()["results"]
     assert [row["index"] for row in found] == list(np.argsort(-expected))
     np.testing.assert_allclose([row["relevance_score"] for row in found], -np.sort(-expected), atol=2e-6, rtol=0)

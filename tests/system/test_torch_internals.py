@@ -64,7 +64,7 @@ def test_encoders_and_pair_models_use_it_without_gradients(tiny, used):
     torch.testing.assert_close(torch.from_numpy(vectors), exact_vectors(encoder), atol=2e-6, rtol=0)
     used.clear()
     model = PairModel(encoder, siamese(encoder.width)).eval()
-    model.scores(TEXTS, TEXTS[::-1])
+    model.outputs(TEXTS, TEXTS[::-1])
     assert used
 
 

@@ -94,26 +94,18 @@ def late_scores(encoder: MultiVectorEncoder, pairs: Sequence[Row]) -> Scores:
 
 def pair_scores(model: PairModel, rows: Sequence[Row], loss: Loss | None = None) -> Scores:
     """For a head: correlations, binary scores at a probability of .5, or accuracy; and the ``loss`` of its outputs."""
-    found = model.scores([row.sentence1 for row in rows], [row.sentence2 for row in rows], show_progress_bar=True)
+    outputs = model.outputs([row.sentence1 for row in rows], [row.sentence2 for row in rows], progress=True)
+    found = outputs.numpy()
     if model.task == "regression":
         scores = correlate("the head's scores against people's (a lower --head-lr may help)", found, rows)
-    elif model.task in ("binary", "labels"):  # with several labels, each is a decision
-        scores = binary_scores(found.ravel(), labels_of(rows).ravel(), threshold=0.5)
+    elif model.task in ("binary", "labels"):  # with several labels, each is a decision; a logit of 0 is .5
+        scores = binary_scores(found.ravel(), labels_of(rows).ravel(), threshold=0)
     else:
         scores = {"accuracy": accuracy(found.argmax(axis=1), labels_of(rows))}
     if loss:
         targets = score_targets(rows) if model.task == "regression" else torch.from_numpy(labels_of(rows))
-        scores["loss"] = float(loss(outputs_of(model.task, torch.from_numpy(found)), targets))
+        scores["loss"] = float(loss(outputs, targets))
     return scores
-
-
-def outputs_of(task: str, scores: Tensor) -> Tensor:
-    """A head's outputs, as its loss reads them, from its scores: the inverse of ``PairModel.readable``."""
-    if task == "regression":
-        return scores / MAX_SCORE
-    if task == "classes":
-        return scores.clamp_min(torch.finfo(scores.dtype).tiny).log()
-    return scores.double().logit(eps=1e-7)  # subtle: as float32 the sigmoid of 17 is 1, whose logit is infinite
 
 
 def cosine_scores(encoder: SentenceEncoder, rows: list[Row], dev: list[Row], loss: Loss | None = None) -> Scores:

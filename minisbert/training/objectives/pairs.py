@@ -225,7 +225,7 @@ class RankingReranker(Objective):
 
     def evaluate(self, split: str) -> Scores:
         rows = self.rows[split]
-        scores = self.model.scores(*candidate_pairs(rows), show_progress_bar=True).reshape(len(rows), -1)  # (N, C)
+        scores = self.model.outputs(*candidate_pairs(rows), progress=True).view(len(rows), -1).numpy()  # (N, C)
         ranks = (scores >= scores[:, :1]).sum(axis=1)  # (N,); a tie counts against the positive
         return {"accuracy": float((ranks == 1).mean()), "mrr": float((1 / ranks).mean())}
 

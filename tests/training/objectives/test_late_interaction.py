@@ -87,7 +87,8 @@ def test_a_cross_encoders_scores_are_learned_by_best_matches(make, files, tiny, 
     task = make(form, "--teacher", str(tmp_path / "teacher"))
     first, *others = columns(files, form)
     teacher = PairModel.load(tmp_path / "teacher")
-    wanted = torch.tensor(np.stack([teacher.scores(first, other) for other in others], axis=1)).double()  # (B, C)
+    scored = [teacher.predict([*zip(first, other, strict=True)]) for other in others]
+    wanted = torch.tensor(np.stack(scored, axis=1)).double()  # (B, C)
     scores = torch.from_numpy(np.stack([table.diagonal() for table in tables(task, columns(files, form))], axis=1))
     if form == "triplets":
         expected = functional.mse_loss(scores[:, 0] - scores[:, 1], wanted[:, 0] - wanted[:, 1])

@@ -127,8 +127,8 @@ def test_a_cross_encoder_teaches_margins_or_the_softmax_of_its_scores(make, file
     taught = make(form, "--teacher", str(cross_encoder(task)))
     teacher = PairModel.load(cross_encoder(task))
     rows = [lines(files[form])[row] for row in ROWS]
-    scores = [teacher.scores([row[0]] * (len(row) - 1), row[1:]) for row in rows]  # as people read them
-    undo = {"logit": lambda x: x, "binary": torch.logit, "regression": lambda x: 20 * x / 5}[task]
+    scores = [teacher.predict([(row[0], text) for text in row[1:]]) for row in rows]
+    undo = {"logit": lambda x: x, "binary": torch.logit, "regression": lambda x: 20 * x}[task]
     logits = undo(torch.tensor(np.stack(scores)).double())  # (B, C)
     vectors = [functional.normalize(taught.model.encode(row, convert_to_tensor=True)) for row in rows]
     cosines = 20 * torch.stack([v[1:] @ v[0] for v in vectors])  # (B, C)
