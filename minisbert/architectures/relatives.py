@@ -94,7 +94,7 @@ ELECTRA = replace(
     ),
 )
 ALL: tuple[Family, ...] = (BERT, DISTILBERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, MPNET, MODERNBERT, QWEN3, GEMMA)
-FAMILIES = {family.model_type: family for family in ALL}
+ENCODER_FAMILIES = {family.model_type: family for family in ALL}
 
 # transformers' classifier on [CLS]: its class, its two layers as files name them, and what is between them
 CLASSIFIERS = {
@@ -111,19 +111,19 @@ CLASSIFIERS = {
 def read_family(folder: Path, raw: dict[str, Any]) -> tuple[Family, Any]:
     """The family and the sizes in the contents of a folder's ``config.json``. ``InputError`` as in the book."""
     path, kind = folder / "config.json", raw.get("model_type")
-    family = FAMILIES.get(str(kind))
+    family = ENCODER_FAMILIES.get(str(kind))
     if family is None and raw.get("auto_map"):
         reason = "needs code from its author (auto_map), which is never run here"
         raise InputError(f"{path}: model_type {one_line(kind)} {reason}")
     if not isinstance(family, Architecture):
-        return read_config(folder, FAMILIES, raw)
+        return read_config(folder, ENCODER_FAMILIES, raw)
     with reading(path):
         return family, family.read(raw)
 
 
 def build_bert(config: BertConfig, pooler: bool) -> Bert:
     """A new encoder of any of the families."""
-    family = FAMILIES[config.model_type]
+    family = ENCODER_FAMILIES[config.model_type]
     if isinstance(family, Architecture):
         return family.encoder(config, pooler)
     bert = Bert(config, pooler)

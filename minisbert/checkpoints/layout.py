@@ -1,27 +1,27 @@
-"""A model's folder in the layout of sentence-transformers, read as plain values: names, sizes, flags."""
+"""A model's folder in the layout of sentence-transformers: which modules it has, and what they are set to.
+
+Files are read as plain values (names, sizes, flags); nothing here builds a model. Imports ``core``, ``system``,
+``architectures`` and the settings.
+"""
 
 import os
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from minisbert.architectures.relatives import FAMILIES, read_family
+from minisbert.architectures.relatives import ENCODER_FAMILIES, read_family
 from minisbert.checkpoints.encoder_settings import (
     CONFIG,
     HEAD_FILE,
     MODULES_FILE,
     SENTENCE,
-    TEXT_FILES,
     WRITTEN,
     EncoderSettings,
-    LimitSettings,
     ModelSettings,
-    PoolingSettings,
-    TextSettings,
-    VectorModule,
-    parse_settings,
+    JsonSettings,
+    check_module_names,
     unsupported,
 )
 from minisbert.core import InputError, one_line, read_json, reading
@@ -102,9 +102,6 @@ def write_modules(folder: Path, classes: list[str], package: str = "models") -> 
     return places
 
 
-Parsed = TypeVar("Parsed")
-
-
 class ModelFolder:
     """The files of a model. Each JSON file is read once, when it is first needed.
 
@@ -159,9 +156,9 @@ class ModelFolder:
                 self.contents[name] = kind()
         return self.contents[name]
 
-    def parse(self, name: str, kind: type[Parsed], needed: bool = False) -> Parsed:
-        """The settings in a JSON file, as a dataclass."""
-        return parse_settings(kind, (self.path / name, self.json(name, needed=needed)))
+    def json_settings(self, name: str, needed: bool = False) -> JsonSettings:
+        """The settings in a JSON file."""
+        return JsonSettings((self.path / name, self.json(name, needed=needed)))
 
     @cached_property
     def classes(self) -> list[tuple[str, str]]:
@@ -258,7 +255,7 @@ class ModelFolder:
         """Whether vectors are scaled to length 1."""
         places = self.places("Normalize")
         for place in places:
-            self.parse(f"{place}/{CONFIG}", VectorModule)
+            check_module_names(self.json_settings(f"{place}/{CONFIG}"))
         return bool(places)
 
     @cached_property
@@ -267,18 +264,18 @@ class ModelFolder:
         include_prompt = True
         for place in self.places("Pooling"):
             name = f"{place}/{CONFIG}"
-            include_prompt = self.parse(name, PoolingSettings).include_prompt
+            include_prompt = self.json_settings(name).get("include_prompt", bool, True)
             if not include_prompt and "weightedmean" in (self.pooling or ""):
                 raise unsupported(self.path / name, "include_prompt", False, "with weightedmean only true is")
         if not self.described:
             return EncoderSettings(include_prompt=include_prompt)
         others = {key: value for key, value in self.json(SENTENCE).items() if key not in WRITTEN}
-        return replace(self.parse(SENTENCE, EncoderSettings), include_prompt=include_prompt, others=others)
+        return EncoderSettings.read(self.json_settings(SENTENCE), include_prompt=include_prompt, others=others)
 
     @cached_property
     def model(self) -> ModelSettings:
         """What ``config.json`` states beside the encoder's sizes."""
-        return self.parse(CONFIG, ModelSettings)
+        return ModelSettings.read(self.json_settings(CONFIG))
 
     @cached_property
     def config(self) -> tuple[Family, BertConfig]:
@@ -292,12 +289,9 @@ class ModelFolder:
             return read_family(self.path, content)
         except InputError as error:
             message = str(error).removeprefix(str(path))
-            for ours, stored in FAMILIES.get(self.model.model_type, BERT).settings.items():
+            for ours, stored in ENCODER_FAMILIES.get(self.model.model_type, BERT).settings.items():
                 message = message.replace(ours, stored)
             raise InputError(f"{path}{message}") from error
-
-
-T = TypeVar("T")
 
 
 def transformer_module(task: str, result: str, output: str) -> dict[str, Any]:
@@ -313,40 +307,6 @@ def transformer_module(task: str, result: str, output: str) -> dict[str, Any]:
 ENCODER_MODULE = transformer_module("feature-extraction", "last_hidden_state", "token_embeddings")
 CLASSIFIER_MODULE = transformer_module("sequence-classification", "logits", "scores")  # of a CrossEncoder
 MASKED_MODULE = transformer_module("fill-mask", "logits", "token_embeddings")  # of SPLADE
-HUB = {"cache_dir", "local_files_only", "revision", "subfolder", "token", "trust_remote_code", "use_auth_token"}
-# arguments that change no vector, and for others the values supported
-HARMLESS = HUB | {
-    *("add_pooling_layer", "attn_implementation", "device_map", "dtype", "low_cpu_mem_usage", "torch_dtype"),
-    *("max_length", "padding", "pad_to_multiple_of", "return_tensors", "verbose"),
-}
-ARGUMENT_VALUES = {"truncation": (True, "longest_first", "only_first"), "return_attention_mask": (True,)}
-
-
-def read_text_settings(folder: ModelFolder, module: dict[str, Any]) -> tuple[Path, TextSettings]:
-    """The first of ``TEXT_FILES`` that has settings, and its limit as ``max_seq_length``, whatever its name there.
-
-    Raises ``InputError`` for an encoder's module other than ``module``, and for arguments that may change vectors.
-    """
-    if not folder.described:
-        return folder.path / TEXT_FILES[0], TextSettings()
-    name = next((name for name in TEXT_FILES if folder.json(name)), TEXT_FILES[0])
-    path, content, texts = folder.path / name, folder.json(name), folder.parse(name, TextSettings)
-    for key, only in module.items():
-        if content.get(key, only) != only:
-            raise unsupported(path, key, content[key], "it may change the vectors")
-    calls = texts.processing_kwargs.get("common", {}) | texts.processing_kwargs.get("text", {})
-    groups = {"model_kwargs": texts.model_kwargs, "config_kwargs": texts.config_kwargs, "processing_kwargs": calls}
-    for group, arguments in groups.items():
-        for key, value in arguments.items():
-            if key not in HARMLESS and value not in ARGUMENT_VALUES.get(key, ()):
-                raise unsupported(path, f"{key} in {group}", value, "it may change the vectors")
-    limits = parse_settings(LimitSettings, (path, texts.processor_kwargs), (path, calls))
-    limit = first_given(limits.max_length, limits.model_max_length, texts.max_seq_length)
-    return path, replace(texts, max_seq_length=limit)
-
-
-def first_given(*values: T | None) -> T | None:
-    return next((value for value in values if value is not None), None)
 
 
 def find_model(model: str | Path) -> Path:

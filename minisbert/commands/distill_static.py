@@ -7,7 +7,7 @@ minisbert encode --model table "A cat sits." "A kitten is sitting."
 
 from pathlib import Path
 
-from minisbert.checkpoints.save import check_replaceable
+from minisbert.checkpoints.save import check_model_replaceable
 from minisbert.core import InputError
 from minisbert.loading import load_encoder
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
 
     check_output(options.out, local_path(options.model))
-    check_replaceable(options.out)
+    check_model_replaceable(options.out)
     use_threads(options.threads)
     encoder = load_encoder(options.model, device=options.device)
     if not isinstance(encoder, SentenceEncoder) or encoder.vectors_are != "dense":

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from minisbert.backends.onnx_export import TEXTS, export_onnx, onnx_vectors, quantize_onnx
-from minisbert.checkpoints.save import check_replaceable, model_folder
+from minisbert.checkpoints.save import check_model_replaceable, model_folder
 from minisbert.core import InputError
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.assets import local_path
@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> None:
     for package in ("onnx", "onnxscript", "onnxruntime"):
         if find_spec(package) is None:
             raise InputError(f"minisbert export-onnx needs {package}: pip install 'minisbert[onnx]'")
-    check_replaceable(options.out)
+    check_model_replaceable(options.out)
     encoder = SentenceEncoder.load(options.model, device="cpu")
     say(f"exporting {options.model}, about 20 seconds")
     expected = encoder.encode(list(TEXTS))  # (N, W)

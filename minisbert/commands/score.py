@@ -13,12 +13,12 @@ import argparse
 import numpy as np
 
 from minisbert.backends.package import CompiledPairModel
-from minisbert.checkpoints.encoder_settings import MAX_SCORE
 from minisbert.checkpoints.layout import find_model
 from minisbert.commands.options import add_compiled_option, if_compiled
 from minisbert.core import InputError, reading
 from minisbert.data.lines import Rows
 from minisbert.models.pair_model import SEVERAL, PairModel, PairScorer
+from minisbert.models.similarity import MAX_SCORE
 from minisbert.system.command_line import add_threads_option, command_parser
 from minisbert.system.console import run_command, say
 from minisbert.system.devices import use_threads

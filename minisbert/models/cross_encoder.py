@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from minisbert.architectures.relatives import CLASSIFIERS, FAMILIES
+from minisbert.architectures.relatives import CLASSIFIERS, ENCODER_FAMILIES
 from minisbert.checkpoints.encoder_settings import (
     CONFIG,
     MODULES_FILE,
@@ -101,7 +101,7 @@ def read_task(folder: ModelFolder, outputs: int) -> str:
     """The task by the activation after the classifier. Raises ``InputError`` for one that is not supported."""
     path, settings, model = folder.path / SENTENCE, CrossEncoderSettings(), folder.model
     if folder.described:
-        settings = folder.parse(SENTENCE, CrossEncoderSettings)
+        settings = CrossEncoderSettings.read(folder.json_settings(SENTENCE))
     if settings.default_prompt_name is not None:
         reason = "a CrossEncoder's prompts are not"
         raise unsupported(path, "default_prompt_name", settings.default_prompt_name, reason)
@@ -136,7 +136,7 @@ def write_cross_encoder(
     encoder: SentenceEncoder, head: ClassifierHead, task: str, labels: Sequence[str], folder: Path
 ) -> None:
     """The files of a CrossEncoder into an empty folder, float32."""
-    family = FAMILIES[encoder.bert.config.model_type]
+    family = ENCODER_FAMILIES[encoder.bert.config.model_type]
     architecture, dense, out, _ = CLASSIFIERS[family.model_type]
     labels = labels or ["LABEL_0"]
     dropout = "seq_classif_dropout" if family.model_type == "distilbert" else "classifier_dropout"

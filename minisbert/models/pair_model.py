@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from minisbert.checkpoints.encoder_settings import CONFIG, HEAD_FILE, MAX_SCORE, PairHeadSettings
+from minisbert.checkpoints.encoder_settings import CONFIG, HEAD_FILE, PairHeadSettings
 from minisbert.checkpoints.layout import ModelFolder, find_model
 from minisbert.checkpoints.save import model_folder
 from minisbert.checkpoints.weights import Unfilled, read_weights, write_safetensors
@@ -28,7 +28,7 @@ from minisbert.models.cross_encoder import ClassifierHead, check_writable, read_
 from minisbert.models.encoder import BATCH_SIZE, TEXT_TOKENS
 from minisbert.models.guards import PerThread, check_count, evaluating
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.similarity import as_array
+from minisbert.models.similarity import MAX_SCORE, as_array
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.devices import choose_device
 from minisbert.system.files import write_json
@@ -335,7 +335,7 @@ class CrossEncoder(PairModel):
 
 def read_pair_model(folder: ModelFolder, limit: int | None) -> tuple[SentenceEncoder, Head, str, list[str]]:
     """The encoder, the head, the task and the labels of a folder that ``PairModel.save`` wrote."""
-    about = folder.parse(HEAD_FILE, PairHeadSettings)
+    about = PairHeadSettings.read(folder.json_settings(HEAD_FILE))
     encoder = SentenceEncoder.from_folder(folder, limit=limit)
     path = folder.path / "head.safetensors"
     with reading(folder.path / HEAD_FILE):

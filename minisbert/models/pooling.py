@@ -189,7 +189,7 @@ class Dense(nn.Module):
 def load_dense(folder: ModelFolder, place: str, kind: type[DenseSettings] = DenseSettings) -> Dense:
     """The dense layer in the subfolder ``place``."""
     path = folder.path / place / CONFIG
-    settings = folder.parse(f"{place}/{CONFIG}", kind, needed=True)
+    settings = kind.read(folder.json_settings(f"{place}/{CONFIG}", needed=True))
     activation = ACTIVATION_NAMES.get(settings.activation_function)
     if activation is None:
         known = f"{', '.join(ACTIVATIONS)} are"

@@ -10,13 +10,13 @@ Legend as in ``core/bert.py``: B batch, T tokens, D width, V vocabulary, N texts
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from minisbert.checkpoints.encoder_settings import CONFIG, MODULES_FILE, SENTENCE, TEXT_FILES, write_settings
+from minisbert.checkpoints.encoder_settings import CONFIG, MODULES_FILE, SENTENCE, TEXT_SETTINGS, JsonSettings, write_settings
 from minisbert.checkpoints.layout import MASKED_MODULE, ModelFolder, write_modules
 from minisbert.checkpoints.weights import load_transformer
 from minisbert.core import InputError, one_line
@@ -78,8 +78,12 @@ class SpladePooling(nn.Module):
 class SpladeSettings:
     """``1_SpladePooling/config.json``."""
 
-    pooling_strategy: Literal["max", "sum"] = "max"
-    activation_function: Literal["relu"] = "relu"
+    pooling_strategy: str = "max"
+
+    @classmethod
+    def read(cls, settings: JsonSettings) -> "SpladeSettings":
+        settings.choice("activation_function", "relu")
+        return cls(settings.choice("pooling_strategy", "max", "sum"))
 
 
 class SparseEncoder(SentenceEncoder):
@@ -98,7 +102,7 @@ class SparseEncoder(SentenceEncoder):
         settings = SpladeSettings()
         for place in folder.places("SpladePooling"):  # a plain masked-language model has none
             check_task(folder)
-            settings = folder.parse(f"{place}/{CONFIG}", SpladeSettings)
+            settings = SpladeSettings.read(folder.json_settings(f"{place}/{CONFIG}"))
         mode = f"splade-{settings.pooling_strategy}"
         if pooling not in (None, mode):
             raise InputError(f"{folder.path}: pooling must be {mode}, not {one_line(pooling)}")
@@ -178,9 +182,9 @@ class SparseEncoder(SentenceEncoder):
 def check_task(folder: ModelFolder) -> None:
     """Raise ``InputError`` if sentence-transformers would pool hidden states: then no task is stated."""
     kind = folder.json(MODULES_FILE, list)[0]["type"]
-    tasks = [folder.encoder.json(name).get("transformer_task") for name in TEXT_FILES]
-    if not kind.endswith("MLMTransformer") and not any(tasks):
-        path = folder.encoder.path / TEXT_FILES[0]
+    task = folder.encoder.json(TEXT_SETTINGS).get("transformer_task")
+    if not kind.endswith("MLMTransformer") and not task:
+        path = folder.encoder.path / TEXT_SETTINGS
         raise InputError(f"{path} must state the transformer_task fill-mask: without it hidden states are pooled")
 
 
