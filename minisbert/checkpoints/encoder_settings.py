@@ -31,9 +31,9 @@ EXPECTED = {
 
 
 class JsonSettings:
-    """The settings that JSON files state, to be read one by one: ``JsonSettings((path, content)).get("bias", bool, True)``.
+    """The contents of JSON files, read key by key: ``JsonSettings((path, content)).get("bias", bool, True)``.
 
-    A key that is missing or null has its default, and keys that nobody reads are ignored. If several files state a key,
+    A key that is missing or null has its default, and keys that nobody reads are ignored. If several files have a key,
     the last one counts. Raises ``InputError`` with the file, the key and the value for a value that is not supported.
     """
 
@@ -175,9 +175,12 @@ class DenseSettings:
     def read(cls, settings: JsonSettings) -> "DenseSettings":
         check_module_names(settings, cls.reads)
         settings.choice("use_residual", False)
-        in_features, out_features = settings.size("in_features", needed=True), settings.size("out_features", needed=True)
-        bias = settings.get("bias", bool, cls.bias)
-        return cls(in_features, out_features, bias, settings.get("activation_function", str, cls.activation_function))
+        return cls(
+            in_features=settings.size("in_features", needed=True),
+            out_features=settings.size("out_features", needed=True),
+            bias=settings.get("bias", bool, True),
+            activation_function=settings.get("activation_function", str, cls.activation_function),
+        )
 
 
 @dataclass(frozen=True)

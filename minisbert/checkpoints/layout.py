@@ -19,8 +19,8 @@ from minisbert.checkpoints.encoder_settings import (
     SENTENCE,
     WRITTEN,
     EncoderSettings,
-    ModelSettings,
     JsonSettings,
+    ModelSettings,
     check_module_names,
     unsupported,
 )
@@ -31,17 +31,7 @@ from minisbert.system.assets import assets, ensure
 from minisbert.system.files import MOST_BYTES, write_json
 from minisbert.system.hub import download_model, is_hub_name
 
-POOLING_NAMES = (
-    "mean",
-    "cls",
-    "max",
-    "mean_sqrt_len_tokens",
-    "weightedmean",
-    "lasttoken",
-    "attention",
-    "first-last",
-    "pooler",
-)
+POOLING_NAMES = tuple("mean cls max mean_sqrt_len_tokens weightedmean lasttoken attention first-last pooler".split())
 # flags of older files after ``core.POOLING_FLAGS``, in the order in which sentence-transformers concatenates
 MORE_POOLING_FLAGS = {
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
@@ -76,14 +66,6 @@ MODEL_CLASSES = {
     "StaticEncoder": ModelClass(marks=("StaticEmbedding", "model2vec"), order="StaticEmbedding( Normalize)?"),
     SENTENCE_ENCODER: ModelClass(marks=(), order="Transformer Pooling( Dense)*( Normalize)?"),
 }
-
-
-def check_order(model_class: str, modules: list[str]) -> None:
-    """Raise ``ValueError`` for modules, or an order of them, that the class does not compute."""
-    order = MODEL_CLASSES[model_class].order
-    if not re.fullmatch(order, " ".join(modules)):
-        readable = order.replace("( Dense)*", " Dense ...").replace("(", "").replace(")?", "").replace(" ", ", ")
-        raise ValueError(f"modules {', '.join(modules)} are not supported, only {readable}")
 
 
 def write_modules(folder: Path, classes: list[str], package: str = "models") -> list[str]:
@@ -207,13 +189,18 @@ class ModelFolder:
     def modules(self) -> list[tuple[str, str]]:
         """``classes`` in an order that the folder's class computes; ``InputError`` for others."""
         names = [name for name, _ in self.classes]
+        # newer CrossEncoders have a modules.json too, whose one Transformer includes the classifier
         if not self.has(MODULES_FILE) or (self.model.classifier and names == ["Transformer"]):
             return self.classes
         if self.json(SENTENCE).get("model_type", "") is None:
             reason = "sentence-transformers ignores modules.json then; leave the key out"
             raise unsupported(self.path / SENTENCE, "model_type", None, reason)
-        with reading(self.path / MODULES_FILE):
-            check_order(self.model_class, names)
+        order = MODEL_CLASSES[self.model_class].order
+        if not re.fullmatch(order, " ".join(names)):
+            # the regular expression as a list for people: Transformer, Pooling, Dense ..., Normalize
+            readable = order.replace("( Dense)*", " Dense ...").replace("(", "").replace(")?", "").replace(" ", ", ")
+            unread = f"modules {', '.join(names)} are not supported, only {readable}"
+            raise InputError(f"{self.path / MODULES_FILE}: {unread}")
         return self.classes
 
     def opened_by(self, name: str) -> "ModelFolder":
@@ -238,15 +225,17 @@ class ModelFolder:
     def pooling(self) -> str | None:
         """The pooling; several are joined by a plus, in the order of their columns. None if the folder states none."""
         for place in self.places("Pooling"):
-            name = f"{place}/{CONFIG}"
-            content = self.json(name, needed=True)
-            stated = pooling_modes(content)
-            if not stated and "pooling_mode" not in content:
-                stated = ["mean"]  # the default of sentence-transformers
-            modes = [mode for mode in stated if mode not in MORE_POOLING_FLAGS]
-            modes += [mode for flag, mode in MORE_POOLING_FLAGS.items() if flag in stated]
+            path = f"{place}/{CONFIG}"
+            content = self.json(path, needed=True)
+            names = pooling_modes(content)
+            if not names and "pooling_mode" not in content:
+                names = ["mean"]  # the default of sentence-transformers
+            # the book knows three flags and returns others as they are, in the order in which the file has them;
+            # sentence-transformers concatenates in an order of its code
+            modes = [name for name in names if name not in MORE_POOLING_FLAGS]
+            modes += [mode for flag, mode in MORE_POOLING_FLAGS.items() if flag in names]
             if not modes or not set(modes).issubset(POOLING_NAMES):
-                raise unsupported(self.path / name, "pooling_mode", modes, f"{', '.join(POOLING_NAMES)} are")
+                raise unsupported(self.path / path, "pooling_mode", modes, f"supported: {', '.join(POOLING_NAMES)}")
             return "+".join(modes)
         return None
 
@@ -285,6 +274,7 @@ class ModelFolder:
         for key, value in content.items():
             if value == "gelu_python":  # the exact GELU under the name of its first code
                 content[key] = "gelu"
+        # the config's class complains of our names: say those of the file
         try:
             return read_family(self.path, content)
         except InputError as error:
@@ -310,9 +300,7 @@ MASKED_MODULE = transformer_module("fill-mask", "logits", "token_embeddings")  #
 
 
 def find_model(model: str | Path) -> Path:
-    """The folder of a model: a folder, a name of the manifest, or ``owner/name[@revision]`` on the Hugging Face Hub.
-
-    A repository of the manifest is that asset, at its fixed revision, unless another revision is named.
+    """Find the folder of a model: a path, a name of the manifest, or ``owner/name[@revision]`` on the Hugging Face Hub.
 
     A named model is downloaded if it is missing. Raises ``InputError`` for anything else.
     """
@@ -325,11 +313,13 @@ def find_model(model: str | Path) -> Path:
         return Path(model)
     if os.path.lexists(model):
         raise InputError(f"no model {one_line(str(model))}: a file or a broken link")
+    # a repository of the manifest is that asset, at its fixed revision, unless another revision is named
     for name in weights:
         if model in [source.get("hub") for source in assets()[name].sources]:
             return ensure(name)
     if isinstance(model, str) and is_hub_name(model):
         return download_model(model)
-    known = f"neither a folder nor one of {', '.join(weights)}; models on the Hugging Face Hub have an owner in "
-    known += "their name, such as sentence-transformers/all-mpnet-base-v2"
-    raise InputError(f"no model {one_line(str(model))}: {known}")
+    raise InputError(
+        f"no model {one_line(str(model))}: neither a folder nor one of {', '.join(weights)}; models on the Hugging "
+        "Face Hub have an owner in their name, such as sentence-transformers/all-mpnet-base-v2"
+    )

@@ -77,7 +77,8 @@ def weight_files(folder: ModelFolder) -> list[Path]:
     """``model.safetensors``, or the shards that an index names, if there is one."""
     if folder.has(WEIGHTS) or not folder.has(WEIGHTS_INDEX):
         return [folder.path / WEIGHTS]
-    index, shards = folder.path / WEIGHTS_INDEX, folder.json_settings(WEIGHTS_INDEX).get("weight_map", dict, {}, items=str)
+    index = folder.path / WEIGHTS_INDEX
+    shards = folder.json_settings(WEIGHTS_INDEX).get("weight_map", dict, {}, items=str)
     for name in shards.values():
         if Path(name).name != name or "\\" in name or not name.endswith(".safetensors"):
             raise InputError(f"{index}: {one_line(name)} is not the name of a safetensors file beside it")

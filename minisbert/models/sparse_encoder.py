@@ -16,7 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from minisbert.checkpoints.encoder_settings import CONFIG, MODULES_FILE, SENTENCE, TEXT_SETTINGS, JsonSettings, write_settings
+from minisbert.checkpoints.encoder_settings import (
+    CONFIG,
+    MODULES_FILE,
+    SENTENCE,
+    TEXT_SETTINGS,
+    JsonSettings,
+    write_settings,
+)
 from minisbert.checkpoints.layout import MASKED_MODULE, ModelFolder, write_modules
 from minisbert.checkpoints.weights import load_transformer
 from minisbert.core import InputError, one_line
