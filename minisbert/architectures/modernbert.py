@@ -175,6 +175,7 @@ class ModernBertFamily(Architecture):
 
     def write(self, config: dict[str, Any]) -> dict[str, Any]:
         """In the older form, which every version reads if the global layers are evenly spaced."""
+        # layer_types are written too: they decide where they are read
         kinds = config["layer_types"]
         spacing = next((i for i in range(1, len(kinds)) if kinds[i] == GLOBAL), len(kinds)) or 1
         return super().write(config) | {"global_attn_every_n_layers": spacing}

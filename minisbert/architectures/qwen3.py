@@ -172,6 +172,7 @@ class Decoder(ModernEncoder):
 
     def views(self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[tuple]:
         """The causal mask (None: attention makes it), and the rotation of each place."""
+        # positions are the same in all layers, and so is what follows from them
         rotation = rotary(positions, self.config.head_dim, self.config.rope_theta, dtype)
         if mask is not None:
             mask = causal_mask(mask, positions.shape[1], positions.device)

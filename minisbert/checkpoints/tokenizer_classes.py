@@ -188,6 +188,7 @@ def rebuild_xlm_roberta(backend: Backend, options: JsonSettings, special: Specia
     scheme = "always" if options.get("add_prefix_space", bool, True) else "never"
     spaces = pre_tokenizers.Metaspace(prepend_scheme=scheme)
     backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), spaces])
+    # subtle: not cls and sep, which have the same texts unless somebody has changed one of them
     bos, eos = special["bos_token"], special["eos_token"]
     pair = [bos[0], "$A", eos[0], eos[0], "$B", eos[0]]
     backend.post_processor = processors.TemplateProcessing([bos[0], "$A", eos[0]], pair, [bos, eos])

@@ -86,14 +86,9 @@ def read_tokenizer_files(folder: ModelFolder, rows: int, module: dict[str, Any] 
         lower_case = texts.get("do_lower_case", bool, False)
         if lower_case:
             prepend_lowercase(backend)
-        padding_side = options.choice("padding_side", None, "left", "right")
-        if padding_side is None and backend.padding is not None:
-            padding_side = backend.padding["direction"].lower()
-        if padding_side is None:
-            padding_side = "left" if name in LEFT_CLASSES else "right"
-        truncation_side = options.choice("truncation_side", None, "left", "right")
-        if truncation_side is None and backend.truncation is not None:
-            truncation_side = backend.truncation["direction"].lower()
+        usual_side = "left" if name in LEFT_CLASSES else "right"
+        padding_side = read_side(options, "padding_side", backend.padding, usual_side)
+        truncation_side = read_side(options, "truncation_side", backend.truncation, "right")
     return TokenizerFiles(
         backend,
         tokenizer_class=name,
@@ -102,7 +97,7 @@ def read_tokenizer_files(folder: ModelFolder, rows: int, module: dict[str, Any] 
         lower_case=lower_case,
         limit=given_limits[0] if given_limits else None,
         padding_side=padding_side,
-        truncation_side=truncation_side or "right",
+        truncation_side=truncation_side,
         model_inputs=options.get("model_input_names", list, items=str),
     )
 
@@ -116,6 +111,7 @@ def read_text_settings(folder: ModelFolder, module: dict[str, Any] | None) -> Js
     if not folder.described:
         return JsonSettings((path, {}))
     content = folder.json(TEXT_SETTINGS)
+    # an old name beside today's is a leftover; alone, ignoring it would change the limit
     old = sorted(folder.path.glob(OLD_TEXT_SETTINGS))
     if not content and old and old != [path]:
         raise InputError(f"{old[0]} has the name of an old version and is not read: rename it to {TEXT_SETTINGS}")
@@ -125,6 +121,7 @@ def read_text_settings(folder: ModelFolder, module: dict[str, Any] | None) -> Js
         if content.get(key, only) != only:
             raise unsupported(path, key, content[key], "it may change the vectors")
     texts = JsonSettings((path, content))
+    # arguments for transformers' model, its config, and each call of its tokenizer: any of them may change vectors
     groups = {
         "model_kwargs": texts.get("model_args", dict, texts.get("model_kwargs", dict, {})),
         "config_kwargs": texts.get("config_args", dict, texts.get("config_kwargs", dict, {})),
@@ -141,6 +138,14 @@ def call_arguments(texts: JsonSettings) -> dict[str, Any]:
     """The arguments of each call of the tokenizer with texts."""
     calls = texts.get("processing_kwargs", dict, {}, items=dict)
     return calls.get("common", {}) | calls.get("text", {})
+
+
+def read_side(options: JsonSettings, key: str, stored: dict[str, Any] | None, usual: str) -> str:
+    """The side of a text where something is added or cut: by the options, by ``tokenizer.json``, or the usual one."""
+    side = options.choice(key, None, "left", "right")
+    if side is None and stored is not None:
+        side = stored["direction"].lower()
+    return side or usual
 
 
 def find_class(folder: ModelFolder, options: JsonSettings) -> str:
@@ -165,7 +170,8 @@ def build_backend(folder: ModelFolder, name: str, options: JsonSettings, files: 
     """Build the library's tokenizer with what the class of this name in transformers gives it."""
     backend = read_backend(folder)
     decoder = options.get("added_tokens_decoder", dict, items=dict)
-    if decoder is None:  # older files
+    # folders that transformers wrote before it had this key: it reads special_tokens_map.json of no others
+    if decoder is None:
         files = [*files, (folder.path / SPECIAL_TOKENS, folder.json(SPECIAL_TOKENS))]
     if name == GENERIC_CLASS:
         special = SpecialTokens(backend, files, {})
@@ -182,6 +188,7 @@ def build_backend(folder: ModelFolder, name: str, options: JsonSettings, files: 
         tokenizer.rebuild(backend, options, special)
     if decoder is not None:
         special.check_decoder(decoder, rebuilt=name != GENERIC_CLASS)
+    # after the class has rebuilt the rest, which may replace tokens
     special.add(rows)
     backend.encode_special_tokens = options.get("split_special_tokens", bool, False)
     # an Exception may come from what only this text needs; damaged tables panic, and a panic is none
@@ -195,6 +202,7 @@ def read_backend(folder: ModelFolder) -> Backend:
     if folder.has(TOKENIZER):
         with reading(folder.path / TOKENIZER):
             return Backend.from_buffer(folder.read(TOKENIZER))
+    # the formats from before tokenizer.json
     if folder.has("vocab.txt"):
         return read_word_pieces(folder.path / "vocab.txt")
     if folder.has("vocab.json") and folder.has("merges.txt"):

@@ -98,6 +98,7 @@ def check_present(path: Path) -> Path:
 def fill_bert(folder: ModelFolder, path: Path, tensors: dict[str, Tensor]) -> Bert:
     """An encoder with the tensors of ``read_encoder``, built without memory or random numbers for its weights."""
     family, config = folder.config
+    # no setting says whether a file has a pooler
     pooler = any(name.startswith(f"{stored}.") for stored in family.pooler.values() for name in tensors)
     with reading(folder.path / CONFIG), torch.device("meta"), Unfilled():
         bert = build_bert(config, pooler)
@@ -149,19 +150,21 @@ def write_safetensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str
     contents: dict[str, Tensor] = {}
     memory: set[int] = set()
     for name, tensor in tensors.items():
+        # safetensors writes the bytes of contiguous tensors, and refuses tensors that share memory (tied weights)
         content = tensor.detach().cpu().contiguous()
         place = content.untyped_storage().data_ptr()
-        if place in memory:  # safetensors refuses tensors that share memory (tied weights)
+        if place in memory:
             content = content.clone()
         contents[name] = content
         memory.add(place)
+    # the library hides the system's error number in a message; with it, an atomic write can add the target's name
     try:
         save_file(contents, path, metadata={"format": "pt"} | (metadata or {}))
     except SafetensorError as error:
         code = re.search(r"os error (\d+)", str(error))
         if code is None:
             raise OSError(f"{path}: {error}") from error
-        number = int(code[1])  # with it, an atomic write can add the target's name
+        number = int(code[1])
         raise OSError(number, os.strerror(number)) from error
     path.chmod(mode)  # save_file makes the file readable for its owner only
 
@@ -178,6 +181,7 @@ def stored_config(config: BertConfig) -> dict[str, Any]:
     content = {"architectures": [family.architecture], "dtype": "float32"}
     if isinstance(family, Architecture):
         return content | family.write(fields)
+    # only models whose embeddings are as wide as the hidden states are opened; transformers' default is 128
     if family is ELECTRA:
         content["embedding_size"] = config.hidden_size
     for name, value in fields.items():

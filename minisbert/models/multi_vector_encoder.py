@@ -83,6 +83,7 @@ class MultiVectorSettings(EncoderSettings):
     expansion: Expansion | None = None
     skiplist_words: list[str] = field(default_factory=list)
     skiplist_tasks: list[str] = field(default_factory=lambda: ["document"])
+    keep_only_token_ids: None = None  # for images
 
     similarities: ClassVar[tuple[str, ...]] = ("maxsim",)
     model_types: ClassVar[tuple[str, ...]] = ("MultiVectorEncoder",)
@@ -111,7 +112,7 @@ def read_settings(folder: ModelFolder) -> MultiVectorSettings:
         if query_length is not None and query_length < expansion.length:
             reason = f"query_expansion adds tokens up to {expansion.length}"
             raise unsupported(lengths.path, "query_length", query_length, reason)
-    mask.choice("keep_only_token_ids", None)  # for images
+    mask.choice("keep_only_token_ids", None)
     return MultiVectorSettings.read(
         folder.json_settings(SENTENCE),
         query_length=query_length,
