@@ -245,5 +245,8 @@ class PairHeadSettings:
 
     @classmethod
     def read(cls, settings: JsonSettings) -> "PairHeadSettings":
-        head, task = settings.get("head", str, ""), settings.get("task", str, "")
+        for key in ("head", "task"):  # neither has a default that could be right
+            if key not in settings.values:
+                raise InputError(f"{settings.path}: no key {one_line(key)}")
+        head, task = settings.get("head", str), settings.get("task", str)
         return cls(head, task, settings.get("labels", list, [], items=str), settings.get("settings", dict, {}))
