@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from benchmarks.peers import Encode, sentence_transformers, stay_offline, turns
-from minisbert.architectures.relatives import FAMILIES, build_bert
+from minisbert.architectures.relatives import ENCODER_FAMILIES, build_bert
 from minisbert.checkpoints.layout import ModelFolder
 from minisbert.checkpoints.weights import save_bert
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -115,7 +115,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     stay_offline()
     keep_freed_memory()
-    if unknown := [name for name in options.names if name not in SIZES or name not in FAMILIES]:
+    if unknown := [name for name in options.names if name not in SIZES or name not in ENCODER_FAMILIES]:
         parser.error(f"no architecture {unknown[0]}: {', '.join(SIZES)}")
     print("| architecture | tokens | dtype | minisbert | sentence-transformers | ratio |\n|---|---|---|---|---|---|")
     for name in options.names:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import minisbert
-from minisbert.architectures.relatives import FAMILIES
+from minisbert.architectures.relatives import ENCODER_FAMILIES
 from minisbert.core import bert, loop, losses, metrics
 from minisbert.core.encoder import SentenceEncoder
 from minisbert.core.pooling import Pooling
@@ -154,7 +154,7 @@ def other_family(folder: str) -> Iterator[Comparison]:
     yield compare(f"{folder} vectors", vectors, reference["vectors"], PIECE)
     (vectors * reference["pull"]).sum().backward()
     config = encoder.bert.config
-    names = FAMILIES[config.model_type].names(config.num_hidden_layers, encoder.bert.pooler is not None)
+    names = ENCODER_FAMILIES[config.model_type].names(config.num_hidden_layers, encoder.bert.pooler is not None)
     for name, parameter in encoder.bert.named_parameters():
         if parameter.grad is not None:
             yield compare(f"{folder} gradient of {name}", parameter.grad, reference[f"grad.{names[name]}"], GRADIENT)

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from torch import Tensor, nn
 
 from lessons.search import bm25, fusion, graph
-from minisbert.architectures.relatives import FAMILIES
+from minisbert.architectures.relatives import ENCODER_FAMILIES
 from minisbert.core import bert, data, loop, read_json, tokenizer
 from minisbert.core.weights import read_safetensors
 from minisbert.search import dense, quantized
@@ -77,7 +77,7 @@ def name_tables() -> Iterator[Comparison]:
     for family, folder in zip(("bert", "distilbert", "roberta"), folders, strict=True):
         layers = read_json(folder / "config.json").get("n_layers", 2)
         expected = sorted(read_safetensors(folder / "model.safetensors"))
-        names = FAMILIES[family].names(layers, family != "distilbert")
+        names = ENCODER_FAMILIES[family].names(layers, family != "distilbert")
         found = list(names.values())
         counts = [*map(found.count, expected), len(found)]
         yield same(f"names of {family}", counts, [1] * len(expected) + [len(expected)])

@@ -1,6 +1,7 @@
 """Rankings by scores of float32: an order is asserted only where neighbours differ by more than the tolerance."""
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 
 def check_ranking(
@@ -15,7 +16,7 @@ def check_ranking(
     assert len(indices) == len({*indices}) == min(count, len(scores))
     for index, score in hits:
         assert abs(score - scores[index]) <= tolerance, f"{index} has the score {score}, not {scores[index]}"
-    for better, worse in zip(indices, indices[1:], strict=False):
+    for better, worse in pairwise(indices):
         assert scores[better] >= scores[worse] - tolerance, f"{worse} should come before {better}"
     left_out = scores.keys() - {*indices}
     if indices and left_out:

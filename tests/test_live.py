@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from minisbert.architectures.relatives import FAMILIES
+from minisbert.architectures.relatives import ENCODER_FAMILIES
 from minisbert.checkpoints.weights import load_transformer, save_bert
 from minisbert.core.bert import Bert
 from minisbert.core.tokenizer import pad_batch
@@ -63,7 +63,7 @@ def random_reference(seed: int, family: str, *sizes: int) -> torch.nn.Module:
     settings |= rates | {"type_vocab_size": TYPES[family], "pad_token_id": 0 if family == "bert" else 1 + seed % 3}
     if family == "distilbert":
         del settings["type_vocab_size"], settings["pad_token_id"]
-        settings = {FAMILIES[family].settings.get(key, key): value for key, value in settings.items()}
+        settings = {ENCODER_FAMILIES[family].settings.get(key, key): value for key, value in settings.items()}
     config = getattr(transformers, f"{MODELS[family]}Config")(**settings)
     return randomise(getattr(transformers, f"{MODELS[family]}Model")(config), seed)
 
@@ -94,7 +94,7 @@ def test_random_models_forward_and_backward(name, tmp_path):
     pull = torch.randn(states[-1].shape, dtype=torch.float64) * mask[..., None]
     (out.last_hidden_state * pull).sum().backward()
     (states[-1] * pull).sum().backward()
-    names = FAMILIES[family].names(layers, ours.pooler is not None)
+    names = ENCODER_FAMILIES[family].names(layers, ours.pooler is not None)
     expected = dict(reference.named_parameters())
     for parameter_name, parameter in ours.named_parameters():
         if not parameter_name.startswith("pooler"):

@@ -1,4 +1,4 @@
 """Encoders beyond BERT: its relatives, and what came after it, each architecture in one file and in the book's style.
 
-``base.py`` has the one forward of what came after BERT. Imports ``core`` and ``system``.
+``modern.py`` has the one forward of what came after BERT. Imports ``core`` and ``system``.
 """

@@ -1,6 +1,6 @@
 """EmbeddingGemma: Gemma 3, a decoder whose mask was taken away, with its own norms, windows and scales.
 
-Of ``decoder.py`` it changes: no causal mask; of six layers five see a window, and turn faster; four norms in a layer,
+It changes ``qwen3.py``: no causal mask; of six layers five see a window, and turn faster; four norms in a layer,
 each of weight 1 + w; GELU in the gate; embeddings times sqrt(D); scores by the root of a setting instead of K.
 """
 
@@ -9,7 +9,15 @@ from typing import Annotated, Any, ClassVar
 
 from torch import Tensor, nn
 
-from minisbert.architectures.modern import GLOBAL, LOCAL, Base, PreNormLayer, RotaryFamily
+from minisbert.architectures.modern import (
+    GLOBAL,
+    LOCAL,
+    Architecture,
+    Base,
+    PreNormLayer,
+    check_default_rope,
+    spaced_kinds,
+)
 from minisbert.architectures.modernbert import WindowedEncoder
 from minisbert.architectures.qwen3 import QWEN3, DecoderConfig, GatedFeedForward, GroupedAttention, RMSNorm, rms_norm
 from minisbert.core.weights import Size
@@ -82,11 +90,21 @@ class Gemma(WindowedEncoder):
         return self.embeddings.word(ids) * self.config.hidden_size**0.5  # (B, T, D)
 
 
-class GemmaFamily(RotaryFamily):
+class GemmaFamily(Architecture):
+    """EmbeddingGemma's names and settings."""
+
     def read(self, raw: dict[str, Any]) -> GemmaConfig:
+        """As ``Architecture.read``; newer files state the kind of each layer, and the bases in ``rope_parameters``."""
         if raw.get("use_bidirectional_attention") is not True:
             raise ValueError("use_bidirectional_attention must be true: of Gemma 3 only EmbeddingGemma is supported")
-        return super().read(raw)
+        ropes = raw.get("rope_parameters") or {}
+        check_default_rope(raw.get("rope_scaling"), ropes, ropes.get(GLOBAL), ropes.get(LOCAL))
+        kinds = raw.get("layer_types") or spaced_kinds(raw, "sliding_window_pattern", 6, first=-1)
+        content = raw | {"layer_types": tuple(kinds)}
+        for kind, key in ((GLOBAL, "rope_theta"), (LOCAL, "rope_local_base_freq")):
+            if "rope_theta" in (ropes.get(kind) or {}):
+                content[key] = ropes[kind]["rope_theta"]
+        return super().read(content)
 
     def write(self, config: dict[str, Any]) -> dict[str, Any]:
         return super().write(config) | {"use_bidirectional_attention": True}
@@ -108,6 +126,5 @@ GEMMA = GemmaFamily(
     settings=QWEN3.settings | {"hidden_act": "hidden_activation"},
     constants=QWEN3.constants,
     only={"attn_logit_softcapping": None},
-    bases={GLOBAL: "rope_theta", LOCAL: "rope_local_base_freq"},
-    spacing=("sliding_window_pattern", 6, 1),
+    relative=True,
 )

@@ -1,4 +1,7 @@
-"""What the encoders in this folder share: one forward, the layer with its norms in front, and how files are read."""
+"""What the encoders in this folder share: one forward, layers with norms in front, rotations, how files are read.
+
+Imports ``core``.
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, dataclass, field, fields
@@ -27,34 +30,44 @@ class Architecture(Family):
 
     def read(self, raw: dict[str, Any]) -> Any:
         """The contents of ``config.json`` as the config. Raises ``ValueError`` for a setting that is not supported."""
-        check_only(raw, self.only)
+        for key, only in self.only.items():
+            if raw.get(key) not in (None, only):
+                raise ValueError(f"{key} {one_line(raw[key])} is not supported, only {one_line(only)} is")
         # our name of a setting that the family calls something else is not read
-        stated = self.fields({key: value for key, value in raw.items() if key not in self.settings})
-        given = [each.name for each in fields(self.config) if each.default is MISSING or each.name in stated]
-        return self.config(**{name: stated[name] for name in given})
+        content = self.fields({key: value for key, value in raw.items() if key not in self.settings})
+        values = {}
+        for setting in fields(self.config):
+            if setting.default is MISSING or setting.name in content:
+                values[setting.name] = content[setting.name]  # KeyError: a size that has no default is missing
+        return self.config(**values)
 
     def write(self, config: dict[str, Any]) -> dict[str, Any]:
         """The config's fields as ``config.json`` has them, without what is empty or the family never states."""
-        kept = {name: value for name, value in config.items() if name not in self.constants and value != ()}
-        return {self.settings.get(name, name): value for name, value in kept.items()}
-
-
-def check_only(stated: dict[str, Any], accepted: dict[str, Any]) -> None:
-    """Raise ``ValueError`` for a key that is stated with another value than the only one accepted."""
-    for key, only in accepted.items():
-        if stated.get(key) not in (None, only):
-            raise ValueError(f"{key} {one_line(stated[key])} is not supported, only {one_line(only)} is")
+        content = {}
+        for name, value in config.items():
+            if name not in self.constants and value != ():
+                content[self.settings.get(name, name)] = value
+        return content
 
 
 class ModernEncoder(Bert):
     """``Bert`` with layers that read more than a mask, and a norm after the last one."""
 
-    def __init__(self, config: Any, layers: Iterable[nn.Module], norm: nn.Module):
+    def __init__(
+        self,
+        config: Any,
+        layers: Iterable[nn.Module],
+        norm: nn.Module | None = None,
+        embeddings: nn.Module | None = None,
+    ):
+        # the book's constructor would build its own layers
         nn.Module.__init__(self)
         self.config, self.pooler = config, None
-        self.embeddings = nn.ModuleDict({"word": nn.Embedding(config.vocab_size, config.hidden_size)})
+        if embeddings is None:
+            embeddings = nn.ModuleDict({"word": nn.Embedding(config.vocab_size, config.hidden_size)})
+        self.embeddings = embeddings
         self.layers = nn.ModuleList(layers)
-        self.norm = norm
+        self.norm = nn.Identity() if norm is None else norm
         self.initialise()
 
     def initialise(self) -> None:
@@ -171,9 +184,10 @@ class RotaryConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if not {*self.layer_types} <= {*self.kinds} or len(self.layer_types) not in (0, self.num_hidden_layers):
-            known, found = " or ".join(self.kinds), one_line([*self.layer_types])
-            raise ValueError(f"layer_types must be {known} for each layer, not {found}")
+        kinds = self.layer_types
+        if not set(kinds).issubset(self.kinds) or len(kinds) not in (0, self.num_hidden_layers):
+            allowed = " or ".join(self.kinds)
+            raise ValueError(f"layer_types must be {allowed} for each layer, not {one_line(list(kinds))}")
 
     @property
     def positions(self) -> int:
@@ -181,33 +195,26 @@ class RotaryConfig:
         return self.max_position_embeddings
 
 
-@dataclass(frozen=True, kw_only=True)
-class RotaryFamily(Architecture):
-    """A family whose files state a base of the rotation, or one for each kind of layer.
+def check_default_rope(*ropes: dict[str, Any] | None) -> None:
+    """Raise ``ValueError`` for settings of a rotation that is scaled, as for longer texts than the training's.
 
-    ``bases`` maps kinds of layers, or None for all of them, to our settings. ``spacing`` is for files without
-    ``layer_types``: a key of ``config.json``, its default n, and s; layer i is global if n divides i + s.
+    Each is an object of ``rope_parameters``, or ``rope_scaling`` in older files.
     """
+    for rope in ropes:
+        kind = (rope or {}).get("rope_type") or (rope or {}).get("type")
+        if kind not in (None, "default"):
+            raise ValueError(f"rope_type {one_line(kind)} is not supported, only 'default' is")
 
-    bases: dict[str | None, str]
-    spacing: tuple[str, int, int] | None = None
-    relative: bool = True
 
-    def read(self, raw: dict[str, Any]) -> Any:
-        """As ``Architecture.read``. Newer files state the kind of each layer, and bases in ``rope_parameters``."""
-        scaling, ropes = (raw.get(key) or {} for key in ("rope_scaling", "rope_parameters"))
-        kinds = raw.get("layer_types") or ()
-        if self.spacing and not kinds:
-            key, usual, shift = self.spacing
-            layers, every = raw["num_hidden_layers"], raw.get(key, usual)
-            check(f"num_hidden_layers an integer from 1, {key} an integer from 1", layers, every)
-            # a damaged number of layers must not fill the memory: with fewer kinds the config refuses it
-            kinds = [LOCAL if (i + shift) % every else GLOBAL for i in range(min(layers, MOST_LAYERS))]
-        stated = raw | {"layer_types": tuple(kinds)}
-        for kind, base in self.bases.items():
-            rope = {**ropes, **scaling} if kind is None else ropes.get(kind) or {}
-            for each in (scaling, ropes, rope):
-                check_only({"rope_type": each.get("rope_type") or each.get("type")}, {"rope_type": "default"})
-            if "rope_theta" in rope:
-                stated[self.settings.get(base, base)] = rope["rope_theta"]
-        return super().read(stated)
+def spaced_kinds(raw: dict[str, Any], key: str, default: int, first: int) -> list[str]:
+    """The kinds of layers in a file that states how often one is global: every n-th from layer ``first`` of n.
+
+    n is the value of ``key``. For 5 layers, n = 3 and ``first`` 0 layers 0 and 3 are global.
+    """
+    layers, every = raw["num_hidden_layers"], raw.get(key, default)
+    check(f"num_hidden_layers an integer from 1, {key} an integer from 1", layers, every)
+    kinds = []
+    # a damaged number of layers must not fill the memory: with fewer kinds the config refuses it
+    for i in range(min(layers, MOST_LAYERS)):
+        kinds.append(GLOBAL if i % every == first % every else LOCAL)
+    return kinds

@@ -1,6 +1,6 @@
 """ModernBERT (Warner et al. 2024, arXiv 2412.13663): the book's encoder with what decoders have taught since 2018.
 
-    rotary.py      for the position table; layers that see everything turn more slowly than those that see a window
+    rotary         for the position table; layers that see everything turn more slowly than those that see a window
     local_mask     two layers of three see 64 tokens to each side, which is what makes 8,192 tokens affordable
     geglu          for GELU (Shazeer 2020, arXiv 2002.05202): one half of the layer decides how much of the other passes
     pre-norm       each block reads its input normalised and is added to it as it was; one more norm at the end
@@ -18,14 +18,16 @@ from torch import Tensor, nn
 from minisbert.architectures.modern import (
     GLOBAL,
     LOCAL,
+    Architecture,
     Base,
     Flag,
     ModernEncoder,
     PreNormLayer,
     RotaryConfig,
-    RotaryFamily,
+    check_default_rope,
     rotary,
     rotate,
+    spaced_kinds,
 )
 from minisbert.core.bert import Attention, LayerNorm, attention, gelu, layer_norm
 from minisbert.core.weights import Rate, Size, dense
@@ -37,7 +39,9 @@ def geglu(x: Tensor, activation: str = "gelu") -> Tensor:
     ``silu`` as the activation makes it SwiGLU: ``geglu([1, 2], "silu") = [1.4621]``.
     """
     activated, gate = x.chunk(2, dim=-1)  # subtle: the first half is activated
-    return (gelu(activated) if activation == "gelu" else nn.functional.silu(activated)) * gate
+    if activation == "silu":
+        return nn.functional.silu(activated) * gate
+    return gelu(activated) * gate
 
 
 def local_mask(positions: Tensor, mask: Tensor | None, half: int) -> Tensor:
@@ -47,8 +51,10 @@ def local_mask(positions: Tensor, mask: Tensor | None, half: int) -> Tensor:
     """
     distances = (positions[:, :, None] - positions[:, None, :]).abs()[:, None]  # (B, 1, T, T)
     near = distances <= half
-    # subtle: a pad far from the text sees nothing, its softmax is 0/0, and 0 times that is no 0: it may look at itself
-    return near if mask is None else (mask & near) | torch.eye(near.shape[-1], dtype=torch.bool, device=near.device)
+    if mask is None:
+        return near
+    # subtle: a pad far from the text sees nothing, its softmax is 0/0, and 0 times that is not 0: it may see itself
+    return (mask & near) | torch.eye(near.shape[-1], dtype=torch.bool, device=near.device)
 
 
 @dataclass(frozen=True)
@@ -85,7 +91,8 @@ class ModernBertNorm(LayerNorm):
             self.bias = None
 
     def forward(self, x: Tensor) -> Tensor:
-        return layer_norm(x, self.weight, torch.zeros_like(self.weight) if self.bias is None else self.bias, self.eps)
+        bias = torch.zeros_like(self.weight) if self.bias is None else self.bias
+        return layer_norm(x, self.weight, bias, self.eps)
 
 
 class RotaryAttention(Attention):
@@ -152,9 +159,23 @@ class ModernBert(WindowedEncoder):
         return self.dropout(self.embeddings.norm(self.embeddings.word(ids)))  # (B, T, D)
 
 
-class ModernBertFamily(RotaryFamily):
+class ModernBertFamily(Architecture):
+    """ModernBERT's names and settings."""
+
+    def read(self, raw: dict[str, Any]) -> ModernBertConfig:
+        """As ``Architecture.read``; newer files state the kind of each layer, and the bases in ``rope_parameters``."""
+        ropes = raw.get("rope_parameters") or {}
+        check_default_rope(raw.get("rope_scaling"), ropes, ropes.get(GLOBAL), ropes.get(LOCAL))
+        kinds = raw.get("layer_types") or spaced_kinds(raw, "global_attn_every_n_layers", 3, first=0)
+        content = raw | {"layer_types": tuple(kinds)}
+        for kind, key in ((GLOBAL, "global_rope_theta"), (LOCAL, "local_rope_theta")):
+            if "rope_theta" in (ropes.get(kind) or {}):
+                content[key] = ropes[kind]["rope_theta"]
+        return super().read(content)
+
     def write(self, config: dict[str, Any]) -> dict[str, Any]:
         """In the older form, which every version reads if the global layers are evenly spaced."""
+        # layer_types are written too: they decide where they are read
         kinds = config["layer_types"]
         spacing = next((i for i in range(1, len(kinds)) if kinds[i] == GLOBAL), len(kinds)) or 1
         return super().write(config) | {"global_attn_every_n_layers": spacing}
@@ -186,6 +207,5 @@ MODERNBERT = ModernBertFamily(
         "sliding_window": "local_attention",
     },
     constants={"type_vocab_size": 0},
-    bases={GLOBAL: "rope_theta", LOCAL: "rope_local_base_freq"},
-    spacing=("global_attn_every_n_layers", 3, 0),
+    relative=True,
 )

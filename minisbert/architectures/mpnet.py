@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from minisbert.architectures.modern import Architecture, ModernEncoder
 from minisbert.core import bert
-from minisbert.core.bert import Attention, Bert
+from minisbert.core.bert import Attention, Embeddings, Layer
 from minisbert.core.weights import BertConfig, dense
 
 BUCKETS = 32  # half of them for keys before the query, half for keys after it
@@ -71,18 +71,26 @@ class BiasedAttention(Attention):
         return self.output(self.merge(context)), probabilities  # (B, T, D), (B, H, T, T)
 
 
+class MPNetLayer(Layer):
+    """The book's layer with biases in its attention, which it gets instead of a mask."""
+
+    def __init__(self, config: MPNetConfig):
+        super().__init__(config)
+        self.attention = BiasedAttention(
+            config.hidden_size, config.num_attention_heads, config.attention_probs_dropout_prob
+        )
+
+
 class MPNet(ModernEncoder):
-    """The book's encoder with another attention and one table of biases."""
+    """The book's embeddings, layers and pooler, and one table of biases."""
 
     def __init__(self, config: MPNetConfig, pooler: bool = True):
-        Bert.__init__(self, config, pooler)
-        self.norm = nn.Identity()
+        layers = [MPNetLayer(config) for _ in range(config.num_hidden_layers)]
+        super().__init__(config, layers, embeddings=Embeddings(config))
         self.relative = nn.Embedding(BUCKETS, config.num_attention_heads)
-        for layer in self.layers:
-            layer.attention = BiasedAttention(
-                config.hidden_size, config.num_attention_heads, config.attention_probs_dropout_prob
-            )
-        self.initialise()
+        if pooler:
+            self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
+        self.initialise()  # the two that were just added
 
     def embed(self, ids: Tensor, positions: Tensor) -> Tensor:
         return self.embeddings(ids, None, positions)  # (B, T, D)
@@ -92,7 +100,9 @@ class MPNet(ModernEncoder):
         distances = positions[:, None, :] - positions[:, :, None]  # (B, T, T): key's position minus query's
         bias = self.relative(relative_buckets(distances)).permute(0, 3, 1, 2)  # (B, T, T, H) -> (B, H, T, T)
         bias = bias.contiguous()  # every layer reads it, and attention is slow where the last axis has gaps
-        return [(bias if mask is None else bias.masked_fill(~mask, float("-inf")),)] * len(self.layers)
+        if mask is not None:
+            bias = bias.masked_fill(~mask, float("-inf"))
+        return [(bias,)] * len(self.layers)
 
 
 LM_HEAD = ("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder")  # for masked words, RoBERTa's too

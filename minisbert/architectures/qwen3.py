@@ -2,7 +2,7 @@
 
     rms_norm        for LayerNorm, before each block instead of after the sum; also over each query and key
     swiglu          for GELU: one layer decides how much of another one passes
-    rotary.py       for the position table: queries and keys are rotated by their place in the text
+    rotary          for the position table: queries and keys are rotated by their place in the text
     repeat_heads    several heads of queries share one head of keys and values
     causal_mask     a token sees itself and what comes before it
 
@@ -10,17 +10,18 @@ Legend as in ``core/bert.py``; ``G`` is the number of heads of keys and values. 
 """
 
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from minisbert.architectures.modern import (
     GLOBAL,
+    Architecture,
     ModernEncoder,
     PreNormLayer,
     RotaryConfig,
-    RotaryFamily,
+    check_default_rope,
     rotary,
     rotate,
 )
@@ -116,7 +117,8 @@ class GroupedAttention(Attention):
         nn.Module.__init__(self)
         self.head_dim, self.causal, self.dropout = config.head_dim, True, config.attention_probs_dropout_prob
         width, bias = config.hidden_size, config.attention_bias
-        inner, kv_inner = (n * config.head_dim for n in (config.num_attention_heads, config.num_key_value_heads))
+        inner = config.num_attention_heads * config.head_dim
+        kv_inner = config.num_key_value_heads * config.head_dim
         self.query = nn.Linear(width, inner, bias)
         self.key = nn.Linear(width, kv_inner, bias)
         self.value = nn.Linear(width, kv_inner, bias)
@@ -170,12 +172,28 @@ class Decoder(ModernEncoder):
 
     def views(self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[tuple]:
         """The causal mask (None: attention makes it), and the rotation of each place."""
+        # positions are the same in all layers, and so is what follows from them
         rotation = rotary(positions, self.config.head_dim, self.config.rope_theta, dtype)
-        mask = mask if mask is None else causal_mask(mask, positions.shape[1], positions.device)
+        if mask is not None:
+            mask = causal_mask(mask, positions.shape[1], positions.device)
         return [(mask, rotation)] * len(self.layers)
 
 
-QWEN3 = RotaryFamily(
+class QwenFamily(Architecture):
+    """Qwen3's names and settings."""
+
+    def read(self, raw: dict[str, Any]) -> DecoderConfig:
+        """As ``Architecture.read``; newer files state the base of the rotation in ``rope_parameters``."""
+        rope, scaling = raw.get("rope_parameters") or {}, raw.get("rope_scaling") or {}
+        check_default_rope(rope, scaling)
+        content = raw | {"layer_types": tuple(raw.get("layer_types") or ())}
+        for stated in (rope, scaling):  # the latter is the former's name in older files
+            if "rope_theta" in stated:
+                content["rope_theta"] = stated["rope_theta"]
+        return super().read(content)
+
+
+QWEN3 = QwenFamily(
     model_type="qwen3",
     architecture="Qwen3Model",
     config=DecoderConfig,
@@ -200,5 +218,5 @@ QWEN3 = RotaryFamily(
     settings={"attention_probs_dropout_prob": "attention_dropout"},
     constants={"hidden_dropout_prob": 0.0, "type_vocab_size": 0},
     only={"use_sliding_window": False, "is_causal": True, "use_bidirectional_attention": False},
-    bases={None: "rope_theta"},
+    relative=True,
 )

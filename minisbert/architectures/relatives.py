@@ -4,7 +4,9 @@ distilbert   other names, no token types, no pooler, no dropout between attentio
 roberta      BERT's names; positions start after the padding index, one token type
 xlm-roberta  RoBERTa for many languages: only the name differs; so does camembert, in French
 electra      BERT as a discriminator (of embeddings as wide as the hidden states), without a pooler
-others       have their own encoders, in files of their own
+others       have their own encoders, each in its file
+
+Imports ``core`` and the files beside this one.
 """
 
 from dataclasses import replace
@@ -26,9 +28,11 @@ from minisbert.core.weights import BERT, Family, dense, read_config
 class DistilBertFamily(Family):
     def fields(self, raw: dict[str, Any]) -> dict[str, Any]:
         """As transformers reads them: three sizes under BERT's names too, which win; BERT's other names say nothing."""
-        aliases = {"hidden_size", "num_hidden_layers", "num_attention_heads"} & raw.keys()
-        own = {key: value for key, value in raw.items() if key not in self.settings}
-        return super().fields(own) | {key: raw[key] for key in aliases}
+        content = super().fields({key: value for key, value in raw.items() if key not in self.settings})
+        for key in ("hidden_size", "num_hidden_layers", "num_attention_heads"):
+            if key in raw:
+                content[key] = raw[key]
+        return content
 
 
 DISTILBERT = DistilBertFamily(
@@ -72,8 +76,12 @@ DISTILBERT = DistilBertFamily(
 class RobertaFamily(Family):
     def fields(self, raw: dict[str, Any]) -> dict[str, Any]:
         """The contents of ``config.json``, and the offset of the positions that follows from the padding index."""
-        found = {"pad_token_id": 1} | {key: value for key, value in super().fields(raw).items() if value is not None}
-        return found | {"position_offset": found["pad_token_id"] + 1}
+        content = {"pad_token_id": 1}
+        for key, value in super().fields(raw).items():
+            if value is not None:
+                content[key] = value
+        # subtle: the first token has the position after the padding's, which is the padding's id (fairseq's habit)
+        return content | {"position_offset": content["pad_token_id"] + 1}
 
 
 ROBERTA = RobertaFamily(
@@ -93,8 +101,10 @@ ELECTRA = replace(
         | dense("discriminator_predictions.dense_prediction")
     ),
 )
-ALL: tuple[Family, ...] = (BERT, DISTILBERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, MPNET, MODERNBERT, QWEN3, GEMMA)
-FAMILIES = {family.model_type: family for family in ALL}
+RELATIVES = (BERT, DISTILBERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA)
+ENCODER_FAMILIES: dict[str, Family] = {
+    family.model_type: family for family in (*RELATIVES, MPNET, MODERNBERT, QWEN3, GEMMA)
+}
 
 # transformers' classifier on [CLS]: its class, its two layers as files name them, and what is between them
 CLASSIFIERS = {
@@ -111,22 +121,23 @@ CLASSIFIERS = {
 def read_family(folder: Path, raw: dict[str, Any]) -> tuple[Family, Any]:
     """The family and the sizes in the contents of a folder's ``config.json``. ``InputError`` as in the book."""
     path, kind = folder / "config.json", raw.get("model_type")
-    family = FAMILIES.get(str(kind))
+    family = ENCODER_FAMILIES.get(str(kind))
     if family is None and raw.get("auto_map"):
         reason = "needs code from its author (auto_map), which is never run here"
         raise InputError(f"{path}: model_type {one_line(kind)} {reason}")
     if not isinstance(family, Architecture):
-        return read_config(folder, FAMILIES, raw)
+        return read_config(folder, ENCODER_FAMILIES, raw)
     with reading(path):
         return family, family.read(raw)
 
 
 def build_bert(config: BertConfig, pooler: bool) -> Bert:
     """A new encoder of any of the families."""
-    family = FAMILIES[config.model_type]
+    family = ENCODER_FAMILIES[config.model_type]
     if isinstance(family, Architecture):
         return family.encoder(config, pooler)
     bert = Bert(config, pooler)
+    # there is no dropout between DistilBERT's attention and the sum
     if config.model_type == "distilbert":
         for layer in bert.layers:
             layer.attention_dropout = nn.Identity()

@@ -18,7 +18,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any, Self
@@ -27,7 +27,7 @@ import torch
 from filelock import FileLock
 from torch import Tensor, nn
 
-from minisbert.checkpoints.encoder_settings import parse_settings
+from minisbert.checkpoints.encoder_settings import JsonSettings
 from minisbert.checkpoints.layout import ModelFolder, find_model
 from minisbert.core import InputError, one_line, reading
 from minisbert.models.batching import Batch
@@ -70,6 +70,16 @@ class About:
     task: str = ""  # of a PairModel, with ``labels`` and ``types``
     labels: list[str] = field(default_factory=list)
     types: bool = False
+
+    @classmethod
+    def read(cls, settings: JsonSettings) -> "About":
+        values: dict[str, Any] = {}
+        for item in fields(cls):
+            if item.name in ("cpu", "labels"):
+                values[item.name] = settings.get(item.name, list, [], items=str)
+            else:
+                values[item.name] = settings.get(item.name, type(item.default), item.default)
+        return cls(**values)
 
 
 def identity(folder: ModelFolder, dtype: str, pooling: str | None = None) -> dict[str, str]:
@@ -178,7 +188,7 @@ def read_about(path: Path) -> About:
         content = json.loads(json.loads(package.read(names[0]))["minisbert"]) if names else None
         if not isinstance(content, dict):
             raise ValueError("not a package of minisbert compile")
-    return parse_settings(About, (path, content))
+    return About.read(JsonSettings((path, content)))
 
 
 def load_package(path: Path, expected: dict[str, str]) -> tuple[Callable, About]:

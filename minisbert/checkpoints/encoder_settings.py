@@ -1,93 +1,90 @@
-"""What the JSON files of a model's folder may state: one dataclass per file, filled by ``parse_settings``.
+"""What the JSON files of a model's folder may state: the names of the files, and a dataclass for each of them.
 
-A setting that changes vectors is honoured or refused by name: the annotation gives its type, and a ``Literal`` the only
-values supported. docs/models.md lists every setting.
+Each setting that changes vectors is read by its name, and honoured or refused; docs/models.md lists them all.
+Imports ``core`` and ``system``.
 """
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar
 
-from minisbert.core import InputError, one_line, reading
-from minisbert.core.checks import RULES
-from minisbert.core.weights import Size
+from minisbert.core import InputError, one_line
 from minisbert.system.files import write_json
-
-Parsed = TypeVar("Parsed")
-
-MAX_SCORE = 5.0  # of a head that scores pairs: 0 nothing in common, 5 the same meaning, as in STS
 
 CONFIG, WEIGHTS, TOKENIZER_CONFIG = "config.json", "model.safetensors", "tokenizer_config.json"
 WEIGHTS_INDEX = "model.safetensors.index.json"  # which tensor is in which shard
 SPECIAL_TOKENS = "special_tokens_map.json"  # of older tokenizers
-VOCABULARY_FILES = ("vocab.txt", "vocab.json", "merges.txt")  # what tokenizer.json holds as well
+VOCABULARY_FILES = ("vocab.txt", "vocab.json", "merges.txt")  # tokenizer.json holds their contents as well
 SENTENCE, MODULES_FILE, HEAD_FILE = "config_sentence_transformers.json", "modules.json", "head.json"
-# older versions of sentence-transformers named this file after the model; the first one that has settings is read
-ENCODERS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-TEXT_FILES = tuple(f"sentence_{name}_config.json" for name in ENCODERS)
-# of settings whose older name wins if a file has both
-OLDER_NAMES = {"processor_kwargs": "tokenizer_args", "model_kwargs": "model_args", "config_kwargs": "config_args"}
+TEXT_SETTINGS = "sentence_bert_config.json"  # "bert" whatever the encoder is
+OLD_TEXT_SETTINGS = "sentence_*_config.json"  # versions before 2020 named the file after the model
+
+LARGEST_SIZE = 2**31 - 1
+EXPECTED = {
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    str: "a string",
+    list: "a list",
+    dict: "an object",
+}
 
 
-def parse_settings(kind: type[Parsed], *files: tuple[Path, dict[str, Any]]) -> Parsed:
-    """A dataclass from the contents of JSON files; a later file overrides those before it.
+class JsonSettings:
+    """The contents of JSON files, read key by key: ``JsonSettings((path, content)).get("bias", bool, True)``.
 
-    A setting that is missing or null keeps its default; unknown settings are ignored. A float without a fraction counts
-    as an integer: some authors write the limit as ``1e30``. Raises ``InputError`` with the file, the key and the value
-    if the type is not that of the annotation, or the value is not supported.
+    A key that is missing or null has its default, and keys that nobody reads are ignored. If several files have a key,
+    the last one counts. Raises ``InputError`` with the file, the key and the value for a value that is not supported.
     """
-    stated = {}
-    for path, content in files:
-        for key, value in content.items():
-            if value is not None:
-                stated[key] = path, value
-    values = {}
-    for name, annotation in get_type_hints(kind, include_extras=True).items():
-        key = OLDER_NAMES.get(name, name)
-        if key not in stated:
-            key = name
-        if key not in stated:
-            continue
-        path, value = stated[key]
-        if isinstance(value, float) and value.is_integer():
+
+    def __init__(self, *files: tuple[Path, dict[str, Any]]):
+        self.path = files[0][0]  # for errors about keys that no file has
+        self.values: dict[str, tuple[Path, Any]] = {}
+        for path, content in files:
+            for key, value in content.items():
+                if value is not None:
+                    self.values[key] = path, value
+
+    def get(self, key: str, kind: type, default: Any = None, items: type | None = None) -> Any:
+        """The value of a key, one of the types in ``EXPECTED``; ``items`` is the type of a list's or object's items."""
+        if key not in self.values:
+            return default
+        value = self.values[key][1]
+        # some authors write "no limit" as 1e30, and JSON has one type for all numbers
+        if kind is int and isinstance(value, float) and value.is_integer():
             value = int(value)
-        if not fits(value, annotation):
-            raise InputError(f"{path}: {key} must be {expected(annotation)}, not {one_line(value)}")
-        values[name] = value
-    with reading(files[-1][0]):
-        return kind(**values)
+        expected = EXPECTED[kind]
+        # subtle: not isinstance, to which True is an integer
+        if type(value) is not kind and not (kind is float and type(value) is int):
+            raise self.error(key, expected)
+        if items is not None:
+            for item in value.values() if kind is dict else value:
+                if type(item) is not items:
+                    raise self.error(key, f"{expected}, each item {EXPECTED[items]}")
+        return value
 
+    def size(self, key: str, needed: bool = False) -> int | None:
+        """A number of columns or tokens."""
+        value = self.get(key, int)
+        if (value is None and needed) or (value is not None and not 0 < value <= LARGEST_SIZE):
+            raise self.error(key, "an integer from 1")
+        return value
 
-def fits(value: Any, annotation: Any) -> bool:
-    """Whether a value from a JSON file has the type of an annotation: ``fits(["a"], list[str] | None)``."""
-    kind, inner = get_origin(annotation) or annotation, get_args(annotation)
-    if kind is Annotated:
-        return fits(value, inner[0]) and RULES[inner[1]](value)
-    if kind is Literal:
-        return value in inner and type(value) is type(inner[0])
-    if kind in (Union, UnionType):
-        return any(fits(value, option) for option in inner)
-    if kind is bool or isinstance(value, bool):
-        return kind is bool and isinstance(value, bool)
-    if kind is float:
-        return isinstance(value, int | float)
-    if not isinstance(value, kind):
-        return False
-    items = value.values() if kind is dict else value
-    return not inner or all(fits(item, inner[-1]) for item in items)
+    def choice(self, key: str, *choices: Any) -> Any:
+        """One of the values that are supported, of which the first is the default."""
+        value = self.values[key][1] if key in self.values else choices[0]
+        if value not in choices:
+            raise self.error(key, " or ".join(str(choice) for choice in choices if choice is not None))
+        return value
 
+    def place(self, key: str) -> Path:
+        """The file that states a key."""
+        return self.values.get(key, (self.path, None))[0]
 
-def expected(annotation: Any) -> str:
-    """An annotation for a message: ``left or right`` of ``Literal["left", "right"] | None``."""
-    kind, inner = get_origin(annotation), get_args(annotation)
-    if kind is Annotated:
-        return inner[1]
-    if kind is Literal:
-        return " or ".join(map(str, inner))
-    if kind in (Union, UnionType):
-        return " or ".join(expected(option) for option in inner if option is not type(None))
-    return str(annotation) if inner else annotation.__name__
+    def error(self, key: str, expected: str) -> InputError:
+        """The error for the value of a key."""
+        value = self.values.get(key, (self.path, None))[1]
+        return InputError(f"{self.place(key)}: {key} must be {expected}, not {one_line(value)}")
 
 
 def unsupported(path: Path, key: str, value: Any, reason: str) -> InputError:
@@ -103,32 +100,50 @@ class EncoderSettings:
     another; None keeps all columns, and takes no prompt.
     """
 
-    similarity_fn_name: Literal["cosine", "dot", "euclidean", "manhattan"] = "cosine"
-    truncate_dim: Size | None = None
-    prompts: dict[str, str | None] = field(default_factory=dict)  # null is an empty prompt
+    similarity_fn_name: str = "cosine"
+    truncate_dim: int | None = None
+    prompts: dict[str, str] = field(default_factory=dict)
     default_prompt_name: str | None = None
-    model_type: Literal["SentenceTransformer", "SparseEncoder", "MultiVectorEncoder"] = "SentenceTransformer"
+    model_type: str = "SentenceTransformer"
     include_prompt: bool = True  # pool over a prompt's tokens too; in the pooling's file
     others: dict[str, Any] = field(default_factory=dict)  # as read, for ``save``
+
+    similarities: ClassVar[tuple[str, ...]] = ("cosine", "dot", "euclidean", "manhattan")
+    model_types: ClassVar[tuple[str, ...]] = ("SentenceTransformer", "SparseEncoder", "MultiVectorEncoder")
+
+    @classmethod
+    def read(cls, settings: JsonSettings, **more: Any) -> "EncoderSettings":
+        """The settings in a file. ``more`` are the values of a subclass's fields."""
+        prompts = {}
+        for name, text in settings.get("prompts", dict, {}).items():
+            if text is not None and not isinstance(text, str):
+                raise settings.error("prompts", "an object, each item a string")
+            prompts[name] = text or ""  # sentence-transformers puts nothing before a text for null
+        default_prompt_name = settings.get("default_prompt_name", str)
+        if default_prompt_name is not None and default_prompt_name not in prompts:
+            raise settings.error("default_prompt_name", f"one of the prompts, {[*prompts]}")
+        return cls(
+            similarity_fn_name=settings.choice("similarity_fn_name", *cls.similarities),
+            truncate_dim=settings.size("truncate_dim"),
+            prompts=prompts,
+            default_prompt_name=default_prompt_name,
+            model_type=settings.choice("model_type", *cls.model_types),
+            **more,
+        )
 
     @property
     def similarity(self) -> str:
         """``cosine``, ``dot``, ``euclidean`` or ``manhattan``."""
         return self.similarity_fn_name
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "prompts", {name: text or "" for name, text in self.prompts.items()})
-        if self.default_prompt_name is not None and self.default_prompt_name not in self.prompts:
-            name = one_line(self.default_prompt_name)
-            raise ValueError(f"default_prompt_name {name} is not one of the prompts, {[*self.prompts]}")
 
-
-WRITTEN = ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim", "__version__")  # others are kept
+# the keys that ``write_settings`` writes itself; others are copied from the folder that was read
+WRITTEN = ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim", "__version__")
 
 
 def write_settings(folder: Path, settings: EncoderSettings, text_settings: dict[str, Any], **more: str) -> None:
     """Write ``sentence_bert_config.json`` with ``text_settings``, and the encoder's settings and ``more``."""
-    write_json(folder / TEXT_FILES[0], text_settings)
+    write_json(folder / TEXT_SETTINGS, text_settings)
     content = settings.others | {
         "prompts": settings.prompts,
         "default_prompt_name": settings.default_prompt_name,
@@ -139,31 +154,33 @@ def write_settings(folder: Path, settings: EncoderSettings, text_settings: dict[
     write_json(folder / SENTENCE, content | more)
 
 
-@dataclass(frozen=True)
-class PoolingSettings:
-    """``1_Pooling/config.json``, without its flags, one for each pooling, in older files."""
-
-    pooling_mode: str | list[str] = ""
-    include_prompt: bool = True  # pool over a prompt's tokens too
+def check_module_names(settings: JsonSettings, name: str = "sentence_embedding") -> None:
+    """Raise ``InputError`` if a Dense or Normalize module reads or writes another result than the one named."""
+    settings.choice("module_input_name", name)
+    settings.choice("module_output_name", name)
 
 
 @dataclass(frozen=True)
-class VectorModule:
-    """The input and output of a Dense or Normalize module."""
-
-    module_input_name: Literal["sentence_embedding"] = "sentence_embedding"
-    module_output_name: Literal["sentence_embedding"] = "sentence_embedding"
-
-
-@dataclass(frozen=True, kw_only=True)
-class DenseSettings(VectorModule):
+class DenseSettings:
     """``2_Dense/config.json``."""
 
-    in_features: Size
-    out_features: Size
+    in_features: int
+    out_features: int
     bias: bool = True
     activation_function: str = "torch.nn.modules.activation.Tanh"
-    use_residual: Literal[False] = False
+
+    reads: ClassVar[str] = "sentence_embedding"  # and writes: the vector of a text
+
+    @classmethod
+    def read(cls, settings: JsonSettings) -> "DenseSettings":
+        check_module_names(settings, cls.reads)
+        settings.choice("use_residual", False)
+        return cls(
+            in_features=settings.size("in_features", needed=True),
+            out_features=settings.size("out_features", needed=True),
+            bias=settings.get("bias", bool, True),
+            activation_function=settings.get("activation_function", str, cls.activation_function),
+        )
 
 
 @dataclass(frozen=True)
@@ -173,13 +190,29 @@ class ModelSettings:
     model_type: str = ""
     architectures: list[str] = field(default_factory=list)  # classes of transformers, the first one counts
     tokenizer_class: str | None = None
-    pad_token_id: Annotated[int, "an integer from 0"] | None = None
     classifier_dropout: float | None = None  # of a CrossEncoder
     seq_classif_dropout: float | None = None  # the same of DistilBERT
     id2label: dict[str, str] = field(default_factory=dict)  # of a CrossEncoder with several labels
     sentence_transformers: dict = field(default_factory=dict)
     sbert_ce_default_activation_function: str | None = None  # the same in older files
     minisbert: dict = field(default_factory=dict)  # of a CrossEncoder that was saved here: its task
+
+    @classmethod
+    def read(cls, settings: JsonSettings) -> "ModelSettings":
+        # the sizes' own class does not check it
+        if not 0 <= settings.get("pad_token_id", int, 0) <= LARGEST_SIZE:
+            raise settings.error("pad_token_id", "an integer from 0")
+        return cls(
+            model_type=settings.get("model_type", str, ""),
+            architectures=settings.get("architectures", list, [], items=str),
+            tokenizer_class=settings.get("tokenizer_class", str),
+            classifier_dropout=settings.get("classifier_dropout", float),
+            seq_classif_dropout=settings.get("seq_classif_dropout", float),
+            id2label=settings.get("id2label", dict, {}, items=str),
+            sentence_transformers=settings.get("sentence_transformers", dict, {}),
+            sbert_ce_default_activation_function=settings.get("sbert_ce_default_activation_function", str),
+            minisbert=settings.get("minisbert", dict, {}),
+        )
 
     @property
     def classifier(self) -> str:
@@ -192,9 +225,13 @@ class ModelSettings:
 class CrossEncoderSettings:
     """``config_sentence_transformers.json`` of a CrossEncoder."""
 
-    model_type: Literal["CrossEncoder"] = "CrossEncoder"
     activation_fn: str | None = None
     default_prompt_name: str | None = None
+
+    @classmethod
+    def read(cls, settings: JsonSettings) -> "CrossEncoderSettings":
+        settings.choice("model_type", "CrossEncoder")
+        return cls(settings.get("activation_fn", str), settings.get("default_prompt_name", str))
 
 
 @dataclass(frozen=True)
@@ -206,41 +243,10 @@ class PairHeadSettings:
     labels: list[str] = field(default_factory=list)
     settings: dict = field(default_factory=dict)
 
-
-@dataclass(frozen=True)
-class TokenizerSettings:
-    """``tokenizer_config.json``, and over it what ``sentence_bert_config.json`` has for the tokenizer."""
-
-    tokenizer_class: str | None = None
-    do_lower_case: bool = True
-    strip_accents: bool | None = None
-    tokenize_chinese_chars: bool = True
-    add_prefix_space: bool | None = None
-    legacy: bool = False  # of LlamaTokenizer
-    split_special_tokens: bool = False
-    padding_side: Literal["left", "right"] | None = None
-    truncation_side: Literal["left", "right"] | None = None
-    model_max_length: int | None = None
-    max_len: int | None = None  # the same in older files
-    added_tokens_decoder: dict[str, dict] | None = None
-    model_input_names: list[str] | None = None  # what the encoder gets of a text; None for the class's own
-
-
-@dataclass(frozen=True)
-class TextSettings:
-    """``sentence_bert_config.json``."""
-
-    max_seq_length: int | None = None
-    do_lower_case: bool = False  # before the tokenizer's own normalizer
-    processor_kwargs: dict = field(default_factory=dict)  # override ``tokenizer_config.json``
-    model_kwargs: dict = field(default_factory=dict)
-    config_kwargs: dict = field(default_factory=dict)
-    processing_kwargs: dict[str, dict] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class LimitSettings:
-    """The limits among the arguments of a tokenizer, and of its calls in ``processing_kwargs``."""
-
-    model_max_length: int | None = None
-    max_length: int | None = None
+    @classmethod
+    def read(cls, settings: JsonSettings) -> "PairHeadSettings":
+        for key in ("head", "task"):  # neither has a default that could be right
+            if key not in settings.values:
+                raise InputError(f"{settings.path}: no key {one_line(key)}")
+        head, task = settings.get("head", str), settings.get("task", str)
+        return cls(head, task, settings.get("labels", list, [], items=str), settings.get("settings", dict, {}))

@@ -1,27 +1,27 @@
-"""A model's folder in the layout of sentence-transformers, read as plain values: names, sizes, flags."""
+"""A model's folder in the layout of sentence-transformers: which modules it has, and what they are set to.
+
+Files are read as plain values (names, sizes, flags); nothing here builds a model. Imports ``core``, ``system``,
+``architectures`` and the settings.
+"""
 
 import os
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from minisbert.architectures.relatives import FAMILIES, read_family
+from minisbert.architectures.relatives import ENCODER_FAMILIES, read_family
 from minisbert.checkpoints.encoder_settings import (
     CONFIG,
     HEAD_FILE,
     MODULES_FILE,
     SENTENCE,
-    TEXT_FILES,
     WRITTEN,
     EncoderSettings,
-    LimitSettings,
+    JsonSettings,
     ModelSettings,
-    PoolingSettings,
-    TextSettings,
-    VectorModule,
-    parse_settings,
+    check_module_names,
     unsupported,
 )
 from minisbert.core import InputError, one_line, read_json, reading
@@ -31,17 +31,7 @@ from minisbert.system.assets import assets, ensure
 from minisbert.system.files import MOST_BYTES, write_json
 from minisbert.system.hub import download_model, is_hub_name
 
-POOLING_NAMES = (
-    "mean",
-    "cls",
-    "max",
-    "mean_sqrt_len_tokens",
-    "weightedmean",
-    "lasttoken",
-    "attention",
-    "first-last",
-    "pooler",
-)
+POOLING_NAMES = tuple("mean cls max mean_sqrt_len_tokens weightedmean lasttoken attention first-last pooler".split())
 # flags of older files after ``core.POOLING_FLAGS``, in the order in which sentence-transformers concatenates
 MORE_POOLING_FLAGS = {
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
@@ -78,14 +68,6 @@ MODEL_CLASSES = {
 }
 
 
-def check_order(model_class: str, modules: list[str]) -> None:
-    """Raise ``ValueError`` for modules, or an order of them, that the class does not compute."""
-    order = MODEL_CLASSES[model_class].order
-    if not re.fullmatch(order, " ".join(modules)):
-        readable = order.replace("( Dense)*", " Dense ...").replace("(", "").replace(")?", "").replace(" ", ", ")
-        raise ValueError(f"modules {', '.join(modules)} are not supported, only {readable}")
-
-
 def write_modules(folder: Path, classes: list[str], package: str = "models") -> list[str]:
     """Write ``modules.json``, create one subfolder per module and return their names; the first module's is ``folder``.
 
@@ -100,9 +82,6 @@ def write_modules(folder: Path, classes: list[str], package: str = "models") -> 
         (folder / place).mkdir(exist_ok=True)
     write_json(folder / MODULES_FILE, modules)
     return places
-
-
-Parsed = TypeVar("Parsed")
 
 
 class ModelFolder:
@@ -159,9 +138,9 @@ class ModelFolder:
                 self.contents[name] = kind()
         return self.contents[name]
 
-    def parse(self, name: str, kind: type[Parsed], needed: bool = False) -> Parsed:
-        """The settings in a JSON file, as a dataclass."""
-        return parse_settings(kind, (self.path / name, self.json(name, needed=needed)))
+    def json_settings(self, name: str, needed: bool = False) -> JsonSettings:
+        """The settings in a JSON file."""
+        return JsonSettings((self.path / name, self.json(name, needed=needed)))
 
     @cached_property
     def classes(self) -> list[tuple[str, str]]:
@@ -210,13 +189,18 @@ class ModelFolder:
     def modules(self) -> list[tuple[str, str]]:
         """``classes`` in an order that the folder's class computes; ``InputError`` for others."""
         names = [name for name, _ in self.classes]
+        # newer CrossEncoders have a modules.json too, whose one Transformer includes the classifier
         if not self.has(MODULES_FILE) or (self.model.classifier and names == ["Transformer"]):
             return self.classes
         if self.json(SENTENCE).get("model_type", "") is None:
             reason = "sentence-transformers ignores modules.json then; leave the key out"
             raise unsupported(self.path / SENTENCE, "model_type", None, reason)
-        with reading(self.path / MODULES_FILE):
-            check_order(self.model_class, names)
+        order = MODEL_CLASSES[self.model_class].order
+        if not re.fullmatch(order, " ".join(names)):
+            # the regular expression as a list for people: Transformer, Pooling, Dense ..., Normalize
+            readable = order.replace("( Dense)*", " Dense ...").replace("(", "").replace(")?", "").replace(" ", ", ")
+            unread = f"modules {', '.join(names)} are not supported, only {readable}"
+            raise InputError(f"{self.path / MODULES_FILE}: {unread}")
         return self.classes
 
     def opened_by(self, name: str) -> "ModelFolder":
@@ -241,15 +225,17 @@ class ModelFolder:
     def pooling(self) -> str | None:
         """The pooling; several are joined by a plus, in the order of their columns. None if the folder states none."""
         for place in self.places("Pooling"):
-            name = f"{place}/{CONFIG}"
-            content = self.json(name, needed=True)
-            stated = pooling_modes(content)
-            if not stated and "pooling_mode" not in content:
-                stated = ["mean"]  # the default of sentence-transformers
-            modes = [mode for mode in stated if mode not in MORE_POOLING_FLAGS]
-            modes += [mode for flag, mode in MORE_POOLING_FLAGS.items() if flag in stated]
+            path = f"{place}/{CONFIG}"
+            content = self.json(path, needed=True)
+            names = pooling_modes(content)
+            if not names and "pooling_mode" not in content:
+                names = ["mean"]  # the default of sentence-transformers
+            # the book knows three flags and returns others as they are, in the order in which the file has them;
+            # sentence-transformers concatenates in an order of its code
+            modes = [name for name in names if name not in MORE_POOLING_FLAGS]
+            modes += [mode for flag, mode in MORE_POOLING_FLAGS.items() if flag in names]
             if not modes or not set(modes).issubset(POOLING_NAMES):
-                raise unsupported(self.path / name, "pooling_mode", modes, f"{', '.join(POOLING_NAMES)} are")
+                raise unsupported(self.path / path, "pooling_mode", modes, f"supported: {', '.join(POOLING_NAMES)}")
             return "+".join(modes)
         return None
 
@@ -258,7 +244,7 @@ class ModelFolder:
         """Whether vectors are scaled to length 1."""
         places = self.places("Normalize")
         for place in places:
-            self.parse(f"{place}/{CONFIG}", VectorModule)
+            check_module_names(self.json_settings(f"{place}/{CONFIG}"))
         return bool(places)
 
     @cached_property
@@ -267,18 +253,18 @@ class ModelFolder:
         include_prompt = True
         for place in self.places("Pooling"):
             name = f"{place}/{CONFIG}"
-            include_prompt = self.parse(name, PoolingSettings).include_prompt
+            include_prompt = self.json_settings(name).get("include_prompt", bool, True)
             if not include_prompt and "weightedmean" in (self.pooling or ""):
                 raise unsupported(self.path / name, "include_prompt", False, "with weightedmean only true is")
         if not self.described:
             return EncoderSettings(include_prompt=include_prompt)
         others = {key: value for key, value in self.json(SENTENCE).items() if key not in WRITTEN}
-        return replace(self.parse(SENTENCE, EncoderSettings), include_prompt=include_prompt, others=others)
+        return EncoderSettings.read(self.json_settings(SENTENCE), include_prompt=include_prompt, others=others)
 
     @cached_property
     def model(self) -> ModelSettings:
         """What ``config.json`` states beside the encoder's sizes."""
-        return self.parse(CONFIG, ModelSettings)
+        return ModelSettings.read(self.json_settings(CONFIG))
 
     @cached_property
     def config(self) -> tuple[Family, BertConfig]:
@@ -288,16 +274,14 @@ class ModelFolder:
         for key, value in content.items():
             if value == "gelu_python":  # the exact GELU under the name of its first code
                 content[key] = "gelu"
+        # the config's class complains of our names: say those of the file
         try:
             return read_family(self.path, content)
         except InputError as error:
             message = str(error).removeprefix(str(path))
-            for ours, stored in FAMILIES.get(self.model.model_type, BERT).settings.items():
+            for ours, stored in ENCODER_FAMILIES.get(self.model.model_type, BERT).settings.items():
                 message = message.replace(ours, stored)
             raise InputError(f"{path}{message}") from error
-
-
-T = TypeVar("T")
 
 
 def transformer_module(task: str, result: str, output: str) -> dict[str, Any]:
@@ -313,46 +297,10 @@ def transformer_module(task: str, result: str, output: str) -> dict[str, Any]:
 ENCODER_MODULE = transformer_module("feature-extraction", "last_hidden_state", "token_embeddings")
 CLASSIFIER_MODULE = transformer_module("sequence-classification", "logits", "scores")  # of a CrossEncoder
 MASKED_MODULE = transformer_module("fill-mask", "logits", "token_embeddings")  # of SPLADE
-HUB = {"cache_dir", "local_files_only", "revision", "subfolder", "token", "trust_remote_code", "use_auth_token"}
-# arguments that change no vector, and for others the values supported
-HARMLESS = HUB | {
-    *("add_pooling_layer", "attn_implementation", "device_map", "dtype", "low_cpu_mem_usage", "torch_dtype"),
-    *("max_length", "padding", "pad_to_multiple_of", "return_tensors", "verbose"),
-}
-ARGUMENT_VALUES = {"truncation": (True, "longest_first", "only_first"), "return_attention_mask": (True,)}
-
-
-def read_text_settings(folder: ModelFolder, module: dict[str, Any]) -> tuple[Path, TextSettings]:
-    """The first of ``TEXT_FILES`` that has settings, and its limit as ``max_seq_length``, whatever its name there.
-
-    Raises ``InputError`` for an encoder's module other than ``module``, and for arguments that may change vectors.
-    """
-    if not folder.described:
-        return folder.path / TEXT_FILES[0], TextSettings()
-    name = next((name for name in TEXT_FILES if folder.json(name)), TEXT_FILES[0])
-    path, content, texts = folder.path / name, folder.json(name), folder.parse(name, TextSettings)
-    for key, only in module.items():
-        if content.get(key, only) != only:
-            raise unsupported(path, key, content[key], "it may change the vectors")
-    calls = texts.processing_kwargs.get("common", {}) | texts.processing_kwargs.get("text", {})
-    groups = {"model_kwargs": texts.model_kwargs, "config_kwargs": texts.config_kwargs, "processing_kwargs": calls}
-    for group, arguments in groups.items():
-        for key, value in arguments.items():
-            if key not in HARMLESS and value not in ARGUMENT_VALUES.get(key, ()):
-                raise unsupported(path, f"{key} in {group}", value, "it may change the vectors")
-    limits = parse_settings(LimitSettings, (path, texts.processor_kwargs), (path, calls))
-    limit = first_given(limits.max_length, limits.model_max_length, texts.max_seq_length)
-    return path, replace(texts, max_seq_length=limit)
-
-
-def first_given(*values: T | None) -> T | None:
-    return next((value for value in values if value is not None), None)
 
 
 def find_model(model: str | Path) -> Path:
-    """The folder of a model: a folder, a name of the manifest, or ``owner/name[@revision]`` on the Hugging Face Hub.
-
-    A repository of the manifest is that asset, at its fixed revision, unless another revision is named.
+    """Find the folder of a model: a path, a name of the manifest, or ``owner/name[@revision]`` on the Hugging Face Hub.
 
     A named model is downloaded if it is missing. Raises ``InputError`` for anything else.
     """
@@ -365,11 +313,13 @@ def find_model(model: str | Path) -> Path:
         return Path(model)
     if os.path.lexists(model):
         raise InputError(f"no model {one_line(str(model))}: a file or a broken link")
+    # a repository of the manifest is that asset, at its fixed revision, unless another revision is named
     for name in weights:
         if model in [source.get("hub") for source in assets()[name].sources]:
             return ensure(name)
     if isinstance(model, str) and is_hub_name(model):
         return download_model(model)
-    known = f"neither a folder nor one of {', '.join(weights)}; models on the Hugging Face Hub have an owner in "
-    known += "their name, such as sentence-transformers/all-mpnet-base-v2"
-    raise InputError(f"no model {one_line(str(model))}: {known}")
+    raise InputError(
+        f"no model {one_line(str(model))}: neither a folder nor one of {', '.join(weights)}; models on the Hugging "
+        "Face Hub have an owner in their name, such as sentence-transformers/all-mpnet-base-v2"
+    )

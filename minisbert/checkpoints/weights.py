@@ -1,8 +1,9 @@
-"""An encoder's weights on disk: loading without wasted work, and writing.
+"""Read and write an encoder's weights, strictly: every tensor is used or skipped by name, every parameter is filled.
 
 Reading is the book's (``core/weights.py``); here it covers every family, and does not fill weights with random numbers
 that are replaced at once. Only safetensors are opened. What is loaded is a copy of the file's: a model may be saved
 over its own source, or its files changed in place by another program (``rsync --inplace``), while it is in use.
+Imports ``core``, ``system``, ``architectures``, and the folder's layout and settings.
 """
 
 import dataclasses
@@ -19,8 +20,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from minisbert.architectures.modern import Architecture
-from minisbert.architectures.relatives import ELECTRA, FAMILIES, build_bert
-from minisbert.checkpoints.encoder_settings import CONFIG, WEIGHTS, WEIGHTS_INDEX, fits, unsupported
+from minisbert.architectures.relatives import ELECTRA, ENCODER_FAMILIES, build_bert
+from minisbert.checkpoints.encoder_settings import CONFIG, WEIGHTS, WEIGHTS_INDEX, unsupported
 from minisbert.checkpoints.layout import ModelFolder
 from minisbert.core import InputError, one_line, reading, weights
 from minisbert.core.bert import Bert, BertConfig
@@ -29,7 +30,7 @@ from minisbert.system.files import atomic_file, listed, open_bytes, write_json
 
 # prefixes of the tensors that transformers adds to an encoder for a task
 TASK_HEADS = ("classifier.", "pre_classifier.", "qa_outputs.", "score.", "regressor.")
-BUFFERS = ("embeddings.token_type_ids", "rotary_emb.inv_freq")  # constants that some versions saved
+SAVED_CONSTANTS = ("embeddings.token_type_ids", "rotary_emb.inv_freq")  # that some versions wrote among the weights
 ADAPTER = "adapter_config.json"  # of peft: weights to add to the encoder's
 MOST_FAULTS = 20  # lines of a message
 
@@ -37,7 +38,6 @@ MOST_FAULTS = 20  # lines of a message
 def load_transformer(folder: str | Path | ModelFolder) -> Bert:
     """The encoder of a folder, of any family, float32, in eval mode.
 
-    Every tensor of the file is used or skipped by name, every parameter of the model is filled from the file.
     Raises ``InputError`` with a list of missing, unexpected and misshapen tensors.
     """
     folder = ModelFolder.of(folder)
@@ -46,7 +46,7 @@ def load_transformer(folder: str | Path | ModelFolder) -> Bert:
 
 def read_encoder(folder: ModelFolder) -> tuple[Path, dict[str, Tensor]]:
     """The file to name in errors, and every tensor of a folder under its canonical name."""
-    family, config = folder.config  # errors in the config come first
+    family, config = folder.config  # first, so that errors in the config come before those in the weights
     if folder.has(ADAPTER):
         advice = "merge it into the weights (peft: merge_and_unload) and save those"
         raise InputError(f"{folder.path / ADAPTER}: adapters are not supported: {advice}")
@@ -57,31 +57,28 @@ def read_encoder(folder: ModelFolder) -> tuple[Path, dict[str, Tensor]]:
         for name, tensor in weights.read_tensors(check_present(file), family).items():
             if name in tensors:
                 raise InputError(f"{file} and another shard hold {one_line(name)}")
-            if not name.endswith(BUFFERS):
+            if not name.endswith(SAVED_CONSTANTS):
                 tensors[name] = tensor
+    # floats beside this key are the weights before they were quantized, or dequantized ones: they count as they are
     quantization = folder.json(CONFIG).get("quantization_config")
-    if quantization is not None and not all(map(holds_floats, tensors.values())):
-        reason = "save the dequantized weights (transformers: model.dequantize()) without this key"
-        raise unsupported(folder.path / CONFIG, "quantization_config", quantization, reason)
-    if config.num_hidden_layers > len(tensors):  # before they are built
+    for tensor in tensors.values() if quantization is not None else ():
+        if not tensor.is_floating_point() or tensor.element_size() == 1:  # integers, or the eight bits of a float8
+            reason = "save the dequantized weights (transformers: model.dequantize()) without this key"
+            raise unsupported(folder.path / CONFIG, "quantization_config", quantization, reason)
+    # a damaged number must not fill the memory with layers before they are compared with the file
+    if config.num_hidden_layers > len(tensors):
         key = family.settings.get("num_hidden_layers", "num_hidden_layers")
-        stated = f"{folder.path / CONFIG}: {key} {config.num_hidden_layers}"
-        raise InputError(f"{stated}, but {path.name} has {len(tensors)} tensors")
+        layers = f"{folder.path / CONFIG}: {key} {config.num_hidden_layers}"
+        raise InputError(f"{layers}, but {path.name} has {len(tensors)} tensors")
     return path, tensors
-
-
-def holds_floats(tensor: Tensor) -> bool:
-    """Whether a tensor can be a weight as it is: not integers, and not the eight bits of a float8."""
-    return tensor.is_floating_point() and tensor.element_size() > 1
 
 
 def weight_files(folder: ModelFolder) -> list[Path]:
     """``model.safetensors``, or the shards that an index names, if there is one."""
     if folder.has(WEIGHTS) or not folder.has(WEIGHTS_INDEX):
         return [folder.path / WEIGHTS]
-    index, shards = folder.path / WEIGHTS_INDEX, folder.json(WEIGHTS_INDEX).get("weight_map")
-    if not fits(shards, dict[str, str]):
-        raise InputError(f"{index}: weight_map must map the names of tensors to files, not {one_line(shards)}")
+    index = folder.path / WEIGHTS_INDEX
+    shards = folder.json_settings(WEIGHTS_INDEX).get("weight_map", dict, {}, items=str)
     for name in shards.values():
         if Path(name).name != name or "\\" in name or not name.endswith(".safetensors"):
             raise InputError(f"{index}: {one_line(name)} is not the name of a safetensors file beside it")
@@ -101,6 +98,7 @@ def check_present(path: Path) -> Path:
 def fill_bert(folder: ModelFolder, path: Path, tensors: dict[str, Tensor]) -> Bert:
     """An encoder with the tensors of ``read_encoder``, built without memory or random numbers for its weights."""
     family, config = folder.config
+    # no setting says whether a file has a pooler
     pooler = any(name.startswith(f"{stored}.") for stored in family.pooler.values() for name in tensors)
     with reading(folder.path / CONFIG), torch.device("meta"), Unfilled():
         bert = build_bert(config, pooler)
@@ -113,8 +111,10 @@ def fill_bert(folder: ModelFolder, path: Path, tensors: dict[str, Tensor]) -> Be
         head = sorted(name for name in tensors if name.startswith(TASK_HEADS))
         if head:
             names, classes = ", ".join(head), ", ".join(folder.model.architectures)
-            lines.append(f"  {path.name} has a task head, {names} (architecture {classes}): PairModel opens a")
-            lines[-1] += " CrossEncoder; for vectors save the encoder alone (model.base_model.save_pretrained)"
+            lines.append(
+                f"  {path.name} has a task head, {names} (architecture {classes}): PairModel opens a CrossEncoder; "
+                "for vectors save the encoder alone (model.base_model.save_pretrained)"
+            )
         raise InputError("\n".join(lines)) from error
     return bert.eval()
 
@@ -150,19 +150,21 @@ def write_safetensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str
     contents: dict[str, Tensor] = {}
     memory: set[int] = set()
     for name, tensor in tensors.items():
+        # safetensors writes the bytes of contiguous tensors, and refuses tensors that share memory (tied weights)
         content = tensor.detach().cpu().contiguous()
         place = content.untyped_storage().data_ptr()
-        if place in memory:  # safetensors refuses tensors that share memory (tied weights)
+        if place in memory:
             content = content.clone()
         contents[name] = content
         memory.add(place)
+    # the library hides the system's error number in a message; with it, an atomic write can add the target's name
     try:
         save_file(contents, path, metadata={"format": "pt"} | (metadata or {}))
     except SafetensorError as error:
         code = re.search(r"os error (\d+)", str(error))
         if code is None:
             raise OSError(f"{path}: {error}") from error
-        number = int(code[1])  # with it, an atomic write can add the target's name
+        number = int(code[1])
         raise OSError(number, os.strerror(number)) from error
     path.chmod(mode)  # save_file makes the file readable for its owner only
 
@@ -175,10 +177,11 @@ def save_bert(bert: Bert, folder: Path) -> None:
 
 def stored_config(config: BertConfig) -> dict[str, Any]:
     """The contents of the family's ``config.json``, without what it never states."""
-    family, fields = FAMILIES[config.model_type], dataclasses.asdict(config)
+    family, fields = ENCODER_FAMILIES[config.model_type], dataclasses.asdict(config)
     content = {"architectures": [family.architecture], "dtype": "float32"}
     if isinstance(family, Architecture):
         return content | family.write(fields)
+    # only models whose embeddings are as wide as the hidden states are opened; transformers' default is 128
     if family is ELECTRA:
         content["embedding_size"] = config.hidden_size
     for name, value in fields.items():
@@ -189,11 +192,9 @@ def stored_config(config: BertConfig) -> dict[str, Any]:
 
 def named_tensors(bert: Bert) -> dict[str, Tensor]:
     """The parameters under the names that the model's own family has for them, float32."""
-    names = FAMILIES[bert.config.model_type].names(bert.config.num_hidden_layers, bert.pooler is not None)
+    family = ENCODER_FAMILIES[bert.config.model_type]
+    names = family.names(bert.config.num_hidden_layers, bert.pooler is not None)
     return {names[ours]: parameter.float() for ours, parameter in bert.named_parameters()}
-
-
-MOST_SHARED = 8  # the largest ratio of the tensors' size to the checkpoint's: tied weights are written twice
 
 
 def convert(path: Path, out: Path) -> int:
@@ -217,9 +218,6 @@ def convert(path: Path, out: Path) -> int:
     odd = [str(name) for name, tensor in content.items() if not is_storable(name, tensor)]
     if odd:
         raise InputError(f"{path} does not hold {form}, but {listed(odd)}")
-    size, stored = sum(tensor.nbytes for tensor in content.values()), path.stat().st_size
-    if size > MOST_SHARED * stored:  # views of one small block of memory would each be written in full
-        raise InputError(f"{path} has {stored:,} bytes, but its tensors would take {size:,}: is it damaged?")
     with atomic_file(out) as partial:
         write_safetensors(content, partial)
     return len(content)

@@ -35,10 +35,10 @@ def main(arguments: list[str] | None = None) -> None:
         if find_spec(package) is None:
             raise InputError(f"minisbert export-onnx needs {package}: pip install 'minisbert[onnx]'")
     from minisbert.backends.onnx_export import TEXTS, export_onnx, onnx_vectors, quantize_onnx
-    from minisbert.checkpoints.save import check_replaceable, model_folder
+    from minisbert.checkpoints.save import check_model_replaceable, model_folder
     from minisbert.models.sentence_encoder import SentenceEncoder
 
-    check_replaceable(options.out)
+    check_model_replaceable(options.out)
     encoder = SentenceEncoder.load(options.model, device="cpu")
     say(f"exporting {options.model}, about 20 seconds")
     expected = encoder.encode(list(TEXTS))  # (N, W)

@@ -59,6 +59,7 @@ def main(arguments: list[str] | None = None) -> None:
     from minisbert.backends.package import CompiledPairModel
     from minisbert.checkpoints.layout import find_model
     from minisbert.models.pair_model import PairModel
+    from minisbert.models.similarity import MAX_SCORE
     from minisbert.system.devices import use_threads
 
     use_threads(options.threads)
@@ -72,7 +73,7 @@ def main(arguments: list[str] | None = None) -> None:
         model = PairModel.load(path, device=options.device, max_length=options.max_length)
     scores = model.predict(pairs, show_progress_bar=True, apply_softmax=True)
     if model.task == "regression":
-        scores = 5 * scores  # on the scale of the STS Benchmark, from 0 to 5
+        scores = MAX_SCORE * scores  # on the scale of the STS Benchmark, from 0 to 5
     if model.truncated:
         # a joint head reads a pair as one text
         texts = len(pairs) if model.joint else 2 * len(pairs)

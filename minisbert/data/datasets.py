@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from minisbert.checkpoints.encoder_settings import MAX_SCORE
 from minisbert.core import InputError, one_line
 from minisbert.data.formats import LABELLED, MULTILABEL, NLI, PAIRS, SCORED, SENTENCES, Format, Row, class_names
 from minisbert.data.lines import read_texts
 from minisbert.data.reader import RowReader, recognise
+from minisbert.models.similarity import MAX_SCORE
 from minisbert.system.assets import asset, assets, ensure
 
 HELD_OUT = 0.1  # share of the labelled rows that dev and test each get if they have no file

@@ -7,7 +7,6 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from minisbert.checkpoints.encoder_settings import MAX_SCORE
 from minisbert.core import InputError, one_line
 from minisbert.data.formats import (
     ANCHORS,
@@ -33,6 +32,7 @@ from minisbert.data.formats import (
     parse_score,
 )
 from minisbert.data.lines import NAMES, Rows, read_texts
+from minisbert.models.similarity import MAX_SCORE
 
 IDENTITY = re.compile(r"|.*id\d?|index|idx|unnamed: 0")  # columns that nobody expects to be read
 SAMPLE = 100  # rows that decide whether there is a header, and which format a file has

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from minisbert.checkpoints.encoder_settings import MAX_SCORE
 from minisbert.core import InputError, one_line
 from minisbert.data.datasets import hold_out
 from minisbert.data.formats import LABELLED, MULTILABEL, NLI, PAIRS, SCORED, SENTENCES, Format, Row, class_names
 from minisbert.data.reader import RowReader, recognise
+from minisbert.models.similarity import MAX_SCORE
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.progress import Bar
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from minisbert.architectures.relatives import CLASSIFIERS, FAMILIES
+from minisbert.architectures.relatives import CLASSIFIERS, ENCODER_FAMILIES
 from minisbert.checkpoints.encoder_settings import (
     CONFIG,
     MODULES_FILE,
@@ -112,7 +112,7 @@ def read_task(folder: ModelFolder, outputs: int) -> str:
     """Return the task that the activation after the classifier means. Raises ``InputError`` for another activation."""
     path, settings, model = folder.path / SENTENCE, CrossEncoderSettings(), folder.model
     if folder.described:
-        settings = folder.parse(SENTENCE, CrossEncoderSettings)
+        settings = CrossEncoderSettings.read(folder.json_settings(SENTENCE))
     if settings.default_prompt_name is not None:
         reason = "a CrossEncoder's prompts are not"
         raise unsupported(path, "default_prompt_name", settings.default_prompt_name, reason)
@@ -147,7 +147,7 @@ def write_cross_encoder(
     encoder: SentenceEncoder, head: ClassifierHead, task: str, labels: Sequence[str], folder: Path
 ) -> None:
     """Write the files of a CrossEncoder into an empty folder, float32."""
-    family = FAMILIES[encoder.bert.config.model_type]
+    family = ENCODER_FAMILIES[encoder.bert.config.model_type]
     architecture, dense, out, _ = CLASSIFIERS[family.model_type]
     labels = labels or ["LABEL_0"]
     dropout, activation = "classifier_dropout", IDENTITY_PATH

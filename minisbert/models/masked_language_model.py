@@ -12,7 +12,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from minisbert.architectures.relatives import FAMILIES
+from minisbert.architectures.relatives import ENCODER_FAMILIES
 from minisbert.checkpoints.encoder_settings import CONFIG, WEIGHTS, unsupported
 from minisbert.checkpoints.layout import ModelFolder
 from minisbert.checkpoints.weights import (
@@ -78,7 +78,7 @@ def load_head(folder: ModelFolder, bert: Bert) -> MaskedHead:
     if config.model_type not in MASKED_CLASSES:
         reason = f"a masked-language head is read from a {' or a '.join(MASKED_CLASSES.values())}"
         raise unsupported(folder.path / CONFIG, "model_type", config.model_type, reason)
-    names, canonical = HEAD_NAMES[config.model_type], FAMILIES[config.model_type].canonical
+    names, canonical = HEAD_NAMES[config.model_type], ENCODER_FAMILIES[config.model_type].canonical
     tensors: dict[str, Tensor] = {}
     for path in weight_files(folder):
         for name, tensor in read_weights(path).items():
@@ -104,7 +104,7 @@ def load_head(folder: ModelFolder, bert: Bert) -> MaskedHead:
 
 def save_masked(bert: Bert, head: MaskedHead, folder: Path) -> None:
     """Write ``config.json`` and ``model.safetensors`` of encoder and head, as transformers has them, float32."""
-    family, names = FAMILIES[bert.config.model_type], HEAD_NAMES[bert.config.model_type]
+    family, names = ENCODER_FAMILIES[bert.config.model_type], HEAD_NAMES[bert.config.model_type]
     tied = head.words is bert.embeddings.word.weight
     about = {"architectures": [MASKED_CLASSES[family.model_type]], "tie_word_embeddings": tied}
     write_json(folder / CONFIG, stored_config(bert.config) | about)

@@ -11,9 +11,9 @@ punctuation is skipped. Folders are those of sentence-transformers' class of the
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -22,11 +22,11 @@ from torch import Tensor
 from minisbert.checkpoints.encoder_settings import (
     CONFIG,
     SENTENCE,
-    TEXT_FILES,
+    TEXT_SETTINGS,
     WRITTEN,
     DenseSettings,
     EncoderSettings,
-    parse_settings,
+    JsonSettings,
     unsupported,
     write_settings,
 )
@@ -37,7 +37,6 @@ from minisbert.core.bert import Bert
 from minisbert.core.checks import check_texts
 from minisbert.core.encoder import normalize as unit
 from minisbert.core.tokenizer import pad_batch
-from minisbert.core.weights import Size
 from minisbert.models.batching import budgeted_batches
 from minisbert.models.encoder import BATCH_SIZE, TEXT_TOKENS, as_progress
 from minisbert.models.guards import check_choice, check_count, check_ids
@@ -61,58 +60,65 @@ class Expansion:
     ``attend`` lets the query's own tokens attend to the added ones.
     """
 
-    length: Size
-    strategy: Literal["fixed", "min"] = "fixed"
+    length: int
+    strategy: str = "fixed"
     attend: bool = False
     token: str | None = None  # None for [MASK]
+
+    @classmethod
+    def read(cls, settings: JsonSettings) -> "Expansion":
+        length, strategy = settings.size("length", needed=True), settings.choice("strategy", "fixed", "min")
+        return cls(length, strategy, settings.get("attend", bool, False), settings.get("token", str))
 
 
 @dataclass(frozen=True)
 class MultiVectorSettings(EncoderSettings):
     """``config_sentence_transformers.json``, the lengths in ``sentence_bert_config.json``, and MultiVectorMask's."""
 
-    similarity_fn_name: Literal["maxsim"] = "maxsim"
-    model_type: Literal["MultiVectorEncoder"] = "MultiVectorEncoder"
-    query_length: Size | None = None
-    document_length: Size | None = None
-    query_expansion: dict = field(default_factory=dict)
-    expansion: Expansion | None = None  # the same, parsed
+    similarity_fn_name: str = "maxsim"
+    model_type: str = "MultiVectorEncoder"
+    query_length: int | None = None
+    document_length: int | None = None
+    expansion: Expansion | None = None
     skiplist_words: list[str] = field(default_factory=list)
     skiplist_tasks: list[str] = field(default_factory=lambda: ["document"])
     keep_only_token_ids: None = None  # for images
+
+    similarities: ClassVar[tuple[str, ...]] = ("maxsim",)
+    model_types: ClassVar[tuple[str, ...]] = ("MultiVectorEncoder",)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenDense(DenseSettings):
     """A dense layer over the tokens' states."""
 
-    module_input_name: Literal["token_embeddings"] = "token_embeddings"
-    module_output_name: Literal["token_embeddings"] | None = "token_embeddings"
+    reads: ClassVar[str] = "token_embeddings"
 
 
 def read_multi_vector_settings(folder: ModelFolder) -> MultiVectorSettings:
     """Read a folder's settings. Raises ``InputError`` by file and key for those that are not supported."""
     foreign = any(key.startswith(PYLATE) for key in folder.json(SENTENCE))
-    if foreign or "MultiVectorMask" not in dict(folder.classes):
+    masks = folder.places("MultiVectorMask")
+    if foreign or not masks:
         raise InputError(f"{folder.path} has PyLate's or Stanford's layout: save it with sentence-transformers first")
-    # sentence_bert_config.json under its current name, or under an older one if that has settings
-    texts = TEXT_FILES[0]
-    for name in reversed(TEXT_FILES):
-        if folder.encoder.json(name):
-            texts = name
-    stated = folder.path / SENTENCE, folder.json(SENTENCE)
-    lengths = folder.encoder.path / texts, folder.encoder.json(texts)
-    place = folder.places("MultiVectorMask")[0]
-    mask = folder.path / place / CONFIG, folder.json(f"{place}/{CONFIG}")
-    settings = parse_settings(MultiVectorSettings, stated, lengths, mask)
+    lengths, mask = folder.encoder.json_settings(TEXT_SETTINGS), folder.json_settings(f"{masks[0]}/{CONFIG}")
+    query_length, expanded = lengths.size("query_length"), lengths.get("query_expansion", dict)
     expansion = None
-    if settings.query_expansion:
-        expansion = parse_settings(Expansion, (lengths[0], settings.query_expansion))
-        if settings.query_length is not None and settings.query_length < expansion.length:
+    if expanded:
+        expansion = Expansion.read(JsonSettings((lengths.path, expanded)))
+        if query_length is not None and query_length < expansion.length:
             reason = f"query_expansion adds tokens up to {expansion.length}"
-            raise unsupported(lengths[0], "query_length", settings.query_length, reason)
-    others = {key: value for key, value in folder.json(SENTENCE).items() if key not in WRITTEN}
-    return replace(settings, expansion=expansion, others=others)
+            raise unsupported(lengths.path, "query_length", query_length, reason)
+    mask.choice("keep_only_token_ids", None)
+    return MultiVectorSettings.read(
+        folder.json_settings(SENTENCE),
+        query_length=query_length,
+        document_length=lengths.size("document_length"),
+        expansion=expansion,
+        skiplist_words=mask.get("skiplist_words", list, [], items=str),
+        skiplist_tasks=mask.get("skiplist_tasks", list, ["document"], items=str),
+        others={key: value for key, value in folder.json(SENTENCE).items() if key not in WRITTEN},
+    )
 
 
 def normalizes_tokens(folder: ModelFolder) -> bool:
@@ -150,7 +156,7 @@ class MultiVectorEncoder(SentenceEncoder):
             fillers = [vocabulary[name] for name in names if name in vocabulary]
             if not fillers:
                 token = " or ".join(names)
-                raise InputError(f"{TEXT_FILES[0]}: query_expansion: the tokenizer has no token {token}")
+                raise InputError(f"{TEXT_SETTINGS}: query_expansion: the tokenizer has no token {token}")
             self.filler = fillers[0]
 
     @classmethod

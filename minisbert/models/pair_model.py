@@ -336,7 +336,7 @@ class CrossEncoder(PairModel):
 
 def read_pair_model(folder: ModelFolder, limit: int | None) -> tuple[SentenceEncoder, Head, str, list[str]]:
     """Read the encoder, the head, the task and the labels of a folder that ``PairModel.save`` wrote."""
-    about = folder.parse(HEAD_FILE, PairHeadSettings)
+    about = PairHeadSettings.read(folder.json_settings(HEAD_FILE))
     encoder = SentenceEncoder.from_folder(folder, limit=limit)
     path = folder.path / "head.safetensors"
     with reading(folder.path / HEAD_FILE):

@@ -201,7 +201,7 @@ class Dense(nn.Module):
 def load_dense_layer(folder: ModelFolder, place: str, kind: type[DenseSettings] = DenseSettings) -> Dense:
     """Open the dense layer in the subfolder ``place``."""
     path = folder.path / place / CONFIG
-    settings = folder.parse(f"{place}/{CONFIG}", kind, needed=True)
+    settings = kind.read(folder.json_settings(f"{place}/{CONFIG}", needed=True))
     activation = None
     for name, stored in ACTIVATION_PATHS.items():
         if settings.activation_function == stored:

@@ -9,6 +9,8 @@ from torch import Tensor
 from minisbert.core import InputError, one_line
 from minisbert.core.encoder import cosine, cosine_matrix
 
+MAX_SCORE = 5.0  # of a head that scores pairs: 0 nothing in common, 5 the same meaning, as in STS
+
 
 def as_array(x: Tensor) -> np.ndarray:
     """Convert a tensor on the CPU to an array; NumPy has no bfloat16."""

@@ -10,13 +10,20 @@ Legend as in ``core/bert.py``: B batch, T tokens, D width, V vocabulary, N texts
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from minisbert.checkpoints.encoder_settings import CONFIG, MODULES_FILE, SENTENCE, TEXT_FILES, write_settings
+from minisbert.checkpoints.encoder_settings import (
+    CONFIG,
+    MODULES_FILE,
+    SENTENCE,
+    TEXT_SETTINGS,
+    JsonSettings,
+    write_settings,
+)
 from minisbert.checkpoints.layout import MASKED_MODULE, ModelFolder, write_modules
 from minisbert.checkpoints.weights import load_transformer
 from minisbert.core import InputError, one_line
@@ -79,8 +86,12 @@ class SpladePooling(nn.Module):
 class SpladeSettings:
     """``1_SpladePooling/config.json``."""
 
-    pooling_strategy: Literal["max", "sum"] = "max"
-    activation_function: Literal["relu"] = "relu"
+    pooling_strategy: str = "max"
+
+    @classmethod
+    def read(cls, settings: JsonSettings) -> "SpladeSettings":
+        settings.choice("activation_function", "relu")
+        return cls(settings.choice("pooling_strategy", "max", "sum"))
 
 
 class SparseEncoder(SentenceEncoder):
@@ -98,12 +109,12 @@ class SparseEncoder(SentenceEncoder):
     def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> Self:
         settings = SpladeSettings()
         for place in folder.places("SpladePooling"):  # a plain masked-language model has none
-            settings = folder.parse(f"{place}/{CONFIG}", SpladeSettings)
             # Without a task, sentence-transformers pools hidden states and not the head's logits.
-            stated = any(folder.encoder.json(name).get("transformer_task") for name in TEXT_FILES)
+            stated = folder.encoder.json(TEXT_SETTINGS).get("transformer_task")
             if not stated and not folder.json(MODULES_FILE, list)[0]["type"].endswith("MLMTransformer"):
-                path = folder.encoder.path / TEXT_FILES[0]
-                raise InputError(f"{path}: transformer_task must be fill-mask for a SparseEncoder, but is not stated")
+                path = folder.encoder.path / TEXT_SETTINGS
+                raise InputError(f"{path} must state transformer_task fill-mask: without it hidden states are pooled")
+            settings = SpladeSettings.read(folder.json_settings(f"{place}/{CONFIG}"))
         mode = f"splade-{settings.pooling_strategy}"
         if pooling not in (None, mode):
             raise InputError(f"{folder.path}: pooling must be {mode}, not {one_line(pooling)}")

@@ -1,8 +1,10 @@
-"""The book's tokenizer for every kind of folder: settings from several files, a bare ``vocab.txt``, and saving."""
+"""The book's tokenizer for every kind of folder: settings from several files, a bare ``vocab.txt``, and saving.
+
+Imports ``core``, ``system`` and ``checkpoints``, whose ``tokenizer_files.py`` reads the files.
+"""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,40 +12,27 @@ from tokenizers import Tokenizer as Backend
 
 from minisbert.checkpoints.encoder_settings import (
     SPECIAL_TOKENS,
-    TEXT_FILES,
+    TEXT_SETTINGS,
     TOKENIZER_CONFIG,
     VOCABULARY_FILES,
-    TextSettings,
-    TokenizerSettings,
-    parse_settings,
     unsupported,
 )
-from minisbert.checkpoints.layout import (
-    CLASSIFIER_MODULE,
-    ENCODER_MODULE,
-    HUB,
-    ModelFolder,
-    first_given,
-    read_text_settings,
-)
+from minisbert.checkpoints.layout import ModelFolder
+from minisbert.checkpoints.tokenizer_classes import GENERIC_CLASS, LEFT_CLASSES, TYPED_CLASSES
 from minisbert.checkpoints.tokenizer_files import (
-    BACKEND,
-    LEFT_CLASSES,
+    DOWNLOAD_ARGUMENTS,
     TOKENIZER,
-    TYPED_CLASSES,
-    build_backend,
+    TokenizerFiles,
     check_vocabulary,
-    prepend_lowercase,
+    read_tokenizer_files,
 )
 from minisbert.core import InputError, one_line, reading, tokenizer
 from minisbert.core.checks import check_text, check_texts
 from minisbert.core.tokenizer import Encoded, assemble
 from minisbert.models.guards import check_count
-from minisbert.system.console import without_panics
 from minisbert.system.files import write_json
 
 STAGES = ("added_tokens", "normalizer", "pre_tokenizer", "post_processor")  # what settings change in tokenizer.json
-PROBE = "A cat, ÉŠſ 1"  # shows tables of characters that are damaged before a user's text does
 LATE_INTERACTION = ("query_length", "document_length", "query_expansion")  # a MultiVectorEncoder's; only saved again
 
 
@@ -68,77 +57,64 @@ class Tokenizer(tokenizer.Tokenizer):
 
         The maximum number of tokens is ``limit``, else that of ``sentence_bert_config.json``, else ``model_max_length``
         of ``tokenizer_config.json``; never more than the position table of ``config.json``. ``module`` is what the
-        encoder's module may state, by default ``ENCODER_MODULE`` or, with a classifier, ``CLASSIFIER_MODULE``.
-        Raises ``InputError`` if both files are missing or one cannot be read, and for settings that are not supported.
+        encoder's module may state, as in ``read_tokenizer_files``. Raises ``InputError`` for files that are missing or
+        cannot be read, and for settings that are not supported.
         """
+        # read
         folder = ModelFolder.of(folder)
         family, config = folder.config
-        if module is None:
-            module = CLASSIFIER_MODULE if folder.model.classifier else ENCODER_MODULE
-        path, texts = read_text_settings(folder, module)
-        files = [(folder.path / TOKENIZER_CONFIG, folder.json(TOKENIZER_CONFIG)), (path, texts.processor_kwargs)]
-        settings = parse_settings(TokenizerSettings, *files)
-        limits = texts.max_seq_length, settings.model_max_length, settings.max_len
-        limit = choose_limit(folder, limit, first_given(*limits), config.positions)
+        files = read_tokenizer_files(folder, config.vocab_size, module)
         pad_id = config.pad_token_id or 0
-        with reading(folder.path / TOKENIZER_CONFIG), without_panics():
-            backend, kind = build_backend(folder, settings, files, config.vocab_size)
-            with reading(folder.path / TOKENIZER), suppress(Exception):  # a panic is none
-                backend.encode(PROBE)
-            padding_side = "left" if kind in LEFT_CLASSES else "right"
-            padding_side = settings.padding_side or side_of(backend.padding, padding_side)
-            truncation_side = settings.truncation_side or side_of(backend.truncation, "right")
-            check_vocabulary(backend, config.vocab_size, folder, pad_id)
-            if texts.do_lower_case:
-                prepend_lowercase(backend)
-        if padding_side == "left" and not getattr(family, "relative", False):
-            place = next((place for place, content in reversed(files) if content.get("padding_side")), folder.path)
-            reason = "pads before a text move its positions"
-            if kind in LEFT_CLASSES:
-                reason += f" ({kind} puts them there unless padding_side is right)"
-            raise unsupported(place, "padding_side", "left", reason)
-        inputs = settings.model_input_names
-        if inputs is not None and "attention_mask" not in inputs:
-            raise unsupported(files[0][0], "model_input_names", inputs, "attention_mask must be one")
-        typed = kind in TYPED_CLASSES if inputs is None else "token_type_ids" in inputs
+        # refuse
+        check_vocabulary(files.backend, config.vocab_size, folder, pad_id)
+        check_inputs_supported(files, relative=getattr(family, "relative", False))
+        limit = choose_limit(folder, limit, files.limit, config.positions)
+        # build
         with reading(folder.path):
-            loaded = cls(backend, limit, pad_id)
-            loaded.arrange(typed, truncation_side == "left")
+            loaded = cls(files.backend, limit, pad_id)
+            loaded.arrange(files)
         if getattr(config, "position_offset", 0):  # RoBERTa and MPNet have no position for padding
             loaded.reserved = pad_id
-        loaded.remember(folder, texts, kind)
+        loaded.remember(folder, files)
         return loaded
 
-    def arrange(self, typed: bool, cut_start: bool) -> None:
-        """Set whether the encoder gets token types, and whether long texts lose their start."""
+    def arrange(self, files: TokenizerFiles) -> None:
+        """Set the token types that the encoder gets, and which end of long texts is cut."""
+        typed = files.tokenizer_class in TYPED_CLASSES
+        if files.model_inputs is not None:
+            typed = "token_type_ids" in files.model_inputs
+        self.cut_start = files.truncation_side == "left"
         for slots in (self.single_template, self.pair_template):
             if not typed:
                 slots[:] = [(sequence, token, 0) for sequence, token, _ in slots]
-            if cut_start:  # subtle: a text cut at its start is the reversed text cut at its end, reversed again
+            if self.cut_start:
+                # subtle: a text cut at its start is the reversed text cut at its end, reversed again
                 slots.reverse()
-        self.cut_start = cut_start
         if any(kind != 0 for _, _, kind in self.single_template):
             raise ValueError("post_processor of tokenizer.json: token types of one text must be 0")
 
-    def remember(self, folder: ModelFolder, texts: TextSettings, kind: str) -> None:
+    def remember(self, folder: ModelFolder, files: TokenizerFiles) -> None:
         """Keep for ``save`` the tokenizer's files, and what other files state that are written anew."""
-        if texts.do_lower_case:
+        if files.lower_case:
             self.more_text_settings["do_lower_case"] = True
         for key in LATE_INTERACTION:
-            value = folder.json(TEXT_FILES[0]).get(key)
+            value = folder.json(TEXT_SETTINGS).get(key)
             if value is not None and folder.described:
                 self.more_text_settings[key] = value
         self.vocabulary = any((folder.path / name).is_file() for name in VOCABULARY_FILES)
-        if folder.has("tokenizer.json"):
-            self.source = folder.read("tokenizer.json")
+        if folder.has(TOKENIZER):
+            self.source = folder.read(TOKENIZER)
         settings = dict(folder.json(TOKENIZER_CONFIG))
-        for key, value in texts.processor_kwargs.items():
-            if value is not None and key not in HUB and key != "model_max_length":
+        for key, value in files.arguments.items():
+            # where the source came from says nothing of the copy, and the limit is written as max_seq_length
+            if value is not None and key not in DOWNLOAD_ARGUMENTS and key != "model_max_length":
                 settings[key] = value
         if self.cut_start:
             settings["truncation_side"] = "left"
         if folder.model.tokenizer_class:
-            settings["tokenizer_class"] = "PreTrainedTokenizerFast" if kind == BACKEND else kind
+            # config.json is written anew without it
+            generic = files.tokenizer_class == GENERIC_CLASS
+            settings["tokenizer_class"] = "PreTrainedTokenizerFast" if generic else files.tokenizer_class
         self.settings = {TOKENIZER_CONFIG: settings, SPECIAL_TOKENS: folder.json(SPECIAL_TOKENS)}
 
     def encode(self, texts: Sequence[str]) -> Encoded:
@@ -176,7 +152,8 @@ class Tokenizer(tokenizer.Tokenizer):
                 raise InputError(f"the text {one_line(text)} {reason}")
         if not self.cut_start:
             return encoded
-        ids, types = ([row[::-1] for row in rows] for rows in (encoded.ids, encoded.token_types))
+        ids = [row[::-1] for row in encoded.ids]
+        types = [row[::-1] for row in encoded.token_types]
         return Encoded(ids, types, encoded.truncated)
 
     def frame(self, ids: Sequence[int]) -> tuple[list[int], bool]:
@@ -204,7 +181,7 @@ class Tokenizer(tokenizer.Tokenizer):
         for stage in STAGES:
             content[stage] = current[stage]
         content["padding"] = content["truncation"] = None
-        (folder / "tokenizer.json").write_text(json.dumps(content, ensure_ascii=False, indent=2), encoding="utf-8")
+        (folder / TOKENIZER).write_text(json.dumps(content, ensure_ascii=False, indent=2), encoding="utf-8")
 
     @property
     def text_settings(self) -> dict[str, Any]:
@@ -216,20 +193,27 @@ class Tokenizer(tokenizer.Tokenizer):
         return f"{truncated:,} of {total:,} texts were longer than {self.limit} tokens and were cut"
 
 
-def choose_limit(folder: ModelFolder, limit: int | None, default: int | None, positions: int) -> int:
+def check_inputs_supported(files: TokenizerFiles, relative: bool) -> None:
+    """Raise ``InputError`` for tensors that an encoder cannot be given: ``relative`` says that it counts distances."""
+    if files.padding_side == "left" and not relative:
+        reason = "pads before a text move its positions"
+        if files.tokenizer_class in LEFT_CLASSES:
+            reason += f" ({files.tokenizer_class} puts them there unless padding_side is right)"
+        raise unsupported(files.options.place("padding_side"), "padding_side", "left", reason)
+    if files.model_inputs is not None and "attention_mask" not in files.model_inputs:
+        place = files.options.place("model_input_names")
+        raise unsupported(place, "model_input_names", files.model_inputs, "attention_mask must be one")
+
+
+def choose_limit(folder: ModelFolder, limit: int | None, stated: int | None, positions: int) -> int:
     """The largest number of tokens of a text: the caller's ``limit``, else what the folder states or can do."""
     if limit is None:
-        return positions if default is None else min(default, positions)  # huge if the model's author set none
+        return positions if stated is None else min(stated, positions)  # huge if the model's author set none
     check_count("a maximum length", limit)
     if limit > positions:
         table = f"the position table of {folder.path}, which has {positions}"
         raise InputError(f"a maximum length of {limit} is above {table}")
     return int(limit)
-
-
-def side_of(part: dict[str, Any] | None, default: str) -> str:
-    """The side of ``truncation`` or ``padding`` in tokenizer.json."""
-    return (part or {}).get("direction", default).lower()
 
 
 def valid_texts(texts: Iterable[str]) -> Iterator[str]:

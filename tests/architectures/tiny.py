@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from minisbert.architectures.modern import Architecture, ModernEncoder
-from minisbert.architectures.relatives import FAMILIES
+from minisbert.architectures.relatives import ENCODER_FAMILIES
 from tests.parity import REFERENCE
 
 LENGTHS = torch.tensor([17, 2, 5, 9])  # ModernBERT's and Gemma's windows reach 3 tokens to each side
@@ -34,7 +34,7 @@ def raw_config(name: str, **changes: Any) -> dict[str, Any]:
 
 
 def family_of(name: str) -> Architecture:
-    return FAMILIES[raw_config(name)["model_type"]]
+    return ENCODER_FAMILIES[raw_config(name)["model_type"]]
 
 
 def randomise(model: torch.nn.Module, gemma: bool = False) -> torch.nn.Module:

@@ -116,17 +116,9 @@ def spoil(tensors):
 
 
 FAULTS = [
-    (
-        spoil,
-        r"model\.safetensors does not fit .*\n  missing embeddings\.LayerNorm\.bias \(24,\)\n"
-        r"  unexpected encoder\.layer\.2\.output\.dense\.bias \(24,\)\n"
-        r"  misshapen encoder\.layer\.0\.attention\.self\.key\.weight: \(24, 23\), .* asks for \(24, 24\)\n"
-        r"  pooler\.dense\.bias holds torch\.int32",
-    ),
-    (  # without their scales they are no weights
-        lambda tensors: {name: tensor.to(torch.float8_e4m3fn) for name, tensor in tensors.items()},
-        r"embeddings\.LayerNorm\.weight holds torch\.float8_e4m3fn, not floating",
-    ),
+    (spoil, r"missing embeddings\.Lay.*\n.*unexpected encoder.*\n.*misshapen encoder.*\n.*pooler.* torch\.int32"),
+    # without their scales they are not weights
+    (lambda tensors: {name: x.to(torch.float8_e4m3fn) for name, x in tensors.items()}, "float8_e4m3fn"),
     (
         lambda tensors: {key: value for key, value in tensors.items() if key != "pooler.dense.bias"},
         r"missing pooler\.dense\.bias",
@@ -159,12 +151,11 @@ def test_missing_weights_say_what_stands_there_instead(folder):
     [
         ({"a": "model-00003-of-00003.safetensors"}, r"model-00003-of-00003\.safetensors is missing"),
         ({"a": "a" * 999 + ".safetensors"}, "is missing"),
-        ({"a": "\0.safetensors"}, "is missing"),
-        ({"a": f"../model/{FIRST}"}, "is not the name of a safetensors file beside it"),
-        ({"a": f"..\\{FIRST}"}, "is not the name of a safetensors file beside it"),
-        ({"a": "pytorch_model.bin"}, "'pytorch_model.bin' is not the name of a safetensors file beside it"),
-        ({"a": None}, "weight_map must map"),
-        ([FIRST], "weight_map must map"),
+        ({"a": f"../model/{FIRST}"}, "not the name of a safetensors file"),
+        ({"a": f"..\\{FIRST}"}, "not the name of a safetensors file"),
+        ({"a": "pytorch_model.bin"}, r"pytorch_model\.bin"),
+        ({"a": None}, "weight_map"),
+        ([FIRST], "weight_map"),
         ({}, r"model\.safetensors is missing"),
         ({"a": FIRST}, r"does not fit .*\n  missing embeddings"),
     ],
@@ -280,13 +271,10 @@ def test_positions_and_token_types_of_other_families():
 @pytest.mark.parametrize(
     ("source", "key", "value", "message"),
     [
-        ("tiny", "num_hidden_layers", 100_000, "num_hidden_layers 100000, but model.safetensors has 39 tensors"),
-        ("tiny-distiluse", "n_layers", 10**9, "n_layers 1000000000, but model.safetensors has 52 tensors"),
-        ("tiny", "hidden_size", 24 * 10**7, r"word_embeddings.weight: \(131, 24\), .* \(131, 240000000\)"),
-        ("tiny", "hidden_size", 2**31 - 4, r"config.json: "),
-        ("tiny", "vocab_size", 2**31 - 1, r"word_embeddings.weight: \(131, 24\), .* \(2147483647, 24\)"),
-        ("tiny", "type_vocab_size", 10**9, r"token_type_embeddings.weight: \(2, 24\), .* \(1000000000, 24\)"),
-        ("tiny-distiluse", "hidden_dim", 2**31 - 1, r"ffn.lin1.weight: .* \(2147483647, "),
+        ("tiny-distiluse", "n_layers", 10**9, "n_layers 1000000000"),
+        ("tiny", "hidden_size", 2**31 - 4, r"config\.json"),
+        ("tiny", "vocab_size", 2**31 - 1, r"word_embeddings\.weight"),
+        ("tiny-distiluse", "hidden_dim", 2**31 - 1, r"ffn\.lin1\.weight"),
     ],
 )
 def test_sizes_that_are_not_those_of_the_file_take_no_memory(source, key, value, message, tiny, tmp_path):
@@ -308,7 +296,6 @@ def test_tensors_that_are_not_contiguous_are_written_by_value(tmp_path, tensor):
     assert all(torch.equal(found, tensor) for found in load_file(tmp_path / "x.safetensors").values())
 
 
-HUGE = torch.ones(1).expand(2**50)  # 4 PB, of 4 bytes
 SPARSE, COMPLEX = torch.eye(3).to_sparse(), torch.ones(2, dtype=torch.complex64)
 ODD = {
     "no string": {1: torch.ones(2)},
@@ -317,7 +304,6 @@ ODD = {
     "sparse": {"a": SPARSE},
     "meta": {"a": torch.ones(2, device="meta")},
     "complex": {"a": COMPLEX},
-    "4 PB": {"a": HUGE},
     "a number beside": {"a": torch.ones(2), "step": 5},
     "nested": {"model": {"a": torch.ones(2)}},
     "a list": [torch.ones(2)],
@@ -334,9 +320,7 @@ def test_convert_of_what_safetensors_cannot_hold(tmp_path, content):
     torch.save(content() if callable(content) else content, tmp_path / "x.bin")
     if isinstance(content, bytes):
         (tmp_path / "x.bin").write_bytes(content)
-    with pytest.raises(
-        InputError, match=r"state dict, names with dense|4,503,599,627,370,496: is it|not a checkpoint of"
-    ):
+    with pytest.raises(InputError, match=r"state dict|checkpoint of tensors"):
         convert(tmp_path / "x.bin", tmp_path / "x.safetensors")
     assert [path.name for path in tmp_path.iterdir()] == ["x.bin"]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from minisbert.architectures.relatives import CLASSIFIERS, FAMILIES
+from minisbert.architectures.relatives import CLASSIFIERS, ENCODER_FAMILIES
 from minisbert.core import InputError
 from minisbert.core.heads import ConcatHead, CrossHead, JointHead, siamese
 from minisbert.models.cross_encoder import ClassifierHead
@@ -283,7 +283,7 @@ def classifier(folder, family: str, labels: int = 1):
     sizes = {"vocab_size": 301 if family == "roberta" else 131, "hidden_size": 18, "intermediate_size": 29}
     sizes |= {"num_hidden_layers": 2, "num_attention_heads": 3}
     if family == "distilbert":
-        sizes = {FAMILIES[family].settings.get(key, key): value for key, value in sizes.items()}
+        sizes = {ENCODER_FAMILIES[family].settings.get(key, key): value for key, value in sizes.items()}
     else:
         sizes |= {"type_vocab_size": 1 if "bert" in family.removeprefix("bert") else 2}
     sizes |= {"embedding_size": 18} if family == "electra" else {}
@@ -324,8 +324,8 @@ def test_a_classifier_of_transformers_forward_and_backward(family, tmp_path):
     for outputs in (found, expected):
         (outputs * pull).sum().backward()
     theirs = dict(reference.named_parameters())
-    names = FAMILIES[family].names(2, pooler=False)
-    ours = {f"{FAMILIES[family].prefix}{names[name]}": p for name, p in model.encoder.bert.named_parameters()}
+    names = ENCODER_FAMILIES[family].names(2, pooler=False)
+    ours = {f"{ENCODER_FAMILIES[family].prefix}{names[name]}": p for name, p in model.encoder.bert.named_parameters()}
     _, dense, out, _ = CLASSIFIERS[family]
     for place, name in (("mlp.0", dense), ("mlp.3", out)):
         ours |= {f"{name}.{part}": model.head.get_parameter(f"{place}.{part}") for part in ("weight", "bias")}

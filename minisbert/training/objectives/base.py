@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from minisbert.checkpoints.encoder_settings import MAX_SCORE
 from minisbert.core import InputError
 from minisbert.core.data import TextColumns, length_grouped_batches
 from minisbert.core.heads import ConcatHead
@@ -34,6 +33,7 @@ from minisbert.evaluation.sts import correlate, encode_pairs, similarities
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.similarity import MAX_SCORE
 from minisbert.system.progress import naming_bars
 from minisbert.training.losses import matryoshka_loss
 

@@ -6,12 +6,12 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from minisbert.checkpoints.encoder_settings import MAX_SCORE
 from minisbert.core import InputError, losses
 from minisbert.core.data import TextColumns
 from minisbert.data.datasets import Notes, duplicate_rows, holds_pairs, scored_rows, sentence_rows, triplet_rows
 from minisbert.evaluation.retrieval import retrieval_from_pairs
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.similarity import MAX_SCORE
 from minisbert.training import losses as more_losses
 from minisbert.training.objectives.base import Objective, Scores, VectorNetwork, cosine_scores, vector_scores
 from minisbert.training.settings import RunSettings, reads, sources_of

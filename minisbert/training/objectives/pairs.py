@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from minisbert.architectures.relatives import CLASSIFIERS
-from minisbert.checkpoints.encoder_settings import MAX_SCORE
 from minisbert.checkpoints.layout import ModelFolder, find_model
 from minisbert.core import InputError, losses
 from minisbert.core.bert import Bert
@@ -27,6 +26,7 @@ from minisbert.data.datasets import (
 from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.similarity import MAX_SCORE
 from minisbert.system.console import say
 from minisbert.training import losses as more_losses
 from minisbert.training.objectives.base import Loss, Objective, PairNetwork, Scores, pair_scores, vector_scores
