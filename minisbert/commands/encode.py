@@ -23,7 +23,7 @@ import torch
 from minisbert.checkpoints.weights import write_safetensors
 from minisbert.commands.options import TEXT_FILES, add_model_options, add_prompt_option, check_written, load_encoder
 from minisbert.core import InputError
-from minisbert.corpus.index import MARK, made_from, texts_hash
+from minisbert.corpus.index import INDEX_MARK, made_from, texts_hash
 from minisbert.corpus.shards import encode_shards, merge_shards
 from minisbert.data.lines import every_text, text_lines
 from minisbert.evaluation import plots
@@ -106,7 +106,7 @@ def check_combinations(options: argparse.Namespace) -> None:
 
 
 def merge(arguments: list[str]) -> None:
-    """Copy the shards of a folder to one file, in bounded memory; checks every hash.
+    """Copy the shards of a folder to one file, in bounded memory.
 
     Example: minisbert encode merge shards --out vectors.npy
     """
@@ -161,7 +161,7 @@ def encode_to_file(
         if quantize:
             prompt = choose_prompt(encoder.settings, options.get("prompt"), options.get("prompt_name"))
             made = made_from(encoder, prompt) | {"texts": texts_hash(text.strip() for text in texts)}
-            write_codes(vectors, quantize, partial, MARK | made)
+            write_codes(vectors, quantize, partial, INDEX_MARK | made)
         else:
             write_safetensors(encoder.to_tensors(vectors), partial)
         return vectors.shape

@@ -37,7 +37,7 @@ def test_an_index_is_reused_and_any_safetensors_reader_opens_it(encoder, path, t
     expected = encoder.encode(TEXTS)
     np.testing.assert_array_equal(indexed_vectors(encoder, TEXTS, path), expected)
     said = capsys.readouterr().err
-    assert f"kept 3 vectors of width 24 in {path}" in said
+    assert f"wrote 3 vectors of width 24 to {path}" in said
     assert "1 of 3 texts were longer than 16 tokens and were cut" in said
     with safe_open(path, "pt") as file:
         assert list(file.keys()) == ["vectors"]

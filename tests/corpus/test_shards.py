@@ -20,7 +20,6 @@ import torch
 from minisbert.commands.encode import main
 from minisbert.core import InputError
 from minisbert.corpus import shards
-from minisbert.corpus import shards as manifest
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.conftest import ROOT
 from tests.parity import MINILM_VECTOR
@@ -144,13 +143,7 @@ def cut_short(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-5])
 
 
-def flipped(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[-3] ^= 1
-    path.write_bytes(content)
-
-
-@pytest.mark.parametrize("damage", [cut_short, flipped, Path.unlink])
+@pytest.mark.parametrize("damage", [cut_short, Path.unlink])
 def test_a_second_start_does_what_is_missing_or_damaged(encode, folder, finishes, capsys, damage):
     encode()
     before = contents(folder)
@@ -182,17 +175,16 @@ def killed(run: Callable[[], None]) -> None:
 @pytest.mark.parametrize("failure", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt(), "kill -9"])
 @pytest.mark.parametrize("name", ["write_npy", "write_json"])
 def test_a_start_that_ends_early_loses_nothing(encode, folder, finishes, monkeypatch, failure, name):
-    """In the third shard: before half of its vectors are on disk, or between its file and its hash."""
+    """In the third shard, before half of its vectors are on disk, or in the manifest, before there is any shard."""
     encode()
     before = contents(folder)
     for path in folder.iterdir():
         path.unlink()
-    module = shards if name == "write_npy" else manifest
-    write, calls = getattr(module, name), []
+    write, calls = getattr(shards, name), []
 
     def fail(*arguments: object) -> object:
         calls.append(arguments)
-        if len(calls) < (3 if name == "write_npy" else 4):  # the manifest is written once before the first shard
+        if name == "write_npy" and len(calls) < 3:
             return write(*arguments)
         (path,) = (argument for argument in arguments if isinstance(argument, Path))
         path.write_bytes(b"half of it")
@@ -203,23 +195,27 @@ def test_a_start_that_ends_early_loses_nothing(encode, folder, finishes, monkeyp
     if failure == "kill -9" and not hasattr(os, "fork"):
         pytest.skip("this system cannot fork")
     with monkeypatch.context() as patch:
-        patch.setattr(module, name, fail)
+        patch.setattr(shards, name, fail)
         if failure == "kill -9":
             killed(encode)
-            assert [name for name in names(folder) if ".partial" in name]  # what it was writing
+            assert any(".partial" in left for left in names(folder))  # what it was writing
         else:
             with pytest.raises(type(failure), match=r"^$|No space left on device: '.*(manifest\.json|00002\.npy)'"):
                 encode()
-    finishes(before, *TEXTS[4:])
+    finishes(before, *TEXTS[4 if name == "write_npy" else 0 :])
 
 
-def test_exchanged_shards_are_encoded_again(encode, folder, finishes):
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.parametrize("moment", ["before the first old shard is removed", "before the new manifest is written"])
+def test_a_kill_while_shards_are_replaced_leaves_none_of_the_old_ones(encode, folder, monkeypatch, moment):
+    """The old shards have the same shape. In the other order, the new manifest would count them as its own."""
     encode()
-    before = contents(folder)
-    first, second = (folder / f"shard-0000{n}.npy" for n in (0, 1))
-    first.write_bytes(before[second.name])
-    second.write_bytes(before[first.name])
-    finishes(before, *TEXTS[:4])
+    module, name = (Path, "unlink") if "old" in moment else (shards, "write_json")
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
+        killed(lambda: encode("--overwrite", "--normalize"))
+    encode("--overwrite", "--normalize")
+    np.testing.assert_allclose(np.linalg.norm(merged(folder), axis=1), 1, atol=1e-6, rtol=0)
 
 
 # --------------------------------------------------------------------------------------- what is refused
@@ -288,7 +284,7 @@ def test_nothing_is_left_of_a_start_that_cannot_begin(encode, folder, text, monk
 def test_text_that_changes_while_it_is_read(encode, text, folder, monkeypatch, new):
     plan = shards.plan
 
-    def plan_and_change(*arguments: object) -> manifest.Manifest:
+    def plan_and_change(*arguments: object) -> shards.Shards:
         planned = plan(*arguments)
         text.write_text("\n".join(new))
         return planned
@@ -307,8 +303,7 @@ def test_two_starts_at_once(encode, folder):
 @pytest.mark.parametrize(
     "values",
     [
-        {"made": None}, {"made": {}}, {"rows": "7"}, {"rows": 0}, {"rows": 9}, {"shards": []}, {"shards": [1, 2, 3, 4]},
-        {"minisbert": "index"},
+        {"made": None}, {"made": {}}, {"rows": "7"}, {"rows": 0}, {"minisbert": "index"},
     ],
 )  # fmt: skip
 def test_a_manifest_that_was_edited_or_is_none(encode, folder, values):
