@@ -13,8 +13,8 @@ program: load only packages that you trust.
 import time
 from pathlib import Path
 
-from minisbert.backends.graphs import compile_model, package_dtype
-from minisbert.backends.package import compile_to_cache, identity
+from minisbert.backends.graphs import package_dtype
+from minisbert.backends.package import compile_apart, compile_to_cache, package_identity
 from minisbert.checkpoints.layout import ModelFolder, find_model
 from minisbert.commands.options import check_written
 from minisbert.system.command_line import add_threads_option, command_parser
@@ -37,10 +37,9 @@ def main(arguments: list[str] | None = None) -> None:
     started = time.monotonic()
     path = options.out
     if path:
-        say(f"compiling {folder.name} in {dtype}, 20 to 90 seconds")
-        compile_model(folder, dtype, options.pooling, path)
+        compile_apart(folder, dtype, options.pooling, path)
     else:
-        path = compile_to_cache(folder, identity(ModelFolder(folder), dtype, options.pooling))
+        path = compile_to_cache(folder, package_identity(ModelFolder(folder), dtype, options.pooling))
     say(f"{path}: {path.stat().st_size / 1e6:.0f} MB, {time.monotonic() - started:.0f} s")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from minisbert.backends.onnx_export import TEXTS, export_onnx, onnx_vectors, quantize_onnx
+from minisbert.backends.onnx_export import SAMPLE_TEXTS, export_onnx, onnx_vectors, quantize_onnx
 from minisbert.checkpoints.save import check_replaceable, model_folder
 from minisbert.core import InputError
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> None:
     check_replaceable(options.out)
     encoder = SentenceEncoder.load(options.model, device="cpu")
     say(f"exporting {options.model}, about 20 seconds")
-    expected = encoder.encode(list(TEXTS))  # (N, W)
+    expected = encoder.encode(list(SAMPLE_TEXTS))  # (N, W)
     with model_folder(options.out) as folder:
         encoder.write(folder)
         path = folder / "onnx" / "model.onnx"

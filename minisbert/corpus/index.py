@@ -1,6 +1,6 @@
 """Keep the vectors of a corpus in an index: a safetensors file with hashes of the model and the texts.
 
-An index is reused while the hashes match and rebuilt when they do not; a file that is not an index is never overwritten.
+An index is reused while the hashes match and rebuilt when they do not; a file that is not an index is never replaced.
 Codes of ``encode --quantize`` are such a file, too, but are never rebuilt.
 """
 
@@ -63,6 +63,7 @@ def model_hash(encoder: Encoder) -> str:
     encoder = uncompiled(encoder)
     settings = dataclasses.asdict(encoder.settings)  # with a late-interaction model's lengths and skipped words
     bert = getattr(encoder, "bert", None)  # a table of static vectors has none
+    # what the modules are and how they are set, then the bytes of all weights
     about = {
         "classes": [type(encoder).__name__, type(encoder.tokenizer).__name__],
         "bert": bert and dataclasses.asdict(bert.config),
@@ -75,6 +76,7 @@ def model_hash(encoder: Encoder) -> str:
         "tokenizer": encoder.tokenizer.backend.to_str(),
         "dtype": compiled_for,
     }
+    # sorted, because a dictionary's order may change without a change of meaning
     digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
     for name, parameter in encoder.named_parameters():
         digest.update(f"{name} {parameter.dtype} {tuple(parameter.shape)}".encode())
@@ -105,11 +107,12 @@ def indexed_vectors(encoder: Encoder, texts: Sequence[str], path: str | Path, pr
     made = index_metadata(path)
     if made is not None:
         changed = differences(made, wanted)
-        if not changed:
+        if not changed:  # also of an encoder that was saved elsewhere: paths and dates do not count
             tensors = read_safetensors(path)
             with reading(path):
                 return encoder.from_tensors(tensors)
         say(f"{path} was made with {changed}: rebuilding it")
+    # opened before the work: a path that cannot be written is found at once, and the old index stays until the end
     with atomic_file(path) as partial:
         vectors = encode_with_progress(encoder, texts, prompt)
         write_safetensors(encoder.to_tensors(vectors), partial, INDEX_MARK | wanted)

@@ -1,4 +1,4 @@
-"""Mine hard negatives for (anchor, positive) pairs: texts that a model finds close to an anchor and that are not its own.
+"""Mine hard negatives for (anchor, positive) pairs: texts close to an anchor, by a model, that are not its positives.
 
 Rules, defaults and results are those of sentence-transformers' ``mine_hard_negatives`` with ``output_format="triplet"``
 and ``sampling_strategy="top"``. One is added: near-duplicates of the anchor or its positives, equal but for case and
@@ -95,6 +95,7 @@ class Candidates:
 
 def candidates_of(pairs: Sequence[tuple[str, str]], corpus: Sequence[str] = ()) -> Candidates:
     """Group the pairs by anchor, in the order of their first; documents in the order of corpus and pairs."""
+    # dictionaries, not sets: results must not depend on the order of hashes
     documents = list(dict.fromkeys([*corpus, *(positive for _, positive in pairs)]))
     rows = {text: row for row, text in enumerate(documents)}
     alike: dict[str, list[int]] = {}
@@ -151,7 +152,8 @@ def mine(anchors: np.ndarray, documents: Source, task: Candidates, rules: Rules,
             mined.failed[name] = mined.failed.get(name, 0) + int((remaining & fails).sum())
             remaining &= ~fails
 
-        rank = remaining.cumsum(axis=1) - 1  # from 0, of those that remain
+        # ranks from 0, of those that remain: range_min skips candidates, not rows of the search
+        rank = remaining.cumsum(axis=1) - 1
         remaining &= (rank >= rules.range_min) & (rank < rules.range_min + rules.num_negatives)
         for row, cosines, chosen in zip(rows, scores, remaining, strict=True):
             mined.negatives.append(row[chosen].tolist())

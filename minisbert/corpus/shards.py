@@ -207,7 +207,8 @@ def encode_shards(
 
 def plan(encoder: Encoder, file: str, folder: Path, shard_rows: int, options: dict[str, Any]) -> Shards:
     """Describe shards that are still to be encoded. Reads the whole file, and so checks every line."""
-    example = encoder.encode(["a"], **options)  # (1, D); an option that is out of range ends the work here
+    # one text, (1, D), for the dtype of the vectors; an option that is out of range ends the work here
+    example = encoder.encode(["a"], **options)
     computed = getattr(encoder, "compiled_dtype", None)
     if computed is None:
         computed = str(choose_dtype(options.get("dtype") or "float32", encoder.device)[0]).removeprefix("torch.")
@@ -276,6 +277,7 @@ def check_foreign(folder: Path) -> None:
 def locked(folder: Path) -> Iterator[None]:
     """Keep a second process from writing into the same folder; raises ``InputError`` in that process."""
     folder.mkdir(parents=True, exist_ok=True)
+    # a lock and not a file that exists: it ends with the process, also with kill -9
     with open(folder / ".lock", "a") as file:
         try:
             lock(file)

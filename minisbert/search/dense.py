@@ -86,11 +86,8 @@ class Vectors:
             elif not isinstance(source, Stacked):
                 source = np.asanyarray(source)
             check("vectors (N, D)", source)
-        if isinstance(source, Tensor):
-            is_real = not source.is_complex()
-        else:
-            is_real = np.can_cast(source.dtype, np.float64)
-        if not is_real:
+        is_tensor = isinstance(source, Tensor)
+        if (is_tensor and source.is_complex()) or not (is_tensor or np.can_cast(source.dtype, np.float64)):
             raise InputError(f"the {name} must be real numbers, got {source.dtype}")
         self.source, self.name = source, name
         self.width = source.shape[1]
@@ -104,11 +101,10 @@ class Vectors:
         Raises ``InputError`` for NaN, infinity and numbers whose squares overflow in float64.
         """
         x = self._read(rows)
-        # float64 and integers keep their digits until they are scaled; float16 and float32 lose none in ``dtype``
+        computing = torch.float64  # float64 and integers keep their digits until they are scaled
         if x.is_floating_point() and x.dtype != torch.float64:
-            x = x.to(dtype)
-        else:
-            x = x.double()
+            computing = dtype
+        x = x.to(computing)
         lengths = torch.linalg.vector_norm(x, dim=1, keepdim=True)  # (R, 1)
         if not (lengths.min() > 1e-12 and lengths.max() < 1e18):  # subtle: written so that NaN comes here, too
             x = x.double()  # the squares of large and small float32 numbers overflow or vanish in float32
@@ -206,8 +202,7 @@ def update_best(best: Tensor, rows: Tensor, scores: Tensor, start: int) -> None:
     places, within = (values > lowest[queries, None]).nonzero(as_tuple=True)  # (m,) each
     if len(places) == 0:
         return
-
-    # each of the r queries that has new scores gets a row: its k best, its new ones, minus infinity up to the longest
+    # a row for each of the r queries with new scores: its k best, the new ones, minus infinity up to the longest row
     changed, owners, counts = queries[places].unique_consecutive(return_inverse=True, return_counts=True)
     columns = k + torch.arange(len(places)) - (counts.cumsum(0) - counts)[owners]  # (m,), from k on for each query
     all_scores = torch.full((len(changed), k + int(counts.max())), -torch.inf)

@@ -26,7 +26,8 @@ BITS_SET = np.array([bin(byte).count("1") for byte in range(256)], dtype=np.uint
 def calibrate(vectors: ArrayLike) -> np.ndarray:
     """Return the lowest and the highest value of each column, (2, D) float32: the ranges that ``to_int8`` divides.
 
-    Calibrate on the corpus, or a few thousand vectors like it; never on the queries. ``[[0, 5], [2, 1]] -> [[0, 1], [2, 5]]``.
+    Calibrate on the corpus, or a few thousand vectors like it; never on the queries.
+    ``[[0, 5], [2, 1]] -> [[0, 1], [2, 5]]``.
     """
     x = as_floats(vectors)
     check("vectors (N, D)", x)
@@ -43,6 +44,7 @@ def to_int8(vectors: ArrayLike, ranges: np.ndarray) -> np.ndarray:
     """
     x = as_floats(vectors)
     check("vectors (N, D)", x)
+    # float32 throughout, in this order: the codes equal sentence-transformers' byte for byte
     low, step = steps(ranges, x.shape[-1])
     step = np.where(step == 0, np.float32(1), step)
     levels = np.floor((x - low) / step).clip(0, INT8_STEPS)  # (N, D), whole numbers from 0 to 255
@@ -74,7 +76,7 @@ def to_bits(vectors: ArrayLike) -> np.ndarray:
 
 
 def from_bits(bits: np.ndarray, width: int) -> np.ndarray:
-    """Return 1 for each bit that is set, -1 for the others: bits (..., ceil(D / 8)) uint8 -> (..., D = width) float32."""
+    """Return 1 for each set bit, -1 for the others: bits (..., ceil(D / 8)) uint8 -> (..., D = width) float32."""
     check("bits uint8", bits)
     if -(-width // 8) != bits.shape[-1]:
         raise ValueError(f"{width} columns need {-(-width // 8)} bytes, got {bits.shape[-1]}")
@@ -82,7 +84,7 @@ def from_bits(bits: np.ndarray, width: int) -> np.ndarray:
 
 
 def quantize(vectors: ArrayLike, precision: str) -> np.ndarray:
-    """Convert vectors (N, D) to one of ``PRECISIONS``, as sentence-transformers' ``quantize_embeddings`` without ranges.
+    """Convert vectors (N, D) to one of ``PRECISIONS``, like sentence-transformers' ``quantize_embeddings``, no ranges.
 
     "int8" and "uint8" divide the range of these very vectors, which are two at least: codes of two calls cannot be
     compared. "binary" is "ubinary" less 128.
@@ -144,6 +146,7 @@ def rescore(queries: ArrayLike, candidates: np.ndarray, vectors: ArrayLike, k: i
     check_k(k, v.shape[1], "the number of candidates")
     q = q / np.linalg.norm(q, axis=-1, keepdims=True).clip(1e-12)
     v = v / np.linalg.norm(v, axis=-1, keepdims=True).clip(1e-12)
+    # not a matrix product: each query has candidates of its own
     scores = np.einsum("qd,qcd->qc", q, v).astype(np.float32)  # (Q, C)
     order = np.lexsort((candidates, -scores))[:, :k]  # (Q, k): by score, then by row
     return np.take_along_axis(scores, order, axis=1), np.take_along_axis(candidates, order, axis=1)

@@ -31,6 +31,7 @@ def write_npy(chunks: Iterator[np.ndarray], count: int, path: Path) -> tuple[int
     The header comes first and contains the shape, so the number of rows must be known.
     """
     with open(path, "wb") as file:
+        # not np.save, which needs the whole array; nor a memory map, whose full disk is a signal and not an error
         written = 0
         for chunk in chunks:
             if not isinstance(chunk, np.ndarray):
@@ -74,6 +75,7 @@ def read_codes(path: Path, count: int, width: int) -> "Stacked | Bits":
             vectors = Bits(tensors["bits"].numpy(), width)
             shape, needed = vectors.bits.shape, (count, -(-width // 8))
         else:
+            # stay codes in memory: a block becomes float32 when the search reads it
             codes, ranges = tensors["codes"].numpy(), tensors["ranges"].numpy()
             vectors = Stacked([Decoded(codes, ranges)].__getitem__, [len(codes)], width, "float32")
             shape, needed = codes.shape, (count, width)
@@ -110,6 +112,7 @@ class Bits:
         Candidates are the ``times`` k rows whose bits differ least from those of the query. A score is the cosine of
         the query and a vector of -1 and 1, so it is lower than that of the vectors themselves: 0.8 where that is 1.
         """
+        # bits choose candidates, the float query sorts them: a Hamming distance has few values and many ties
         most = min(times * k, len(self.bits))
         height = max(1, BLOCK_NUMBERS // (most * self.width))  # queries at a time
         scores = np.empty((len(queries), k), np.float32)
