@@ -36,7 +36,7 @@ from minisbert.models.pair_model import PairScorer
 from minisbert.models.pooling import choose_pooling
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.assets import file_hash, home
-from minisbert.system.console import say
+from minisbert.system.console import check_usage, say
 from minisbert.system.devices import instruction_sets
 from minisbert.system.files import atomic_file
 from minisbert.system.torch_internals import package_runner
@@ -117,13 +117,13 @@ def code_hash() -> str:
 
 def check_compiler() -> None:
     """Raise ``InputError`` without a C++ compiler, or with a torch that is too old."""
-    if torch.__version__ < OLDEST:  # torch compares it as a version, not as text
-        raise InputError(f"compiling needs torch {OLDEST} or newer, this is {torch.__version__}")
     names = [os.environ.get("CXX"), *COMPILERS]
-    if not any(shutil.which(name) for name in names if name):
-        raise InputError(
-            f"compiling needs a C++ compiler, found none ({COMPILER_ADVICE}); loading a package needs none"
-        )
+    lacking = not any(shutil.which(name) for name in names if name)
+    # torch compares its version as a version, not as text
+    check_usage(
+        (torch.__version__ < OLDEST, f"compiling needs torch {OLDEST} or newer, this is {torch.__version__}"),
+        (lacking, f"compiling needs a C++ compiler, found none ({COMPILER_ADVICE}); loading a package needs none"),
+    )
 
 
 def compile_package(

@@ -234,16 +234,14 @@ def write_shards(
     texts = every_text(file)
     with Bar(total=shards.rows, unit=" texts") as bar:
         for shard in range(len(shards)):
-            batch = counted(islice(texts, shards.shard_rows), bar)
+            batch = islice(texts, shards.shard_rows)
             if shards.is_complete(shard):
-                for _ in batch:  # skips its texts
-                    pass
+                bar.update(sum(1 for _ in batch))  # reads past its texts
                 continue
             with atomic_file(shards.path(shard)) as partial:
-                write_npy(encoder.encode_stream(batch, **options), shards.shape(shard)[0], partial)
+                write_npy(encoder.encode_stream(counted(batch, bar), **options), shards.shape(shard)[0], partial)
                 # now, not at the end: a shard that has been renamed into place counts
-                if file_state(file) != state:
-                    raise InputError(f"{file} changed while it was being read: run encode again")
+                check_unchanged(file, state)
             written.append(shard)
             truncated += encoder.truncated
     return written, truncated
@@ -261,6 +259,11 @@ def file_state(file: str) -> tuple[int, ...]:
     with reading(file):
         status = os.stat(file)
     return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def check_unchanged(file: str, state: tuple[int, ...]) -> None:
+    if file_state(file) != state:
+        raise InputError(f"{file} changed while it was being read: run encode again")
 
 
 def check_foreign(folder: Path) -> None:
