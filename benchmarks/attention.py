@@ -5,9 +5,9 @@
     python -m benchmarks.attention --pairs         of a cross-encoder
 
 Three packages of the same model are compiled, one that always takes ``looped`` of ``backends/graphs.py``, one that
-always takes ``written_out`` and one that always takes ``fused``; their batches take turns. Each row is one text or
-joined pair, so a batch has R of T tokens. The bounds, ``FEW`` for loops and ``SHORT`` of ``models/batching.py`` for the
-fused operation, come from such tables.
+always takes ``bfloat16_attention`` and one that always takes ``fused``; their batches take turns. Each row is one text
+or joined pair, so a batch has R of T tokens. The bounds, ``FEW`` for loops and ``SHORT`` of ``models/batching.py`` for
+the fused operation, come from such tables.
 """
 
 import argparse

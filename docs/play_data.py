@@ -58,7 +58,7 @@ def index(encoder: SentenceEncoder) -> dict[str, Any]:
         "codes": packed(quantized.to_int8(vectors, ranges)),
         "bits": packed(quantized.to_bits(vectors)),
         "low": ranges[0].tolist(),
-        "step": ((ranges[1] - ranges[0]) / np.float32(quantized.LEVELS)).tolist(),
+        "step": ((ranges[1] - ranges[0]) / np.float32(quantized.INT8_STEPS)).tolist(),
         "exact": top_k(queries, vectors, 10)[1].tolist(),
     }
 

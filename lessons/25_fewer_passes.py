@@ -339,7 +339,7 @@ assert abs(y - (-1 * 0.5 + 0 * 1.0 + 1.55 * 1.5)) < 1e-6, (
 
 few = texts[:100]
 in_int8 = copy.deepcopy(encoder)
-int8.quantize(in_int8.bert)
+int8.quantize_layers(in_int8.bert)
 cosines = (in_int8.encode(few) * encoder.encode(few)).sum(1)
 print(
     f"cosine to the float32 vector: mean {cosines.mean():.4f}, lowest {cosines.min():.4f}"
@@ -351,8 +351,8 @@ assert cosines.mean() > 0.995, "36 layers of integers, and the vectors hardly tu
 # `minisbert compile all-MiniLM-L6-v2 --dtype int8`. docs/speed.md has its rates.
 
 # %% [markdown]
-# **Exercise 3.** `int8.quantize` one layer at a time, in a copy of the encoder for each: which one costs the most
-# cosine?
+# **Exercise 3.** `int8.quantize_layers` one layer at a time, in a copy of the encoder for each: which one costs the
+# most cosine?
 
 # %% [markdown]
 # ## The ladder

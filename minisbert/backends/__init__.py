@@ -1,5 +1,4 @@
-"""Models compiled ahead of time to native code, without parameters to train.
+"""Other ways to run a model: compiled ahead of time to native code, or exported to ONNX. No parameters to train.
 
-The graphs are the book's own forward pass, exported; in bfloat16 and int8 attention is replaced (``attention.py``).
-Imports the rooms up to ``models``.
+The graphs are the book's own forward pass, exported. Imports the rooms up to ``models``.
 """

@@ -1,6 +1,8 @@
-"""What is compiled of a model, and compiling it: ``python -m minisbert.backends.graphs FOLDER DTYPE POOLING OUT``.
+"""Turn a model into the graph that is compiled: ``python -m minisbert.backends.graphs FOLDER DTYPE POOLING OUT``.
 
-A graph is the model's own forward pass without Python around it. torch exports it with example inputs.
+A graph is the model's own forward pass without Python around it; torch exports it with example inputs. In bfloat16 and
+int8 some layers are replaced first: int8 products, attention by the length of the rows, layers for one library.
+``package.py`` compiles the graph and loads the result. Imports the rooms up to ``models``.
 """
 
 import sys
@@ -10,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from minisbert.backends.package import compile_package, identity
+from minisbert.backends.package import compile_package, package_identity
 from minisbert.checkpoints.layout import ModelFolder
 from minisbert.core import InputError
 from minisbert.core.bert import Attention, Bert
@@ -21,15 +23,16 @@ from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import run_command
 from minisbert.system.devices import bfloat16_hardware, choose_dtype, cpu_flags
-from minisbert.system.torch_internals import int8_products, onednn_gain
+from minisbert.system.torch_internals import GAIN, int8_products, onednn_gain
 
 INSTRUCTIONS = "avx512_vnni"  # without them torch multiplies int8 number by number
 SMALLEST = 1e-12  # step of a token whose activations are all the same
 CLIPS = 16  # ranges of a weight's row to choose from: 70 to 100 % of its largest number
+EXAMPLE = (3, 5, 4, 6, 7)  # lengths of texts in the example batch: its sizes differ from each other, 0 and 1
 
 
 def package_dtype(name: str) -> str:
-    """What a package of dtype ``name`` is compiled for: float32, bfloat16 or int8. ``InputError`` without hardware."""
+    """Return the dtype of a package: float32, bfloat16 or int8. Raises ``InputError`` without hardware for it."""
     if name != "int8":
         return str(choose_dtype(name, torch.device("cpu"))[0]).removeprefix("torch.")
     if INSTRUCTIONS not in cpu_flags():
@@ -38,7 +41,8 @@ def package_dtype(name: str) -> str:
 
 
 def stored(x: Tensor) -> Tensor:
-    """``x`` behind a view with strides of its own, so that the compiler stores it instead of recomputing it."""
+    """Return ``x`` behind a view with explicit strides, so that the compiler stores it and does not recompute it."""
+    # the compiler fuses a cheap computation into each of its users and repeats it there; as_strided needs a real buffer
     strides = [1]
     for size in x.shape[:0:-1]:  # not numel(): it makes the example's sizes constants
         strides.insert(0, strides[0] * size)
@@ -46,12 +50,13 @@ def stored(x: Tensor) -> Tensor:
 
 
 def quantize_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """A weight (C, D) as codes (C, D) int8 from -127 to 127 and a scale (C,): ``weight`` is about scale * codes.
+    """Quantise a weight (C, D) to codes (C, D) int8, -127 to 127, and a scale (C,): ``weight`` is about scale * codes.
 
     Of several ranges each row takes the one with the smallest squared error: larger numbers are clipped, the others get
     finer steps. ``quantize_weight([[1.27, -0.01]]) = [[127, -1]], [0.01]``.
     """
     shares = torch.linspace(1.0, 0.7, CLIPS)[:, None, None]
+    # candidates all at once: a weight is quantised once, when the package is compiled
     scale = (shares * weight.abs().amax(dim=1, keepdim=True) / 127).clamp_min(SMALLEST)  # (CLIPS, C, 1)
     codes = (weight / scale).round().clamp(-127, 127)  # (CLIPS, C, D)
     error = (scale * codes - weight).pow(2).sum(dim=2)  # (CLIPS, C)
@@ -60,7 +65,7 @@ def quantize_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def quantized_linear(x: Tensor, codes: Tensor, scale: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``x @ (scale * codes).T + bias`` with a product of integers: x (N, D), codes (C, D), scale, bias (C,) -> (N, C).
+    """Compute ``x @ (scale * codes).T + bias`` by integers: x (N, D), codes (C, D), scale, bias (C,) -> (N, C).
 
     Each token x is written as step * c + middle, with integers c from -128 to 127. Then
 
@@ -77,7 +82,9 @@ def quantized_linear(x: Tensor, codes: Tensor, scale: Tensor, bias: Tensor | Non
     # subtle: ``sums * step`` would match a pattern of torch's compiler, whose product of signed numbers is 2,000 times
     # slower on a Zen 4 (docs/speed.md)
     y = step * sums + middle * (codes.sum(dim=1) * scale)  # (N, C)
-    return y if bias is None else y + bias
+    if bias is not None:
+        y = y + bias
+    return y
 
 
 class QuantizedLinear(nn.Module):
@@ -103,67 +110,82 @@ def replace_linear(bert: Bert, kind: Callable[[nn.Linear], nn.Module]) -> None:
                 setattr(module, name, kind(child))
 
 
-def quantize(bert: Bert) -> None:
+def quantize_layers(bert: Bert) -> None:
     """Replace the linear layers of an encoder's layers in place by ``QuantizedLinear``."""
     replace_linear(bert, QuantizedLinear)
 
 
-FEW = 24  # tokens: loops are faster for rows of up to this length, if there are few of them
+FEW = 24  # tokens: up to this length of a row ``looped`` is the fastest, up to SHORT ``bfloat16_attention``
 
 
-def written_out(parts: Tensor, mask: Tensor, bias: Tensor) -> Tensor:
-    """softmax(q k^T / sqrt(K) + bias) v by products of bfloat16, the softmax in float32.
+def bfloat16_attention(qkv: Tensor, bias: Tensor) -> Tensor:
+    """softmax(q k^T / sqrt(K) + bias) v by products of bfloat16, the softmax in float32 -> (R, T, H, K).
 
-    parts (R, T, 3, H, K): query, key and value; ``bias`` (R, 1, 1 or T, T): 0, or minus infinity where ``mask`` is
-    False.
+    qkv (R, T, 3, H, K): query, key and value; ``bias`` (R, 1, 1 or T, T): 0, or minus infinity where the mask is False.
     """
-    rows, tokens, _, heads, width = parts.shape
-    q, k, v = (x.transpose(1, 2).bfloat16().reshape(-1, tokens, width) for x in parts.unbind(2))  # (R H, T, K)
+    rows, tokens, _, heads, width = qkv.shape
+    q, k, v = (x.transpose(1, 2).bfloat16().reshape(-1, tokens, width) for x in qkv.unbind(2))  # (R H, T, K)
     scores = torch.bmm(q, k.transpose(1, 2)).view(rows, heads, tokens, tokens)
     scores = scores.float() * width**-0.5 + bias.float()  # not in the product: one loop with the softmax
     probabilities = scores.softmax(dim=-1).bfloat16().view(-1, tokens, tokens)  # (R H, T, T)
-    return torch.bmm(probabilities, v).view(rows, heads, tokens, width).to(parts.dtype)
+    return torch.bmm(probabilities, v).view(rows, heads, tokens, width).to(qkv.dtype)
 
 
-def looped(parts: Tensor, mask: Tensor, bias: Tensor) -> Tensor:
-    """The same, rounded alike, without products of matrices: the compiler makes loops of it."""
-    q, k, v = (x.transpose(1, 2).bfloat16().float() for x in parts.unbind(2))  # (R, H, T, K)
+def looped(qkv: Tensor, bias: Tensor) -> Tensor:
+    """Compute the same, rounded alike, without products of matrices: the compiler makes plain loops of it."""
+    q, k, v = (x.transpose(1, 2).bfloat16().float() for x in qkv.unbind(2))  # (R, H, T, K)
     scores = (q.unsqueeze(3) * k.unsqueeze(2)).sum(dim=-1).bfloat16()  # (R, H, T, T)
-    scores = scores.float() * parts.shape[-1] ** -0.5 + bias.float()
+    scores = scores.float() * qkv.shape[-1] ** -0.5 + bias.float()
     probabilities = scores.softmax(dim=-1).bfloat16().float()
-    return (probabilities.unsqueeze(4) * v.unsqueeze(2)).sum(dim=3).bfloat16().to(parts.dtype)
+    return (probabilities.unsqueeze(4) * v.unsqueeze(2)).sum(dim=3).bfloat16().to(qkv.dtype)
 
 
-def short(parts: Tensor, mask: Tensor, bias: Tensor) -> Tensor:
-    """``looped`` or ``written_out``."""
-    tokens = torch.scalar_tensor(parts.shape[1], dtype=torch.int64)
-    return torch.cond(tokens <= FEW, looped, written_out, (parts, mask, bias))
+def fused(qkv: Tensor, bias: Tensor) -> Tensor:
+    """Compute the same by torch's operation, which never holds the scores of all pairs of tokens."""
+    q, k, v = (x.transpose(1, 2) for x in qkv.unbind(2))
+    return nn.functional.scaled_dot_product_attention(q, k, v, bias.to(qkv.dtype)).contiguous()
 
 
-def fused(parts: Tensor, mask: Tensor, bias: Tensor) -> Tensor:
-    """The same by torch's operation."""
-    q, k, v = (x.transpose(1, 2) for x in parts.unbind(2))
-    return nn.functional.scaled_dot_product_attention(q, k, v, mask).contiguous()
+def attention_by_length(qkv: Tensor, bias: Tensor) -> Tensor:
+    """Choose the fastest kernel for the length of the rows, when the graph runs.
+
+    Milliseconds of all-MiniLM-L6-v2 in int8, two cores of a Xeon, rows times tokens (docs/speed.md has more):
+
+        |                    | 1 x 12 | 1 x 24 | 1 x 40 | 4 x 60 | 34 x 60 | 20 x 100 | 12 x 160 | 8 x 256 | 4 x 512 |
+        | looped             |   1.40 |   2.38 |   3.52 |  12.72 |  108.77 |   134.08 |   162.74 |  266.05 |  468.98 |
+        | bfloat16_attention |   2.02 |   2.76 |   3.62 |  10.89 |   81.38 |    89.01 |    88.43 |  125.54 |  170.26 |
+        | fused              |   1.65 |   2.30 |   3.08 |  11.13 |   93.26 |    89.89 |    88.35 |  109.61 |  143.98 |
+
+    So: ``looped`` up to FEW tokens, which is one short text alone, where calling a library takes longer than the
+    arithmetic; ``bfloat16_attention`` up to SHORT, the length up to which texts share rows; ``fused`` above it.
+    """
+    tokens = torch.scalar_tensor(qkv.shape[1], dtype=torch.int64)  # a tensor, or the example's length is compiled in
+    return torch.cond(tokens <= SHORT, short_attention, fused, (qkv, bias))
+
+
+def short_attention(qkv: Tensor, bias: Tensor) -> Tensor:
+    """Choose between the two kernels for short rows: ``torch.cond`` has two branches."""
+    tokens = torch.scalar_tensor(qkv.shape[1], dtype=torch.int64)
+    return torch.cond(tokens <= FEW, looped, bfloat16_attention, (qkv, bias))
 
 
 class RowAttention(nn.Module):
-    """``bert.Attention`` that chooses, when the graph runs, between ``short`` and ``fused``."""
+    """``bert.Attention`` by ``attention_by_length``, with query, key and value as one product."""
 
     def __init__(self, attention: Attention):
         super().__init__()
-        together = [attention.query, attention.key, attention.value]
+        linears = [attention.query, attention.key, attention.value]
         self.heads, self.output, self.merge = attention.heads, attention.output, attention.merge
-        self.parts = nn.Linear(together[0].in_features, sum(linear.out_features for linear in together))
-        self.parts.weight = nn.Parameter(torch.cat([linear.weight.detach() for linear in together]))  # (3 D, D)
-        self.parts.bias = nn.Parameter(torch.cat([linear.bias.detach() for linear in together]))
+        self.qkv = nn.Linear(linears[0].in_features, sum(linear.out_features for linear in linears))
+        self.qkv.weight = nn.Parameter(torch.cat([linear.weight.detach() for linear in linears]))  # (3 D, D)
+        self.qkv.bias = nn.Parameter(torch.cat([linear.bias.detach() for linear in linears]))
 
     def forward(self, x: Tensor, mask: Tensor) -> tuple[Tensor, None]:
         """x (R, T, D), mask (R, 1, 1 or T, T) boolean -> (R, T, D), and no probabilities."""
-        parts = self.parts(x).unflatten(-1, (3, self.heads, -1))  # (R, T, 3, H, K)
+        qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # (R, T, 3, H, K)
+        # stored, or every head computes it again from the mask
         bias = stored(torch.zeros_like(mask, dtype=torch.bfloat16).masked_fill(~mask, float("-inf")))
-        tokens = torch.scalar_tensor(x.shape[1], dtype=torch.int64)
-        context = torch.cond(tokens <= SHORT, short, fused, (parts, mask, bias))  # (R, H, T, K)
-        return self.output(self.merge(context)), None
+        return self.output(self.merge(attention_by_length(qkv, bias))), None
 
 
 def attend_by_length(bert: Bert) -> bool:
@@ -173,9 +195,6 @@ def attend_by_length(bert: Bert) -> bool:
             return False
         layer.attention = RowAttention(layer.attention)
     return True
-
-
-EXAMPLE = (3, 5, 4, 6, 7)  # lengths of texts in the example batch: its sizes differ from each other, 0 and 1
 
 
 class TransposedLinear(nn.Module):
@@ -213,6 +232,7 @@ class VectorGraph(nn.Module):
 
     def forward(self, ids: Tensor, positions: Tensor, text_index: Tensor, places: Tensor) -> Tensor:
         """``Batch.inputs``: (R, T) three times and (N, S)."""
+        # pooling, dense layers and scaling are in the graph, too: one call from Python does all
         hidden, mask, first = self.encoder.unpacked(ids, positions, same_text(text_index), places)
         vectors = self.encoder.dense(self.encoder.pool(stored(hidden), mask, first))
         if self.encoder.normalize:
@@ -229,7 +249,9 @@ class ScoreGraph(nn.Module):
 
     def forward(self, ids: Tensor, mask: Tensor, token_types: Tensor) -> Tensor:
         """ids, mask (1 for real tokens) and token types, (B, T) each."""
-        types = token_types if self.model.types else None
+        types = None
+        if self.model.types:  # a head over RoBERTa has one type only
+            types = token_types
         hidden = self.model.encoder.bert(ids, mask, types).float()  # (B, T, D)
         return self.model.squeezed(self.model.head(hidden))
 
@@ -243,50 +265,60 @@ def compile_model(folder: Path, dtype: str, pooling: str | None, path: Path) -> 
         compile_encoder(SentenceEncoder.load(folder, pooling=pooling, device="cpu"), folder, dtype, path)
 
 
-def by_blas(dtype: str) -> bool:
-    """Whether MKL is to multiply in a package, not oneDNN: in float32, on a CPU on which it is the faster one."""
-    return dtype == "float32" and torch.backends.mkl.is_available() and onednn_gain() < 1
+def by_blas(bert: Bert, dtype: str) -> bool:
+    """Return whether MKL multiplies in a package: in float32, unless oneDNN is clearly faster with this model's sizes.
+
+    Few rows, one text alone, and many; GELU counts, because oneDNN computes it within the product, on some CPUs slowly.
+    """
+    if dtype != "float32" or not torch.backends.mkl.is_available():
+        return False
+    sizes = bert.config.hidden_size, bert.config.intermediate_size
+    return onednn_gain(*sizes, rows=(16, 2048), with_gelu=True) < GAIN
 
 
-def prepare(bert: Bert, dtype: str) -> None:
-    """Replace in place the parts of an encoder that a package of this dtype computes in another way."""
+def prepare_layers(bert: Bert, dtype: str) -> bool:
+    """Replace in place the layers that a package of this dtype computes in another way; return if oneDNN multiplies."""
+    # int8 packages attend in bfloat16, where the CPU has it: the scores are rounded anyway
     low = dtype != "float32" and bfloat16_hardware(torch.device("cpu"))[0]
     by_length = low and attend_by_length(bert)
     if dtype == "int8":
-        quantize(bert)
+        quantize_layers(bert)
     elif by_length:  # not autocast: torch cannot export a choice within a choice under it
         replace_linear(bert, BFloat16Linear)
     elif dtype == "bfloat16":
         bert.forward = torch.autocast("cpu", torch.bfloat16)(bert.forward)  # type: ignore[method-assign]
-    elif by_blas(dtype):
+    elif by_blas(bert, dtype):
         replace_linear(bert, TransposedLinear)
+        return False
+    return True
 
 
 def compile_encoder(encoder: SentenceEncoder, folder: Path, dtype: str, path: Path) -> None:
     """Compile an encoder that was loaded from ``folder``."""
     if "pooler" in encoder.pooling.names and not encoder.settings.include_prompt:
         raise InputError("pooler pooling with include_prompt false cannot be compiled")
-    about = identity(ModelFolder(folder), dtype, encoder.pooling.mode)
+    about = package_identity(ModelFolder(folder), dtype, encoder.pooling.mode)
     about |= {"model": folder.name, "width": encoder.width, "hidden_size": encoder.hidden_size}
+    # the compiler keeps sizes of 0 and 1, and equal ones, as constants: two rows, and texts of five different lengths
     batch = next(packed_batches([bytes(ID_BYTES * length) for length in EXAMPLE], sum(EXAMPLE)))
     rows = [x.repeat(2, 1) for x in (batch.ids, batch.positions, batch.text_index)]  # (2, T) each
-    prepare(encoder.bert, dtype)
+    prepack = prepare_layers(encoder.bert, dtype)
     graph = VectorGraph(encoder)
     with evaluating(graph):
-        compile_package(graph, [*rows, batch.places], path, about, prepack=not by_blas(dtype))
+        compile_package(graph, [*rows, batch.places], path, about, prepack)
 
 
 def compile_pair_model(model: PairModel, folder: Path, dtype: str, path: Path) -> None:
     """Compile a cross-encoder that was loaded from ``folder``."""
     if not model.joint:
         raise InputError("only cross-encoders (joint heads) compile; for another head compile its encoder")
-    about = identity(ModelFolder(folder), dtype)
+    about = package_identity(ModelFolder(folder), dtype)
     about |= {"model": folder.name, "task": model.task, "labels": model.labels, "types": model.types}
     ids = torch.ones(3, 5, dtype=torch.long)
-    prepare(model.encoder.bert, dtype)
+    prepack = prepare_layers(model.encoder.bert, dtype)
     graph = ScoreGraph(model)
     with evaluating(graph):
-        compile_package(graph, [ids, ids.clone(), 0 * ids], path, about, prepack=not by_blas(dtype))
+        compile_package(graph, [ids, ids.clone(), 0 * ids], path, about, prepack)
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
-"""An encoder as an ONNX file: the whole way from token ids to vectors, for programs without PyTorch.
+"""Export an encoder to ONNX, from token ids to vectors, for programs without PyTorch.
 
 The graph has the names and the layout of sentence-transformers: ``onnx/model.onnx`` in the model's folder, which opens
-there with ``backend="onnx"``. Pooling, dense layers and scaling are inside, so nobody has to write them again.
+there with ``backend="onnx"``. Pooling, dense layers and scaling are inside, so nobody has to write them again. Imports
+the rooms up to ``models``.
 """
 
 import logging
@@ -19,13 +20,13 @@ from minisbert.models.guards import evaluating
 from minisbert.models.sentence_encoder import SentenceEncoder
 
 OPSET = 18
-INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-OUTPUTS = ("last_hidden_state", "sentence_embedding")
-TEXTS = ("A cat sits.", "An older man with a grey hat plays the guitar in front of a house.", "")  # to compare
+ONNX_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+ONNX_OUTPUTS = ("last_hidden_state", "sentence_embedding")
+SAMPLE_TEXTS = ("A cat sits.", "An older man with a grey hat plays the guitar in front of a house.", "")  # to compare
 
 
 class OnnxGraph(nn.Module):
-    """Token ids to hidden states and vectors, with padding, as ONNX's users have them."""
+    """Padded token ids to hidden states and vectors."""
 
     def __init__(self, encoder: SentenceEncoder):
         super().__init__()
@@ -36,7 +37,9 @@ class OnnxGraph(nn.Module):
         mask = attention_mask != 0  # (B, T)
         trace = self.encoder.empty_trace()
         hidden = self.encoder.bert(input_ids, mask, token_type_ids, trace)  # (B, T, D)
-        first = trace["layers.0"] if trace else None
+        first = None
+        if trace:  # for poolings that read the first layer, too
+            first = trace["layers.0"]
         vectors = self.encoder.dense(self.encoder.pool(hidden, mask, first))  # (B, W)
         if self.encoder.normalize:
             vectors = normalize(vectors)
@@ -50,6 +53,7 @@ def export_onnx(encoder: SentenceEncoder, path: Path) -> None:
     """
     if not encoder.settings.include_prompt:
         raise InputError("include_prompt false cannot be exported: the graph does not know where a prompt ends")
+    # sizes 0 and 1 would be exported as constants
     ids = torch.ones(2, 5, dtype=torch.int64)
     sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("tokens", max=encoder.tokenizer.limit)}
     graph = OnnxGraph(encoder)
@@ -60,8 +64,8 @@ def export_onnx(encoder: SentenceEncoder, path: Path) -> None:
             graph,
             (ids, ids.clone(), torch.zeros_like(ids)),
             path,
-            input_names=INPUTS,
-            output_names=OUTPUTS,
+            input_names=ONNX_INPUTS,
+            output_names=ONNX_OUTPUTS,
             dynamic_shapes=(sizes, sizes, sizes),
             opset_version=OPSET,
             external_data=False,
@@ -70,15 +74,16 @@ def export_onnx(encoder: SentenceEncoder, path: Path) -> None:
 
 
 def quantize_onnx(path: Path, quantized: Path) -> None:
-    """Write a copy with int8 weights, and activations that are quantized as they come (dynamic quantization)."""
+    """Write a copy with int8 weights; activations are quantized at run time (dynamic quantization)."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
+    # per channel: one scale for a whole matrix costs accuracy
     logging.getLogger().setLevel(logging.ERROR)
     quantize_dynamic(path, quantized, weight_type=QuantType.QInt8, per_channel=True)
 
 
-def onnx_vectors(encoder: SentenceEncoder, path: Path, texts: tuple[str, ...] = TEXTS) -> np.ndarray:
-    """The vectors (N, W) that ONNX Runtime computes with a file, for texts that our tokenizer encodes."""
+def onnx_vectors(encoder: SentenceEncoder, path: Path, texts: tuple[str, ...] = SAMPLE_TEXTS) -> np.ndarray:
+    """Compute vectors (N, W) by ONNX Runtime with a file, from texts that our tokenizer encodes."""
     from onnxruntime import InferenceSession
 
     try:
@@ -90,6 +95,7 @@ def onnx_vectors(encoder: SentenceEncoder, path: Path, texts: tuple[str, ...] = 
     if mask is None:
         mask = torch.ones_like(ids)
     inputs = {"input_ids": ids, "attention_mask": mask.long(), "token_type_ids": torch.zeros_like(ids)}
-    taken = {each.name for each in session.get_inputs()}
-    feed = {name: tensor.numpy() for name, tensor in inputs.items() if name in taken}
+    feed = {}
+    for each in session.get_inputs():  # without token types if the model has none
+        feed[each.name] = inputs[each.name].numpy()
     return session.run(["sentence_embedding"], feed)[0]

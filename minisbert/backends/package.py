@@ -1,8 +1,9 @@
-"""Compiled packages: a module exported by ``torch.export`` and compiled by AOTInductor to one ``.pt2`` file.
+"""Compile a module to a package, one ``.pt2`` file by ``torch.export`` and AOTInductor, and run it.
 
 PyTorch's compiler fuses the operations between two matrix products, and lays the weights out for the CPU once. The file
 holds native code, weights included, and loading it runs that code: load only files that you, or somebody you trust,
-compiled. A package belongs to one model, dtype, version of torch and kind of CPU; ``About`` says which.
+compiled. A package belongs to one model, dtype, version of torch and kind of CPU; ``About`` says which. ``graphs.py``
+makes the modules. Imports the rooms up to ``models``.
 """
 
 import hashlib
@@ -44,18 +45,25 @@ from minisbert.system.torch_internals import package_runner
 OLDEST = "2.9"  # the oldest torch known to compile our models; 2.6 fails, 2.7 and 2.8 are untested
 AGAIN = "compile the model again: minisbert compile"
 COMPILERS = ("g++", "clang++", "cl" if sys.platform == "win32" else "c++")
-ADVICE = "Debian and Ubuntu: apt install g++; macOS: xcode-select --install; Windows: Visual Studio's build tools"
-# weights are constants, query, key and value one product, and the number of threads is that of the process that runs it
-INDUCTOR = {"freezing": True, "cpp.enable_concat_linear": True, "cpp.dynamic_threads": True}
+COMPILER_ADVICE = (
+    "Debian and Ubuntu: apt install g++; macOS: xcode-select --install; Windows: Visual Studio's build tools"
+)
+INDUCTOR = {
+    "freezing": True,  # weights are constants
+    "cpp.enable_concat_linear": True,  # query, key and value are one product
+    "cpp.dynamic_threads": True,  # the number of threads is that of the process that runs the package
+    # precompiled headers lie in $TMPDIR/torchinductor_$USER whatever the cache folder is, and anybody on the machine
+    # can take that name first and put code into our package. For a single compilation they save no time
+    "aot_inductor.precompile_headers": False,
+}
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 GRAPH_FILES = ("config.json", "modules.json", "head.json", "*.safetensors*")  # of each module: what makes its graph
-IMPORT = r"^\s*from (?:(\.)|(?=minisbert\b))([\w.]*) import (\([^)]*\)|.*)"  # of our own files
 PACKAGE = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
 class About:
-    """What a package says about itself: first what ``identity`` gives of its model."""
+    """What a package says about itself: first the ``package_identity`` of its model."""
 
     kind: str = ""  # SentenceEncoder or PairModel
     dtype: str = ""
@@ -82,11 +90,12 @@ class About:
         return cls(**values)
 
 
-def identity(folder: ModelFolder, dtype: str, pooling: str | None = None) -> dict[str, str]:
-    """What tells the package of this model from all others: hashes of the files and the code that its graph is made of.
+def package_identity(folder: ModelFolder, dtype: str, pooling: str | None = None) -> dict[str, str]:
+    """Return the package's identity: hashes of the model files and of the code its graph was built from.
 
     ``kind`` is PairModel for a folder with a head for pairs, which has no ``pooling``.
     """
+    # tokenizer and prompts are read from the folder at run time, so they may change without a new package
     digest, paths = hashlib.sha256(), set()
     for _, place in [("", "."), *folder.modules]:
         for name in GRAPH_FILES:
@@ -102,47 +111,47 @@ def identity(folder: ModelFolder, dtype: str, pooling: str | None = None) -> dic
 
 
 def cache_path(expected: dict[str, str]) -> Path:
-    """The place of a package in the cache folder, for this version of torch and this CPU."""
+    """Return the place of a package in the cache folder, for this version of torch and this CPU."""
+    # one folder may serve several environments and, on a shared disk, several kinds of CPU
     parts = [*sorted(expected.items()), torch.__version__, instruction_sets()]
     return home() / "compiled" / f"{expected['kind']}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}.pt2"
 
 
 @cache
 def code_hash() -> str:
-    """sha256 of all code of this package that a graph imports, directly or through other files."""
-    sources: dict[Path, str] = {}
-    pending = [PACKAGE / "backends" / "graphs.py"]
-    while pending:
-        path = pending.pop()
-        if path in sources or not path.is_file():
-            continue
-        sources[path] = path.read_text(encoding="utf-8")
-        for dots, module, names in re.findall(IMPORT, sources[path], re.MULTILINE):
-            home = path.parent if dots else PACKAGE.parent
-            target = home / module.replace(".", "/")
-            pending += [target.with_suffix(".py"), target / "__init__.py"]
-            pending += [target / f"{name}.py" for name in re.findall(r"\w+", names)]
-    return hashlib.sha256("".join(sources[path] for path in sorted(sources)).encode()).hexdigest()
+    """Hash all code of this package: which of it a graph imports would take a second import system to find out."""
+    digest = hashlib.sha256()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        digest.update(f"{path.relative_to(PACKAGE)} {file_hash(path)}\n".encode())
+    return digest.hexdigest()
+
+
+def check_compiler() -> None:
+    """Raise ``InputError`` without a C++ compiler, or with a torch that is too old."""
+    names = [os.environ.get("CXX"), *COMPILERS]
+    lacking = not any(shutil.which(name) for name in names if name)
+    # torch compares its version as a version, not as text
+    check_usage(
+        (torch.__version__ < OLDEST, f"compiling needs torch {OLDEST} or newer, this is {torch.__version__}"),
+        (lacking, f"compiling needs a C++ compiler, found none ({COMPILER_ADVICE}); loading a package needs none"),
+    )
 
 
 def compile_package(
     module: nn.Module, examples: Sequence[Tensor], path: Path, about: dict[str, Any], prepack: bool = True
 ) -> None:
-    """Compile ``module`` for inputs like ``examples`` with any sizes, and write it to ``path`` atomically.
+    """Compile ``module`` for inputs like ``examples`` of any sizes, and write it to ``path`` atomically.
 
     The sizes of the examples, (n, m) each, must differ from 0 and 1, which would be compiled as constants. The file
-    keeps ``about``, with torch's version and the CPU. ``prepack`` lets oneDNN multiply, with weights laid out for it;
+    contains ``about``, torch's version and the CPU. With ``prepack`` oneDNN multiplies, with weights laid out for it;
     without, MKL does in float32. Only the first call of a process can choose. Takes 20 to 90 seconds. Raises
     ``InputError`` without a C++ compiler or torch 2.9, or if it fails.
     """
-    lacking = not any(map(shutil.which, filter(None, [os.environ.get("CXX"), *COMPILERS])))
-    check_usage(
-        (torch.__version__ < OLDEST, f"compiling needs torch {OLDEST} or newer, this is {torch.__version__}"),
-        (lacking, f"compiling needs a C++ compiler, and none was found ({ADVICE}); loading a package needs none"),
-    )
+    check_compiler()
     about = about | {"torch": torch.__version__, "cpu": instruction_sets()}
     metadata = {"minisbert": json.dumps(about)}
     settings = INDUCTOR | {"cpp.weight_prepack": prepack, "aot_inductor.metadata": metadata}
+    # AUTO: the exporter finds out which sizes are equal; naming them would fail where a model fixes one
     auto = torch.export.Dim.AUTO
     with atomic_file(path) as partial, compiler_cache() as folder:
         try:
@@ -153,15 +162,17 @@ def compile_package(
                 inductor_configs=settings,
             )
         except (RuntimeError, OSError) as error:
+            # the compiler's output has hundreds of lines; the first with "error" names the cause
             lines = [line for line in str(error).splitlines() if "error" in line.lower()]
             reason = one_line(lines[0].strip()) if lines else type(error).__name__
             raise InputError(f"compiling {path.name} failed: {reason}") from error
         shutil.copyfile(made, partial)
+        partial.chmod(partial.stat().st_mode & ~(stat.S_IWGRP | stat.S_IWOTH))  # whatever the umask: see check_owner
 
 
 @contextmanager
 def compiler_cache() -> Iterator[Path]:
-    """Let the compiler keep its files in a temporary folder; without its warnings.
+    """Let the compiler write to a temporary folder that only this user can read, without its warnings.
 
     Not beside the package: the compiler fails at a path with a space.
     """
@@ -178,38 +189,55 @@ def compiler_cache() -> Iterator[Path]:
 
 
 def read_about(path: Path) -> About:
-    """What a package says about itself, without running it. Raises ``InputError`` for another or a damaged file."""
+    """Read what a package says about itself, without running it; ``InputError`` for another or a damaged file."""
     if path.exists() and not path.is_file():
         raise InputError(f"{path} is a folder, a pipe or a device, not a package of minisbert compile")
     with reading(path), zipfile.ZipFile(path) as package:
-        if (damaged := package.testzip()) is not None:
+        # checksums of all members, before any of its code runs
+        damaged = package.testzip()
+        if damaged is not None:
             raise zipfile.BadZipFile(f"{damaged} is damaged")
-        names = [name for name in package.namelist() if re.search(r"/data/.*wrapper_metadata\.json$", name)]
-        content = json.loads(json.loads(package.read(names[0]))["minisbert"]) if names else None
+        content = None
+        for name in package.namelist():
+            if re.search(r"/data/.*wrapper_metadata\.json$", name):
+                content = json.loads(json.loads(package.read(name))["minisbert"])
         if not isinstance(content, dict):
             raise ValueError("not a package of minisbert compile")
     return About.read(JsonSettings((path, content)))
 
 
 def load_package(path: Path, expected: dict[str, str]) -> tuple[Callable, About]:
-    """The compiled module and what it says about itself. This runs the code in the file.
+    """Load a compiled module and what it says about itself. This runs the code in the file.
 
     Raises ``InputError`` for a file that another user can write, and, by name, for another model, version of torch or
     CPU than ``expected`` and this process have.
     """
     about = read_about(path)
-    if missing := sorted({*about.cpu} - {*instruction_sets()}):
+    missing = sorted({*about.cpu} - {*instruction_sets()})
+    if missing:
         raise InputError(f"{path} was compiled for a CPU with {', '.join(missing)}, which this one lacks: {AGAIN}")
     for key, value in (expected | {"torch": torch.__version__}).items():
         if getattr(about, key) != value:
             others = {"weights": "other weights", "minisbert": "another version of minisbert"}
             other = others.get(key, f"{key} {getattr(about, key)}, not {value}")
             raise InputError(f"{path} was compiled from {about.model} with {other}: {AGAIN}")
-    status, writable = path.stat(), stat.S_IWGRP | stat.S_IWOTH
-    if hasattr(os, "getuid") and (status.st_uid not in (0, os.getuid()) or status.st_mode & writable):
-        raise InputError(f"{path} is a program, and other users can change it: chown it, chmod go-w")
+    check_owner(path)
     with reading(path):
         return package_runner(path), about
+
+
+def check_owner(path: Path) -> None:
+    """Raise ``InputError`` if a user other than this one and root can change the file, or exchange it in its folder."""
+    if not hasattr(os, "getuid"):  # Windows
+        return
+    for place in (path.resolve(), path.resolve().parent):
+        status = place.stat()
+        writable = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        # in a folder with the sticky bit, such as /tmp, others can add files but not exchange ours
+        if place.is_dir() and status.st_mode & stat.S_ISVTX:
+            writable = 0
+        if status.st_uid not in (0, os.getuid()) or writable:
+            raise InputError(f"{path} is a program, and other users can change {place}: chown it, chmod go-w")
 
 
 class CompiledEncoder(TextEncoder):
@@ -238,7 +266,7 @@ class CompiledEncoder(TextEncoder):
         default_prompt_name: str | None = None,
         similarity_fn_name: str | None = None,
     ) -> Self:
-        """The model ``model``, a name or a folder, as a package that was compiled from it.
+        """Load a package that was compiled from ``model``, a name or a folder.
 
         ``package`` is its path; True for the one in the cache folder, which is compiled first if it is missing; "auto"
         for that one only if it is there. ``pooling`` and ``dtype`` are those that it was compiled for; one at a
@@ -259,6 +287,7 @@ class CompiledEncoder(TextEncoder):
         return torch.inference_mode()
 
     def vectors(self, batch: Batch, skip: int = 0) -> Tensor:
+        # the first ``skip`` tokens are a prompt that is not pooled: their places are left out
         ids, positions, text_index, places = batch.inputs(self.device)
         return self.run(ids, positions, text_index, places[:, skip:].contiguous())[0]
 
@@ -281,27 +310,31 @@ class CompiledPairModel(PairScorer):
         dtype: str | None = None,
         max_length: int | None = None,
     ) -> Self:
-        """As ``CompiledEncoder.load``, of a ``PairModel`` with a joint head or a CrossEncoder."""
+        """Load a package of a ``PairModel`` with a joint head, or a CrossEncoder, as ``CompiledEncoder.load`` does."""
         folder = ModelFolder(find_model(model))
         if not folder.holds_pair_model:
             raise InputError(f"{folder.path} holds an encoder, but no head that was trained on pairs")
         return cls(folder, *open_package(package, folder, dtype), max_length)
 
     def __call__(self, ids: Tensor, mask: Tensor | None, types: Tensor | None) -> Tensor:
-        mask = torch.ones_like(ids) if mask is None else mask.long()
-        types = torch.zeros_like(ids) if types is None else types
-        return self.run(ids, mask, types)[0]
+        # the graph has no optional inputs
+        if mask is None:
+            mask = torch.ones_like(ids)
+        if types is None:
+            types = torch.zeros_like(ids)
+        return self.run(ids, mask.long(), types)[0]
 
 
 def open_package(
     package: str | Path | bool, folder: ModelFolder, dtype: str | None, pooling: str | None = None
 ) -> tuple[Callable, About]:
     """Load the package at a path; for True the one in the cache folder, compiled first if it is missing."""
-    expected = identity(folder, dtype or "float32", pooling)
+    expected = package_identity(folder, dtype or "float32", pooling)
     if not isinstance(package, bool) and package != "auto":
-        if dtype is None:
+        if dtype is None:  # whatever that one was compiled for
             del expected["dtype"]
         return load_package(Path(package), expected)
+    # a package in the cache that is missing or damaged is no error: it is compiled now
     with suppress(InputError):
         return load_package(cache_path(expected), expected)
     if package == "auto":
@@ -310,23 +343,36 @@ def open_package(
 
 
 def compile_to_cache(folder: Path, expected: dict[str, str]) -> Path:
-    """Compile a model to the cache folder, unless its package is there. A second process waits for the first one's.
-
-    The compiler runs in a process of its own: it takes memory, and nothing in this process can disturb it there.
-    """
+    """Compile a model to the cache folder, unless its package is there. A second process waits for the first one's."""
     path = cache_path(expected)
     with reading(f"{path.parent} (set MINISBERT_HOME, or compile with --out FILE.pt2)"):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    arguments = [str(folder.resolve()), expected["dtype"], expected.get("pooling", ""), str(path)]
-    paths = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")]))
     with FileLock(f"{path}.lock"):
         with suppress(InputError):
             read_about(path)
             return path  # of the process that held the lock
-        say(f"compiling {folder.name} in {expected['dtype']} for this CPU, once, 20 to 90 seconds")
-        command = [sys.executable, "-m", "minisbert.backends.graphs", *arguments]
-        done = subprocess.run(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": paths})
-    if done.returncode:
-        reason = done.stderr.rpartition("error: ")[2].strip()
-        raise InputError(reason or f"compiling {folder.name} ended with exit code {done.returncode}")
+        compile_apart(folder, expected["dtype"], expected.get("pooling"), path)
     return path
+
+
+def compile_apart(folder: Path, dtype: str, pooling: str | None, path: Path) -> None:
+    """Compile a model in a process of its own: it takes memory, and nothing in this process can disturb it there.
+
+    Raises ``InputError`` with the child's reason.
+    """
+    check_compiler()  # here, too: starting the other process takes seconds
+    say(f"compiling {folder.name} in {dtype} for this CPU, 20 to 90 seconds")
+    # -P: without it, -m would run a torch.py in the current folder. An empty entry of PYTHONPATH is that folder, too
+    paths = [str(PACKAGE.parent), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    arguments = [str(folder.resolve()), dtype, pooling or "", str(path.resolve())]
+    command = [sys.executable, "-P", "-m", "minisbert.backends.graphs", *arguments]
+    # before torch is imported there, which remembers names of folders: one that is new and belongs to this process
+    with tempfile.TemporaryDirectory() as scratch:
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "TMPDIR": scratch, CACHE: scratch}
+        done = subprocess.run(command, stderr=subprocess.PIPE, text=True, env=environment)
+    if done.returncode:
+        reason = f"compiling {folder.name} ended with exit code {done.returncode}"
+        for line in done.stderr.splitlines():
+            if "error: " in line:  # the first one of the last line: the compiler's own message may have another
+                reason = line.partition("error: ")[2]
+        raise InputError(reason)

@@ -28,8 +28,8 @@ add_threads_option(parser)
 def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     check_written("--out", options.out, [".pt2"], options.model)
-    from minisbert.backends.graphs import compile_model, package_dtype
-    from minisbert.backends.package import compile_to_cache, identity
+    from minisbert.backends.graphs import package_dtype
+    from minisbert.backends.package import compile_apart, compile_to_cache, package_identity
     from minisbert.checkpoints.layout import ModelFolder, find_model
     from minisbert.system.devices import use_threads
 
@@ -38,11 +38,10 @@ def main(arguments: list[str] | None = None) -> None:
     dtype = package_dtype(options.dtype)
     started = time.monotonic()
     path = options.out
-    if path:  # here, without a second process: the cache's packages are compiled in one, under a lock
-        say(f"compiling {folder.name} in {dtype}, 20 to 90 seconds")
-        compile_model(folder, dtype, options.pooling, path)
+    if path:
+        compile_apart(folder, dtype, options.pooling, path)
     else:
-        path = compile_to_cache(folder, identity(ModelFolder(folder), dtype, options.pooling))
+        path = compile_to_cache(folder, package_identity(ModelFolder(folder), dtype, options.pooling))
     say(f"{path}: {path.stat().st_size / 1e6:.0f} MB, {time.monotonic() - started:.0f} s")
 
 

@@ -189,7 +189,7 @@ def encode_to_file(
     import torch
 
     from minisbert.checkpoints.weights import write_safetensors
-    from minisbert.corpus.index import MARK, made_from, texts_hash
+    from minisbert.corpus.index import INDEX_MARK, made_from, texts_hash
     from minisbert.models.prompts import choose_prompt
     from minisbert.search.vector_files import write_codes, write_npy
 
@@ -209,7 +209,7 @@ def encode_to_file(
             prompt = choose_prompt(encoder.settings, options.prompt, options.prompt_name)
             # search strips its texts too
             made = made_from(encoder, prompt) | {"texts": texts_hash(text.strip() for text in texts)}
-            write_codes(vectors, options.quantize, partial, MARK | made)
+            write_codes(vectors, options.quantize, partial, INDEX_MARK | made)
         else:
             write_safetensors(encoder.to_tensors(vectors), partial)
         return vectors.shape

@@ -34,14 +34,14 @@ def main(arguments: list[str] | None = None) -> None:
     for package in ("onnx", "onnxscript", "onnxruntime"):
         if find_spec(package) is None:
             raise InputError(f"minisbert export-onnx needs {package}: pip install 'minisbert[onnx]'")
-    from minisbert.backends.onnx_export import TEXTS, export_onnx, onnx_vectors, quantize_onnx
+    from minisbert.backends.onnx_export import SAMPLE_TEXTS, export_onnx, onnx_vectors, quantize_onnx
     from minisbert.checkpoints.save import check_model_replaceable, model_folder
     from minisbert.models.sentence_encoder import SentenceEncoder
 
     check_model_replaceable(options.out)
     encoder = SentenceEncoder.load(options.model, device="cpu")
     say(f"exporting {options.model}, about 20 seconds")
-    expected = encoder.encode(list(TEXTS))  # (N, W)
+    expected = encoder.encode(list(SAMPLE_TEXTS))  # (N, W)
     with model_folder(options.out) as folder:
         encoder.write(folder)
         path = folder / "onnx" / "model.onnx"

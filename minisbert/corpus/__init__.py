@@ -1,5 +1,4 @@
-"""A corpus as vectors: files of vectors, shards of a long encoding, the index of a corpus, codes of fewer bytes.
+"""The vectors of a corpus on disk: the index of a file, shards of a long encoding; and hard negatives mined in them.
 
-Also the workers of Ray, Spark and datasets, and the mining of pairs and hard negatives. Imports every room above, of
-``training`` only ``processes``.
+Imports the rooms up to ``data`` and ``loading``.
 """

@@ -1,7 +1,7 @@
-"""An index: the vectors of a corpus in a file, with hashes of the model and the texts that they come from.
+"""Keep the vectors of a corpus in an index: a safetensors file with hashes of the model and the texts.
 
-It is a safetensors file, reused while the hashes match and rebuilt when they do not; a file that is not an index is
-never overwritten. Codes of ``encode --quantize`` are such a file, too, but are never rebuilt.
+An index is reused while the hashes match and rebuilt when they do not; a file that is not an index is never replaced.
+Codes of ``encode --quantize`` are such a file, too, but are never rebuilt.
 """
 
 import dataclasses
@@ -25,12 +25,13 @@ from minisbert.search.vector_files import Bits, read_codes
 from minisbert.system.console import say
 from minisbert.system.files import atomic_file, check_ending
 
+INDEX_MARK = {"minisbert": "vectors"}  # in the metadata of such a file
 MODEL_OPTIONS = ("pooling", "max_length", "width")  # a model's hash covers them
-PROMPTS = ("prompts", "default_prompt_name", "similarity_fn_name")  # settings that change no vector by themselves
+UNHASHED = ("prompts", "default_prompt_name", "similarity_fn_name")  # settings that change no vector by themselves
 
 
 def made_from(encoder: Encoder, prompt: str) -> dict[str, str]:
-    """What decides an encoder's vectors of texts with this prompt before them."""
+    """The settings that determine the vectors of texts with this prompt, as stored in the index."""
     width = min(encoder.settings.truncate_dim or encoder.width, encoder.width)
     return {
         "model": model_hash(encoder),
@@ -42,25 +43,27 @@ def made_from(encoder: Encoder, prompt: str) -> dict[str, str]:
 
 
 def differences(made: Mapping[str, str], wanted: Mapping[str, str]) -> str:
-    """What vectors were made with and not what is wanted: "prompt 'passage: ', not ''"; empty if they fit."""
+    """Describe how stored settings differ from the wanted ones: "prompt 'passage: ', not ''"; empty if they match."""
     names = [name for name in wanted if made.get(name) != wanted[name]]
-    said = []
+    changes = []
     for name in names:
         if name == "texts":
-            said.append("other texts")
+            changes.append("other texts")
         elif name != "model":
-            said.append(f"{name} {one_line(made.get(name))}, not {one_line(wanted[name])}")
+            changes.append(f"{name} {one_line(made.get(name))}, not {one_line(wanted[name])}")
+        # another pooling changes the model's hash, too; to add "another model" would mislead
         elif not set(names) & set(MODEL_OPTIONS):
-            said.append("another model")
-    return "; ".join(said)
+            changes.append("another model")
+    return "; ".join(changes)
 
 
 def model_hash(encoder: Encoder) -> str:
-    """sha256 of everything that decides vectors but a prompt: configuration, tokenizer, names and bytes of weights."""
-    compiled_for = getattr(encoder, "compiled_dtype", "float32")
+    """Hash all that determines vectors except the prompt: configuration, tokenizer, names and bytes of weights."""
+    compiled_for = getattr(encoder, "compiled_dtype", "float32")  # int8 gives other vectors than float32
     encoder = uncompiled(encoder)
     settings = dataclasses.asdict(encoder.settings)  # with a late-interaction model's lengths and skipped words
     bert = getattr(encoder, "bert", None)  # a table of static vectors has none
+    # what the modules are and how they are set, then the bytes of all weights
     about = {
         "classes": [type(encoder).__name__, type(encoder.tokenizer).__name__],
         "bert": bert and dataclasses.asdict(bert.config),
@@ -69,10 +72,11 @@ def model_hash(encoder: Encoder) -> str:
         "normalize": encoder.normalize,
         "limit": encoder.tokenizer.limit,
         "cut_start": encoder.tokenizer.cut_start,
-        "settings": {name: value for name, value in settings.items() if name not in PROMPTS},
+        "settings": {name: value for name, value in settings.items() if name not in UNHASHED},
         "tokenizer": encoder.tokenizer.backend.to_str(),
         "dtype": compiled_for,
     }
+    # sorted, because a dictionary's order may change without a change of meaning
     digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
     for name, parameter in encoder.named_parameters():
         digest.update(f"{name} {parameter.dtype} {tuple(parameter.shape)}".encode())
@@ -81,7 +85,7 @@ def model_hash(encoder: Encoder) -> str:
 
 
 def texts_hash(texts: Iterable[str]) -> str:
-    """sha256 of the texts, in order."""
+    """Hash the texts, in order."""
     digest = hashlib.sha256()
     for text in texts:
         digest.update(text_line(text))
@@ -89,15 +93,12 @@ def texts_hash(texts: Iterable[str]) -> str:
 
 
 def text_line(text: str) -> bytes:
-    """A text as hashes count it: quoted, since ["a", "b"] and ["a\nb"] differ."""
+    """Return a text as it is hashed: quoted, since ["a", "b"] and ["a\nb"] differ."""
     return json.dumps(text).encode() + b"\n"
 
 
-MARK = {"minisbert": "vectors"}  # in the metadata of such a file
-
-
 def indexed_vectors(encoder: Encoder, texts: Sequence[str], path: str | Path, prompt: str | None = None) -> np.ndarray:
-    """The vectors (N, D) of the texts, read from the index at ``path`` or encoded and written there.
+    """Return the vectors (N, D) of the texts, read from the index at ``path`` or encoded and written there.
 
     Rebuilds an index of another model or other texts, and says so. Raises ``InputError`` if the file is not an index.
     """
@@ -106,20 +107,21 @@ def indexed_vectors(encoder: Encoder, texts: Sequence[str], path: str | Path, pr
     made = index_metadata(path)
     if made is not None:
         changed = differences(made, wanted)
-        if not changed:
+        if not changed:  # also of an encoder that was saved elsewhere: paths and dates do not count
             tensors = read_safetensors(path)
             with reading(path):
                 return encoder.from_tensors(tensors)
         say(f"{path} was made with {changed}: rebuilding it")
+    # opened before the work: a path that cannot be written is found at once, and the old index stays until the end
     with atomic_file(path) as partial:
         vectors = encode_with_progress(encoder, texts, prompt)
-        write_safetensors(encoder.to_tensors(vectors), partial, MARK | wanted)
-    say(f"kept {len(vectors):,} vectors of width {vectors.shape[1]} in {path}")
+        write_safetensors(encoder.to_tensors(vectors), partial, INDEX_MARK | wanted)
+    say(f"wrote {len(vectors):,} vectors of width {vectors.shape[1]} to {path}")
     return vectors
 
 
 def coded_vectors(encoder: Encoder, texts: Sequence[str], path: Path, prompt: str) -> Stacked | Bits:
-    """The vectors of the texts in a file of ``encode --quantize``; ``InputError`` if they are others."""
+    """Open the vectors of the texts in a file of ``encode --quantize``; ``InputError`` if they are of other texts."""
     made = index_metadata(path) or {}
     wanted = made_from(encoder, prompt) | {"texts": texts_hash(texts)}
     changed = differences(made, wanted)
@@ -130,20 +132,20 @@ def coded_vectors(encoder: Encoder, texts: Sequence[str], path: Path, prompt: st
 
 
 def index_metadata(path: Path) -> dict[str, str] | None:
-    """What an index or codes were made from; None without a file, ``InputError`` if the file is something else."""
+    """Read the settings of an index or codes; None without a file, ``InputError`` if the file is something else."""
     check_ending("--index", path, ".safetensors")
     if not path.is_file():
         return None
     metadata: dict[str, str] = {}
-    with suppress(InputError):
+    with suppress(InputError):  # a text file, a damaged one: not an index either
         metadata = read_metadata(path)
-    if not MARK.items() <= metadata.items():
+    if not INDEX_MARK.items() <= metadata.items():
         raise InputError(f"{path} is not an index, or is damaged, and is not replaced: remove it or name another file")
     return metadata
 
 
 def encode_with_progress(encoder: Encoder, texts: Sequence[str], prompt: str | None = None) -> np.ndarray:
-    """``encode`` with a progress line; reports how many texts were truncated."""
+    """Call ``encode`` with a progress line, and report how many texts were truncated."""
     vectors = encoder.encode(texts, show_progress_bar=True, prompt=prompt, **encoder.search_options)
     if encoder.truncated:
         say(encoder.tokenizer.cut_message(encoder.truncated, len(texts)))

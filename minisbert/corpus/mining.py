@@ -1,4 +1,4 @@
-"""Hard negatives for (anchor, positive) pairs: texts that a model finds close to an anchor and that are not its own.
+"""Mine hard negatives for (anchor, positive) pairs: texts close to an anchor, by a model, that are not its positives.
 
 Rules, defaults and results are those of sentence-transformers' ``mine_hard_negatives`` with ``output_format="triplet"``
 and ``sampling_strategy="top"``. One is added: near-duplicates of the anchor or its positives, equal but for case and
@@ -17,7 +17,7 @@ from minisbert.core import InputError
 from minisbert.search.dense import Source, Vectors, cosines_of, top_k
 from minisbert.system.progress import Bar
 
-ANCHORS = 1024  # at a time
+ANCHOR_BLOCK = 1024  # anchors at a time
 RowLists = list[list[int]]  # of each anchor: rows of documents
 
 
@@ -50,26 +50,27 @@ class Rules:
         for name, least in (("num_negatives", 1), ("range_min", 0), ("range_max", 1)):
             number = getattr(self, name)
             if number is not None and (type(number) is not int or number < least):
-                raise InputError(f"{name} must be an integer from {least}, not {number!r}")
+                raise InputError(f"{name} must be an integer from {least}, got {number!r}")
         for name in ("absolute_margin", "relative_margin", "max_score", "min_score"):
             limit = getattr(self, name)
             if limit is not None and not (isinstance(limit, int | float) and math.isfinite(limit)):
-                raise InputError(f"{name} must be finite, not {limit!r}")
+                raise InputError(f"{name} must be finite, got {limit!r}")
         if self.range_max is not None and self.range_max - self.range_min < self.num_negatives:
             ranks = f"ranks {self.range_min} to {self.range_max}"
             raise InputError(f"{ranks} have no room for {self.num_negatives} negatives: raise range_max")
 
     def depth(self, most: int) -> int:
-        """How many ranks are searched for an anchor, its positives included; ``most`` positives has an anchor."""
+        """Return how many ranks to search for an anchor; ``most`` is the largest number of positives of any anchor."""
         if self.range_max is not None:
             return self.range_max + most
         count = self.num_negatives
+        # min_score is left out: it only removes the last ranks
         if not (self.absolute_margin is self.relative_margin is self.max_score is None):
             count *= 10  # some will fail
         return self.range_min + count + 2 * most
 
     def failures(self, scores: np.ndarray, positive: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-        """The name of each rule and the candidates that fail it: scores (A, C), lowest positive (A, 1) -> (A, C)."""
+        """Yield each rule and which candidates fail it: scores (A, C), lowest positive (A, 1) -> (A, C)."""
         if self.absolute_margin is not None:
             yield "absolute margin", scores + self.absolute_margin > positive
         if self.relative_margin is not None:
@@ -93,7 +94,8 @@ class Candidates:
 
 
 def candidates_of(pairs: Sequence[tuple[str, str]], corpus: Sequence[str] = ()) -> Candidates:
-    """All pairs of an anchor together, in the order of their first; documents in the order of corpus and pairs."""
+    """Group the pairs by anchor, in the order of their first; documents in the order of corpus and pairs."""
+    # dictionaries, not sets: results must not depend on the order of hashes
     documents = list(dict.fromkeys([*corpus, *(positive for _, positive in pairs)]))
     rows = {text: row for row, text in enumerate(documents)}
     alike: dict[str, list[int]] = {}
@@ -102,12 +104,13 @@ def candidates_of(pairs: Sequence[tuple[str, str]], corpus: Sequence[str] = ()) 
     by_anchor: dict[str, list[int]] = {}
     for anchor, positive in pairs:
         by_anchor.setdefault(anchor, []).append(rows[positive])
-    positives = [list(dict.fromkeys(some)) for some in by_anchor.values()]
-    copies = []
-    for anchor, own in zip(by_anchor, positives, strict=True):
-        texts = {plain(anchor), *(plain(documents[row]) for row in own)}
-        copies.append([row for text in texts for row in alike.get(text, []) if row not in own])
-    return Candidates(list(by_anchor), documents, positives, copies, max(map(len, by_anchor.values())))
+    positives, copies = [], []
+    for anchor, with_repeats in by_anchor.items():
+        anchor_rows = list(dict.fromkeys(with_repeats))
+        texts = {plain(anchor), *(plain(documents[row]) for row in anchor_rows)}
+        positives.append(anchor_rows)
+        copies.append([row for text in texts for row in alike.get(text, []) if row not in anchor_rows])
+    return Candidates(list(by_anchor), documents, positives, copies, most=max(map(len, by_anchor.values())))
 
 
 def plain(text: str) -> str:
@@ -126,64 +129,57 @@ class Mined:
 
 
 def mine(anchors: np.ndarray, documents: Source, task: Candidates, rules: Rules, progress: bool = False) -> Mined:
-    """Negatives by the exact search in vectors of anchors (A, D) and documents (N, D).
+    """Find negatives by exact search in vectors of anchors (A, D) and documents (N, D).
 
     Equal scores are in the order of the documents. Raises ``InputError`` as ``top_k`` does.
     """
-    mined = Mined()
-    for start in Bar(range(0, len(anchors), ANCHORS), desc="comparing", unit=" blocks of anchors", shown=progress):
-        some = slice(start, start + ANCHORS)
-        mine_block(anchors[some], documents, task.positives[some], task.copies[some], rules, task.most, mined)
+    mined, count, depth = Mined(), len(documents), rules.depth(task.most)
+    for start in Bar(range(0, len(anchors), ANCHOR_BLOCK), desc="comparing", unit=" blocks of anchors", shown=progress):
+        some = slice(start, start + ANCHOR_BLOCK)
+        positives, copies = task.positives[some], task.copies[some]
+        # copies take no rank: search for so many more, then move them behind all others and cut
+        scores, rows = top_k(anchors[some], documents, min(depth + max(map(len, copies)), count))  # (A, C)
+        copied = belongs(rows, copies, count)
+        order = copied.argsort(axis=1, kind="stable")[:, :depth]
+        scores = np.take_along_axis(scores, order, axis=1)
+        rows = np.take_along_axis(rows, order, axis=1)
+        copied = np.take_along_axis(copied, order, axis=1)
+
+        positive_scores = cosines_with(anchors[some], documents, positives)
+        lowest = np.array([min(cosines) for cosines in positive_scores], np.float32)[:, None]  # (A, 1)
+        remaining = ~belongs(rows, positives, count) & ~copied
+        for name, fails in rules.failures(scores, lowest):
+            mined.failed[name] = mined.failed.get(name, 0) + int((remaining & fails).sum())
+            remaining &= ~fails
+
+        # ranks from 0, of those that remain: range_min skips candidates, not rows of the search
+        rank = remaining.cumsum(axis=1) - 1
+        remaining &= (rank >= rules.range_min) & (rank < rules.range_min + rules.num_negatives)
+        for row, cosines, chosen in zip(rows, scores, remaining, strict=True):
+            mined.negatives.append(row[chosen].tolist())
+            mined.scores.append(cosines[chosen].tolist())
+        mined.positive_scores += positive_scores
     return mined
 
 
-def mine_block(
-    anchors: np.ndarray,
-    documents: Source,
-    positives: RowLists,
-    copies: RowLists,
-    rules: Rules,
-    most: int,
-    mined: Mined,
-) -> None:
-    """Add the negatives of some anchors to ``mined``."""
-    count, depth = len(documents), rules.depth(most)
-    scores, rows = top_k(anchors, documents, min(depth + max(map(len, copies)), count))  # (A, C)
-    # without its copies each anchor still has ``depth`` candidates; they are moved behind all others
-    copied = belongs(rows, copies, count)
-    order = copied.argsort(axis=1, kind="stable")[:, :depth]
-    scores, rows, copied = (np.take_along_axis(values, order, axis=1) for values in (scores, rows, copied))
-    own = positive_scores(anchors, documents, positives)
-    lowest = np.array([min(cosines) for cosines in own], np.float32)[:, None]  # (A, 1)
-    remaining = ~belongs(rows, positives, count) & ~copied
-    for name, fails in rules.failures(scores, lowest):
-        mined.failed[name] = mined.failed.get(name, 0) + int((remaining & fails).sum())
-        remaining &= ~fails
-    rank = remaining.cumsum(axis=1) - 1
-    remaining &= (rank >= rules.range_min) & (rank < rules.range_min + rules.num_negatives)
-    for row, cosines, chosen in zip(rows, scores, remaining, strict=True):
-        mined.negatives.append(row[chosen].tolist())
-        mined.scores.append(cosines[chosen].tolist())
-    mined.positive_scores += own
-
-
 def belongs(rows: np.ndarray, lists: RowLists, count: int) -> np.ndarray:
-    """Which of the rows (A, C), numbers below ``count``, are in the list of their anchor: (A, C)."""
-    keys = [anchor * count + row for anchor, some in enumerate(lists) for row in some]
-    return np.isin(np.arange(len(rows))[:, None] * count + rows, np.array(keys, dtype=np.int64))
+    """Return which of the rows (A, C), numbers below ``count``, are in the list of their anchor: (A, C)."""
+    # (anchor, row) as one number, so that one look-up serves all anchors
+    members = [anchor * count + row for anchor, some in enumerate(lists) for row in some]
+    return np.isin(np.arange(len(rows))[:, None] * count + rows, np.array(members, dtype=np.int64))
 
 
-def positive_scores(anchors: np.ndarray, documents: Source, positives: RowLists) -> list[list[float]]:
-    """The cosines of each anchor and its positives."""
-    counts = [len(rows) for rows in positives]
-    which = torch.arange(len(positives)).repeat_interleave(torch.tensor(counts))
-    rows = torch.tensor([row for rows in positives for row in rows])
+def cosines_with(anchors: np.ndarray, documents: Source, lists: RowLists) -> list[list[float]]:
+    """Compute the cosines of each anchor with the documents in its list; they may rank too low to be found."""
+    counts = [len(rows) for rows in lists]
+    which = torch.arange(len(lists)).repeat_interleave(torch.tensor(counts))  # (n,), the anchor of each cosine
+    rows = torch.tensor([row for rows in lists for row in rows])  # (n,)
     cosines = cosines_of(Vectors(anchors, "anchors"), which, Vectors(documents, "documents"), rows[:, None])
     return [part.tolist() for part in cosines.flatten().split(counts)]
 
 
 def triplets(task: Candidates, mined: Mined) -> Iterator[Triplet]:
-    """(anchor, positive, negative) for every positive and every negative of an anchor."""
+    """Yield (anchor, positive, negative) for every positive and every negative of an anchor."""
     for anchor, positives, negatives in zip(task.anchors, task.positives, mined.negatives, strict=True):
         for positive in positives:
             for negative in negatives:

@@ -2,17 +2,20 @@
 
     minisbert encode --file sentences.txt --out shards --shard-rows 100000
 
-Shards and manifest (``corpus/shards.py``) are replaced atomically, and a shard counts only if its file has the hash
-in the manifest; so a second start encodes only what is missing or damaged.
+A shard is written atomically, so it counts as done when its file is there with the right shape and size. The manifest
+is written once, before the first shard, and says what all of them are made from. A second start with the same texts,
+model and options encodes the shards that are missing; with others it is refused.
 """
 
 import hashlib
+import os
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.lib.format import open_memmap
@@ -24,60 +27,44 @@ from minisbert.loading import Encoder
 from minisbert.models.prompts import choose_prompt
 from minisbert.search.dense import Stacked
 from minisbert.search.vector_files import write_header, write_npy
-from minisbert.system.assets import file_hash
 from minisbert.system.console import say
 from minisbert.system.devices import choose_dtype
 from minisbert.system.files import LITTER, atomic_file, listed, lock, remove_leftovers, write_json
 from minisbert.system.progress import Bar
 
-MANIFEST, MARK = "manifest.json", {"minisbert": "shards"}
+MANIFEST, SHARDS_MARK = "manifest.json", {"minisbert": "shards"}
 COPIED = 2**22  # bytes at once
+REPAIR = "is damaged or cut short: run encode again, which replaces it"
 
 
-@dataclass
-class Manifest:
-    """What a folder of shards is made from, and which shards are complete."""
+@dataclass(frozen=True)
+class Shards:
+    """A folder of shards, as its manifest describes it.
+
+    ``made`` is what the vectors are made from: ``made_from``, the hash of all texts, the rows of a shard, and the
+    dtypes of the arithmetic and of the files.
+    """
 
     folder: Path
-    made: dict[
-        str, str
-    ]  # as ``made_from``, and the hash of the texts, rows of a shard, dtypes of the arithmetic and of the file
+    made: dict[str, str]
     rows: int
-    shards: list[dict[str, str]]  # the hashes of each shard's "texts" and "file"; "" for a file that is not there yet
 
     @property
     def shard_rows(self) -> int:
         return int(self.made["shard_rows"])
 
+    def __len__(self) -> int:
+        return -(-self.rows // self.shard_rows)
+
     def path(self, shard: int) -> Path:
         return self.folder / f"shard-{shard:05}.npy"
 
     def shape(self, shard: int) -> tuple[int, int]:
-        """(n, D) of a shard; the last one may have fewer rows."""
+        """Return (n, D) of a shard; the last one may have fewer rows."""
         return min(self.shard_rows, self.rows - shard * self.shard_rows), int(self.made["width"])
 
-    def write(self) -> None:
-        content = MARK | {"made": self.made, "rows": self.rows, "shards": self.shards}
-        with atomic_file(self.folder / MANIFEST) as partial:
-            write_json(partial, content)
-
-    def note(self, shard: int) -> None:
-        """Write the hash of a shard's file, which makes it count."""
-        self.shards[shard]["file"] = file_hash(self.path(shard))
-        self.write()
-
-    def is_complete(self, shard: int) -> bool:
-        """Whether a shard's file has the hash that was noted. Reports one that is damaged."""
-        path, noted = self.path(shard), self.shards[shard]["file"]
-        if not noted or not path.is_file():
-            return False
-        if file_hash(path) != noted:
-            say(f"{path} is damaged or cut short: encoding it again")
-            return False
-        return True
-
     def load(self, shard: int) -> np.ndarray:
-        """The vectors of a shard, mapped; ``InputError`` if its file has another shape, type or size."""
+        """Map the vectors of a shard; ``InputError`` if its file has another shape, dtype or size."""
         path, fits = self.path(shard), False
         with suppress(InputError), reading(path):  # which error a damaged header raises depends on its bytes
             vectors = open_memmap(path, mode="r")
@@ -85,97 +72,99 @@ class Manifest:
             fits = (vectors.shape, str(vectors.dtype)) == (self.shape(shard), self.made["dtype"])
             fits = fits and path.stat().st_size == size
         if not fits:
-            raise InputError(f"{path} is damaged or cut short: run encode again, which replaces it")
+            raise InputError(f"{path} {REPAIR}")
         return vectors
 
+    def is_complete(self, shard: int) -> bool:
+        """Return whether a shard needs no encoding, and report one that does because it is damaged."""
+        if not self.path(shard).is_file():
+            return False
+        try:
+            self.load(shard)
+        except InputError:
+            say(f"{self.path(shard)} is damaged or cut short: encoding it again")
+            return False
+        return True
 
-def read_manifest(folder: Path) -> Manifest | None:
-    """The manifest of a folder, None if there is none; ``InputError`` for a damaged one."""
+
+def read_manifest(folder: Path) -> Shards | None:
+    """Read the manifest of a folder; None without one, ``InputError`` if it is damaged."""
     path = folder / MANIFEST
     if not path.is_file():
         return None
     with suppress(LookupError, TypeError, ValueError, AttributeError):  # what a damaged one raises
         content = read_json(path)
-        manifest = Manifest(folder, content["made"], content["rows"], content["shards"])
-        manifest.made["prompt"]
-        hashes = [(shard["texts"], shard["file"]) for shard in manifest.shards]
-        sizes = [manifest.rows, manifest.shard_rows, manifest.shape(0)[1]]
-        whole = all(type(size) is int and size > 0 for size in sizes) and np.dtype(manifest.made["dtype"]).kind == "f"
-        if MARK.items() <= content.items() and whole and len(hashes) == -(-manifest.rows // manifest.shard_rows):
-            return manifest
+        shards = Shards(folder, content["made"], content["rows"])
+        sizes = [shards.rows, shards.shard_rows, int(shards.made["width"])]
+        is_whole = all(type(size) is int and size > 0 for size in sizes) and "prompt" in shards.made
+        if is_whole and SHARDS_MARK.items() <= content.items() and np.dtype(shards.made["dtype"]).kind == "f":
+            return shards
     raise InputError(f"{path} is damaged, or not the manifest of a folder of shards: choose another folder")
 
 
-def existing_manifest(folder: Path) -> Manifest:
-    """The manifest of a folder; ``InputError`` if there is none."""
-    manifest = read_manifest(folder)
-    if manifest is None:
+def existing_manifest(folder: Path) -> Shards:
+    """Read the manifest of a folder; ``InputError`` if there is none."""
+    shards = read_manifest(folder)
+    if shards is None:
         raise InputError(f"{folder} is not a folder of shards, which encode --shard-rows writes: it has no {MANIFEST}")
-    return manifest
+    return shards
 
 
-def open_shards(manifest: Manifest) -> Stacked:
-    """The vectors (N, D) of a complete folder, mapped; ``InputError`` for shards that are missing or do not fit."""
-    count, before = len(manifest.shards), (manifest.folder / MANIFEST).stat()
-    files = [manifest.path(shard) for shard in range(count)]
-    missing = [
-        file.name for file, shard in zip(files, manifest.shards, strict=True) if not (shard["file"] and file.is_file())
-    ]
+# ------------------------------------------------------------------------------------------ reading shards
+
+
+def open_shards(shards: Shards) -> Stacked:
+    """Map the vectors (N, D) of a complete folder; ``InputError`` for shards that are missing or do not fit."""
+    paths = [shards.path(shard) for shard in range(len(shards))]
+    missing = [path.name for path in paths if not path.is_file()]
     if missing:
         raise InputError(
-            f"{manifest.folder} lacks {len(missing):,} of {count:,} shards, {listed(missing)}: encode them first, with "
-            f"--out {manifest.folder} --shard-rows {manifest.shard_rows} and the other options of the first run"
+            f"{shards.folder} lacks {len(missing):,} of {len(paths):,} shards, {listed(missing)}: encode them first, "
+            f"with --out {shards.folder} --shard-rows {shards.shard_rows} and the other options of the first run"
         )
-    for shard in range(count):
-        manifest.load(shard)
+    for shard in range(len(shards)):  # all of them now: a search must not end in its last minute
+        shards.load(shard)
 
     def load(shard: int) -> np.ndarray:
-        with reading(manifest.folder / MANIFEST):
-            now = (manifest.folder / MANIFEST).stat()
-        if (now.st_ino, now.st_mtime_ns) != (before.st_ino, before.st_mtime_ns):
-            raise InputError(f"{manifest.folder} changed while it was being read: run this again once it is complete")
-        return manifest.load(shard)
+        # only some shards are open at a time; meanwhile encode --overwrite may have written others
+        if read_manifest(shards.folder) != shards:
+            raise InputError(f"{shards.folder} changed while it was being read: run this again once it is complete")
+        return shards.load(shard)
 
-    counts = [manifest.shape(shard)[0] for shard in range(count)]
-    return Stacked(load, counts, int(manifest.made["width"]), manifest.made["dtype"])
+    counts = [shards.shape(shard)[0] for shard in range(len(shards))]
+    return Stacked(load, counts, int(shards.made["width"]), shards.made["dtype"])
 
 
 def shard_vectors(encoder: Encoder, texts: Sequence[str], folder: Path, prompt: str) -> Stacked:
-    """The vectors of the texts in a folder of shards; ``InputError`` if they are others. They are never encoded here.
+    """Map the vectors of the texts in a folder of shards; ``InputError`` if they are others. Never encodes.
 
     They may be normalized or not, as a cosine ignores lengths, and of any precision, as that only rounds them.
     """
-    manifest = existing_manifest(folder)
-    changed = differences(manifest.made, made_from(encoder, prompt) | {"texts": texts_hash(texts)})
+    shards = existing_manifest(folder)
+    changed = differences(shards.made, made_from(encoder, prompt) | {"texts": texts_hash(texts)})
     if changed:
         raise InputError(f"{folder} was made with {changed}: give what it was made with, or encode to another folder")
-    return open_shards(manifest)
+    return open_shards(shards)
 
 
 def merge_shards(folder: Path, out: Path) -> tuple[int, int]:
-    """Copy all shards to one ``.npy``, a few MiB in memory at a time, and check their hashes; the shape, (N, D).
+    """Copy all shards to one ``.npy``, a few MiB in memory at a time; return the shape, (N, D).
 
-    Raises ``InputError``, and writes nothing, if a shard is missing or does not have the hash that was noted.
+    Raises ``InputError``, and writes nothing, if a shard is missing or does not fit.
     """
-    manifest = existing_manifest(folder)
-    shape = open_shards(manifest).shape
+    shards = existing_manifest(folder)
+    shape = open_shards(shards).shape
     with atomic_file(out) as partial, open(partial, "wb") as target:
-        write_header(target, np.dtype(manifest.made["dtype"]), shape)
-        for shard in Bar(range(len(manifest.shards)), desc=f"merging {folder}", unit=" shards"):
-            path = manifest.path(shard)
-            if copy_vectors(path, manifest.load(shard).offset, target) != manifest.shards[shard]["file"]:
-                raise InputError(f"{path} is damaged or cut short: run encode again, which replaces it")
+        write_header(target, np.dtype(shards.made["dtype"]), shape)
+        for shard in Bar(range(len(shards)), desc=f"merging {folder}", unit=" shards"):
+            offset = shards.load(shard).offset
+            with open(shards.path(shard), "rb") as source:
+                source.seek(offset)
+                shutil.copyfileobj(source, target, COPIED)
     return shape
 
 
-def copy_vectors(path: Path, start: int, target: IO[bytes]) -> str:
-    """Copy the vectors of a file, which begin at ``start``; the sha256 of the whole file."""
-    with open(path, "rb") as stream:
-        digest = hashlib.sha256(stream.read(start))
-        while block := stream.read(COPIED):
-            digest.update(block)
-            target.write(block)
-    return digest.hexdigest()
+# ------------------------------------------------------------------------------------------ writing shards
 
 
 def encode_shards(
@@ -189,30 +178,37 @@ def encode_shards(
     if encoder.vectors_are != "dense":
         raise InputError(f"--shard-rows is for arrays of vectors, not for those of a {type(encoder).__name__}")
     check_foreign(folder)  # before anything is created there
+    state = file_state(file)
     planned = plan(encoder, file, folder, shard_rows, options)
     with locked(folder):
-        manifest = read_manifest(folder)
-        if manifest is None or manifest.made != planned.made:
-            changed = manifest and differences(manifest.made, planned.made)
+        shards = read_manifest(folder)
+        if shards != planned:
+            changed = shards and differences(shards.made, planned.made)
             if changed and not overwrite:
                 remedy = "give what it was made with, choose another --out, or --overwrite to start over"
                 raise InputError(f"{folder} was made with {changed}: {remedy}")
-            planned.write()
-            manifest = planned
-        clean_up(manifest)
-        written, truncated = write_shards(encoder, file, manifest, options)
-    rows = sum(manifest.shape(shard)[0] for shard in written)
+            # subtle: the old shards go before the new manifest comes. A kill in between leaves a folder that lacks
+            # shards; in the other order it would leave one whose shards are another model's
+            for path in folder.glob("shard-?????.npy"):
+                path.unlink()
+            with atomic_file(folder / MANIFEST) as partial:
+                write_json(partial, SHARDS_MARK | {"made": planned.made, "rows": planned.rows})
+        for path in folder.glob(".*.partial-*"):  # what killed processes were writing
+            remove_leftovers(folder / path.name[1:].rpartition(".partial-")[0])
+        written, truncated = write_shards(encoder, file, state, planned, options)
+    rows = sum(planned.shape(shard)[0] for shard in written)
     if truncated:
         say(encoder.tokenizer.cut_message(truncated, rows))
-    said = f"wrote {len(written):,} shards with {rows:,} vectors of width {manifest.made['width']} to {folder}"
-    if len(written) < len(manifest.shards):
-        said += f"; {len(manifest.shards) - len(written):,} were complete"
-    say(said)
+    message = f"wrote {len(written):,} shards with {rows:,} vectors of width {planned.made['width']} to {folder}"
+    if len(written) < len(planned):
+        message += f"; {len(planned) - len(written):,} were complete"
+    say(message)
 
 
-def plan(encoder: Encoder, file: str, folder: Path, shard_rows: int, options: dict[str, Any]) -> Manifest:
-    """The manifest of shards that are still to be encoded. Reads the whole file, and so checks every line."""
-    example = encoder.encode(["a"], **options)  # (1, D); an option that is out of range is found here
+def plan(encoder: Encoder, file: str, folder: Path, shard_rows: int, options: dict[str, Any]) -> Shards:
+    """Describe shards that are still to be encoded. Reads the whole file, and so checks every line."""
+    # one text, (1, D), for the dtype of the vectors; an option that is out of range ends the work here
+    example = encoder.encode(["a"], **options)
     computed = getattr(encoder, "compiled_dtype", None)
     if computed is None:
         computed = str(choose_dtype(options.get("dtype") or "float32", encoder.device)[0]).removeprefix("torch.")
@@ -223,49 +219,51 @@ def plan(encoder: Encoder, file: str, folder: Path, shard_rows: int, options: di
         "shard_rows": str(shard_rows),
         "dtype": str(example.dtype),
     }
-    texts = iter(Bar(every_text(file), desc=f"reading {file}", unit=" texts"))
-    whole, rows, shards = hashlib.sha256(), 0, []
-    while batch := list(islice(texts, shard_rows)):
-        rows += len(batch)
-        shards.append({"texts": texts_hash(batch), "file": ""})
-        for text in batch:
-            whole.update(text_line(text))
-    return Manifest(folder, made | {"texts": whole.hexdigest()}, rows, shards)
+    digest, rows = hashlib.sha256(), 0
+    for text in Bar(every_text(file), desc=f"reading {file}", unit=" texts"):
+        digest.update(text_line(text))
+        rows += 1
+    return Shards(folder, made | {"texts": digest.hexdigest()}, rows)
 
 
-def write_shards(encoder: Encoder, file: str, manifest: Manifest, options: dict[str, Any]) -> tuple[list[int], int]:
-    """Encode what is missing or damaged; the numbers of those shards, and how many of their texts were cut."""
+def write_shards(
+    encoder: Encoder, file: str, state: tuple[int, ...], shards: Shards, options: dict[str, Any]
+) -> tuple[list[int], int]:
+    """Encode the shards that are missing or damaged; return their numbers, and how many of their texts were cut."""
     written, truncated = [], 0
     texts = every_text(file)
-    with Bar(total=manifest.rows, unit=" texts") as bar:
-        for shard in range(len(manifest.shards)):
-            batch = islice(texts, manifest.shard_rows)
-            if manifest.is_complete(shard):
-                bar.update(sum(1 for _ in batch))
+    with Bar(total=shards.rows, unit=" texts") as bar:
+        for shard in range(len(shards)):
+            batch = islice(texts, shards.shard_rows)
+            if shards.is_complete(shard):
+                bar.update(sum(1 for _ in batch))  # reads past its texts
                 continue
-            write_shard(encoder, batch, manifest, shard, bar, options)
+            with atomic_file(shards.path(shard)) as partial:
+                write_npy(encoder.encode_stream(counted(batch, bar), **options), shards.shape(shard)[0], partial)
+                # now, not at the end: a shard that has been renamed into place counts
+                check_unchanged(file, state)
             written.append(shard)
             truncated += encoder.truncated
     return written, truncated
 
 
-def write_shard(
-    encoder: Encoder, texts: Iterable[str], manifest: Manifest, shard: int, bar: Bar, options: dict[str, Any]
-) -> None:
-    """Write a shard's file and then its hash to the manifest, which makes it count."""
-    digest, path = hashlib.sha256(), manifest.path(shard)
+def counted(texts: Iterable[str], bar: Bar) -> Iterator[str]:
+    """Yield the texts and count them in the progress line."""
+    for text in texts:
+        yield text
+        bar.update()
 
-    def hashed() -> Iterator[str]:
-        for text in texts:
-            digest.update(text_line(text))
-            yield text
-            bar.update()
 
-    with atomic_file(path) as partial:
-        write_npy(encoder.encode_stream(hashed(), **options), manifest.shape(shard)[0], partial)
-        if digest.hexdigest() != manifest.shards[shard]["texts"]:
-            raise InputError("the file changed while it was being read: run encode again")
-    manifest.note(shard)
+def file_state(file: str) -> tuple[int, ...]:
+    """Return numbers that change when somebody writes to the file or replaces it."""
+    with reading(file):
+        status = os.stat(file)
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def check_unchanged(file: str, state: tuple[int, ...]) -> None:
+    if file_state(file) != state:
+        raise InputError(f"{file} changed while it was being read: run encode again")
 
 
 def check_foreign(folder: Path) -> None:
@@ -278,20 +276,11 @@ def check_foreign(folder: Path) -> None:
         )
 
 
-def clean_up(manifest: Manifest) -> None:
-    """Remove what killed processes were writing, and shards of a manifest that was replaced and had more of them."""
-    for path in manifest.folder.glob(".*.partial-*"):
-        remove_leftovers(manifest.folder / path.name[1:].rpartition(".partial-")[0])
-    current = {manifest.path(shard) for shard in range(len(manifest.shards))}
-    for path in manifest.folder.glob("shard-?????.npy"):
-        if path not in current:
-            path.unlink()
-
-
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Keep a second process from writing into the same folder; raises ``InputError`` in that process."""
     folder.mkdir(parents=True, exist_ok=True)
+    # a lock and not a file that exists: it ends with the process, also with kill -9
     with open(folder / ".lock", "a") as file:
         try:
             lock(file)

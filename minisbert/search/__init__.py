@@ -1,4 +1,4 @@
-"""Exact search: dense vectors, int8 and bits, sparse vectors by an inverted index, late interaction.
+"""Exact search: dense vectors, int8 codes and bits, sparse vectors by an inverted index, late interaction.
 
-Formulas on arrays and tensors, and vectors' bytes on disk; no models. Imports the rooms up to ``folder``.
+Formulas on arrays and tensors, and files of vectors; no models. Imports the rooms up to ``checkpoints``.
 """

@@ -1,6 +1,6 @@
-"""Late interaction: a text as one vector per token, compared token by token (ColBERT, Khattab and Zaharia 2020).
+"""Late interaction: one vector per token, texts compared token by token (ColBERT, Khattab and Zaharia 2020).
 
-The formulas, many matrices in one array and on disk, and exact search. ``models/multi_vector_encoder.py`` makes them.
+The formulas, exact search, and many matrices in one array. ``models/multi_vector_encoder.py`` makes the matrices.
 Legend as in ``core/bert.py``; here K is the width of a token's vector, Q the number of queries, N that of texts.
 """
 
@@ -15,7 +15,7 @@ from minisbert.search.inverted import rank
 
 
 def max_sim(query: Tensor, document: Tensor) -> Tensor:
-    """For each token of the query its best match among the document's, summed up: (Tq, K), (Td, K) -> scalar.
+    """Sum, over the query's tokens, of the highest similarity to any document token: (Tq, K), (Td, K) -> scalar.
 
     [[1, 0], [0, 1]] and [[.6, .8], [1, 0], [0, -1]] give 1 + .8 = 1.8; exchanged, .8 + 1 + 0.
     """
@@ -23,14 +23,14 @@ def max_sim(query: Tensor, document: Tensor) -> Tensor:
 
 
 def max_sim_matrix(queries: Tensor, documents: Tensor, real: Tensor) -> Tensor:
-    """``max_sim`` of all with all: (B, Tq, K), (M, Td, K), and the documents' real tokens (M, Td) -> (B, M)."""
+    """Compute ``max_sim`` of all with all: (B, Tq, K), (M, Td, K), and the documents' real tokens (M, Td) -> (B, M)."""
     scores = torch.einsum("bqk,mdk->bmqd", queries, documents)  # (B, M, Tq, Td)
     return scores.masked_fill(~real[:, None], -torch.inf).max(dim=-1).values.sum(dim=-1)
 
 
 @dataclass(frozen=True)
 class Matrices:
-    """Matrices (T, K) of N texts: all rows one after the other, (sum of T, K), and where each text begins, (N + 1,)."""
+    """Matrices (T, K) of N texts: all rows in one array, (sum of T, K), and where each text begins, (N + 1,)."""
 
     rows: np.ndarray
     starts: np.ndarray
@@ -51,10 +51,11 @@ class Matrices:
         return len(self), self.rows.shape[1]
 
     def scores(self, query: np.ndarray) -> np.ndarray:
-        """``max_sim`` of a query (Tq, K) with each text, (N,); a text without a token has minus infinity."""
-        best = np.full((len(self), len(query)), -np.inf, self.rows.dtype)
+        """Compute ``max_sim`` of a query (Tq, K) with each text, (N,); minus infinity for a text without tokens."""
+        best = np.full((len(self), len(query)), -np.inf, self.rows.dtype)  # (N, Tq)
         full = np.flatnonzero(np.diff(self.starts))
-        if len(full):  # subtle: reduceat takes an empty segment for one row, so those are left out
+        if len(full):  # subtle: reduceat takes an empty segment for one row, so texts without tokens are left out
+            # one product with all tokens of all texts, then the maximum of each text's segment
             best[full] = np.maximum.reduceat(self.rows @ query.T, self.starts[full])
         return best.sum(axis=1)
 
@@ -63,14 +64,14 @@ class Matrices:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Matrices":
-        """What ``tensors`` gave; ``ValueError`` if they do not fit together."""
-        rows, starts = (tensors[name].numpy() for name in ("rows", "starts"))
-        ends = starts.ndim == 1 and rows.ndim == 2 and len(starts) and [starts[0], starts[-1]] == [0, len(rows)]
-        if not ends or (np.diff(starts) < 0).any():
+        """Invert ``tensors``; ``ValueError`` if they do not fit together."""
+        rows, starts = tensors["rows"].numpy(), tensors["starts"].numpy()
+        fits = starts.ndim == 1 and rows.ndim == 2 and len(starts) > 0
+        if not fits or [starts[0], starts[-1]] != [0, len(rows)] or (np.diff(starts) < 0).any():
             raise ValueError("starts do not divide the rows")
         return cls(rows, starts)
 
 
 def late_top_k(queries: Matrices, corpus: Matrices, k: int, progress: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """Scores and texts, (Q, k) each, by ``max_sim`` with every text, as ``rank`` has them."""
+    """Return scores and texts, (Q, k) each, by ``max_sim`` with every text, in ``rank``'s order."""
     return rank(lambda i: corpus.scores(queries[i]), queries.shape, corpus.shape, k, progress)

@@ -18,39 +18,41 @@ from torch import Tensor
 from minisbert.core.checks import check
 from minisbert.search.dense import check_k
 
-LEVELS = 255  # steps of an int8 code: 256 values
+INT8_STEPS = 255  # between the lowest and the highest of 256 codes
 PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")  # sentence-transformers' names
 BITS_SET = np.array([bin(byte).count("1") for byte in range(256)], dtype=np.uint8)
 
 
 def calibrate(vectors: ArrayLike) -> np.ndarray:
-    """The lowest and the highest value of each column, (2, D) float32: the ranges that ``to_int8`` divides.
+    """Return the lowest and the highest value of each column, (2, D) float32: the ranges that ``to_int8`` divides.
 
-    Of the corpus, or of a few thousand vectors like it; never of the queries. ``[[0, 5], [2, 1]] -> [[0, 1], [2, 5]]``.
+    Calibrate on the corpus, or a few thousand vectors like it; never on the queries.
+    ``[[0, 5], [2, 1]] -> [[0, 1], [2, 5]]``.
     """
     x = as_floats(vectors)
     check("vectors (N, D)", x)
     if len(x) < 2:
-        raise ValueError("one vector has no ranges: calibrate on the corpus or on a sample of it")
+        raise ValueError("one vector has no ranges: calibrate on the corpus or a sample of it")
     return np.stack([x.min(axis=0), x.max(axis=0)]).astype(np.float32)
 
 
 def to_int8(vectors: ArrayLike, ranges: np.ndarray) -> np.ndarray:
-    """Each column's range in 255 equal steps: vectors (N, D), ranges (2, D) from ``calibrate`` -> (N, D) int8.
+    """Divide each column's range into 255 equal steps: vectors (N, D), ranges (2, D) of ``calibrate`` -> (N, D) int8.
 
     The lowest value becomes -128, the highest 127; values outside the range count as its end. A column whose range is
     empty has steps of 1. With the range 0 to 255, ``[0, 1.9, 300] -> [-128, -127, 127]``.
     """
     x = as_floats(vectors)
     check("vectors (N, D)", x)
+    # float32 throughout, in this order: the codes equal sentence-transformers' byte for byte
     low, step = steps(ranges, x.shape[-1])
     step = np.where(step == 0, np.float32(1), step)
-    levels = np.floor((x - low) / step).clip(0, LEVELS)  # (N, D), whole numbers from 0 to 255
+    levels = np.floor((x - low) / step).clip(0, INT8_STEPS)  # (N, D), whole numbers from 0 to 255
     return (levels - 128).astype(np.int8)
 
 
 def from_int8(codes: np.ndarray, ranges: np.ndarray) -> np.ndarray:
-    """The middle of each code's step: codes (..., D) int8, ranges (2, D) -> (..., D) float32.
+    """Return the middle of each code's step: codes (..., D) int8, ranges (2, D) -> (..., D) float32.
 
     A value inside its range comes back with an error of at most half a step. (sentence-transformers takes the step's
     lower end.) With the range 0 to 255, ``[-128, -127] -> [0.5, 1.5]``.
@@ -61,7 +63,7 @@ def from_int8(codes: np.ndarray, ranges: np.ndarray) -> np.ndarray:
 
 
 def to_bits(vectors: ArrayLike) -> np.ndarray:
-    """One bit per column, 1 if the value is above 0: vectors (N, D) -> (N, ceil(D / 8)) uint8.
+    """Take one bit per column, 1 if the value is above 0: vectors (N, D) -> (N, ceil(D / 8)) uint8.
 
     The first column is the highest bit of the first byte; missing columns at the end count as 0.
     ``[1, -1, -1, -1, -1, -1, 0, 2]`` gives 128 + 1 = 129. These are sentence-transformers' "ubinary" codes; "binary"
@@ -74,15 +76,15 @@ def to_bits(vectors: ArrayLike) -> np.ndarray:
 
 
 def from_bits(bits: np.ndarray, width: int) -> np.ndarray:
-    """1 for each bit that is set, -1 for the others: bits (..., ceil(D / 8)) uint8 -> (..., D = width) float32."""
+    """Return 1 for each set bit, -1 for the others: bits (..., ceil(D / 8)) uint8 -> (..., D = width) float32."""
     check("bits uint8", bits)
     if -(-width // 8) != bits.shape[-1]:
-        raise ValueError(f"{bits.shape[-1]} bytes do not hold {width} columns: {-(-width // 8)} are needed")
+        raise ValueError(f"{width} columns need {-(-width // 8)} bytes, got {bits.shape[-1]}")
     return 2 * np.unpackbits(bits, axis=-1, count=width).astype(np.float32) - 1
 
 
 def quantize(vectors: ArrayLike, precision: str) -> np.ndarray:
-    """Vectors (N, D) in one of ``PRECISIONS``, as sentence-transformers' ``quantize_embeddings`` without ranges.
+    """Convert vectors (N, D) to one of ``PRECISIONS``, like sentence-transformers' ``quantize_embeddings``, no ranges.
 
     "int8" and "uint8" divide the range of these very vectors, which are two at least: codes of two calls cannot be
     compared. "binary" is "ubinary" less 128.
@@ -91,20 +93,24 @@ def quantize(vectors: ArrayLike, precision: str) -> np.ndarray:
         return as_floats(vectors)
     if precision in ("int8", "uint8"):
         codes = to_int8(vectors, calibrate(vectors))
-        return codes if precision == "int8" else codes.view(np.uint8) ^ 128
+        if precision == "uint8":
+            codes = codes.view(np.uint8) ^ 128  # in two's complement flipping the sign's bit adds 128
+        return codes
     bits = to_bits(vectors)
-    return bits if precision == "ubinary" else (bits ^ 128).view(np.int8)
+    if precision == "binary":
+        bits = (bits ^ 128).view(np.int8)  # and here it takes 128 off
+    return bits
 
 
 def hamming(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The number of bits that differ, for each row of a with each of b: (Q, W) and (N, W) uint8 -> (Q, N) int64.
+    """Count the bits that differ, for each row of a with each of b: (Q, W) and (N, W) uint8 -> (Q, N) int64.
 
     ``[[129]]`` and ``[[128], [127]]``, in bits 10000001, 10000000 and 01111111, gives ``[[1, 7]]``.
     """
     check("a (Q, W) uint8, b (N, W) uint8", a, b)
-    missing = -a.shape[1] % 8
-    # eight bytes are compared at once, as a number of 64 bits: (Q, W / 8) and (N, W / 8)
-    words_a, words_b = (np.pad(x, ((0, 0), (0, missing))).view(np.uint64) for x in (a, b))
+    # compare eight bytes at once, as a number of 64 bits: (Q, W / 8) and (N, W / 8); padding bytes are equal in both
+    padding = ((0, 0), (0, -a.shape[1] % 8))
+    words_a, words_b = np.pad(a, padding).view(np.uint64), np.pad(b, padding).view(np.uint64)
     distances = np.zeros((len(a), len(b)), dtype=np.int64)
     for word in range(words_a.shape[1]):
         distances += bit_count(words_a[:, word, None] ^ words_b[None, :, word])  # (Q, N)
@@ -112,21 +118,23 @@ def hamming(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def hamming_top_k(queries: ArrayLike, bits: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """The k rows of a corpus of bits (N, W) that differ least from each query's: distances and indices, (Q, k) int64.
+    """Find the k rows of a corpus of bits (N, W) that differ least from each query's: distances, indices, (Q, k) int64.
 
     queries (Q, D) are vectors; their bits are taken here. Sorted by distance, ties by index.
     """
     query_bits = to_bits(queries)  # (Q, W)
-    check_k(k, len(bits), "the size of the corpus")
-    found = np.empty((len(query_bits), k), dtype=np.int64)
+    check_k(k, len(bits), "the corpus size")
+    best = np.empty((len(query_bits), k), dtype=np.int64)
     for row in range(len(query_bits)):  # one at a time: N distances are in memory, not Q x N
-        keys = hamming(query_bits[row : row + 1], bits)[0] * len(bits) + np.arange(len(bits))  # (N,), no two alike
-        found[row] = np.sort(np.partition(keys, k - 1)[:k])
-    return found // len(bits), found % len(bits)
+        distances = hamming(query_bits[row : row + 1], bits)[0]  # (N,)
+        # distance and index in one number, so that no two are equal and a partition, which is unstable, may choose
+        numbers = distances * len(bits) + np.arange(len(bits))
+        best[row] = np.sort(np.partition(numbers, k - 1)[:k])
+    return best // len(bits), best % len(bits)
 
 
 def rescore(queries: ArrayLike, candidates: np.ndarray, vectors: ArrayLike, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """The k candidates with the highest cosine to each query: scores, float32, and indices, int64, (Q, k) each.
+    """Return the k candidates with the highest cosine to each query: scores, float32, indices, int64, (Q, k) each.
 
     queries (Q, D) are floats, not quantised: they cost nothing beside the corpus (as in Yamada et al. 2021, *Efficient
     Passage Retrieval with Hashing for Open-domain Question Answering*). candidates (Q, C) are rows of the corpus,
@@ -136,21 +144,23 @@ def rescore(queries: ArrayLike, candidates: np.ndarray, vectors: ArrayLike, k: i
     q, v = as_floats(queries, np.float64), as_floats(vectors, np.float64)
     check("queries (Q, D), candidates (Q, C), vectors (Q, C, D)", q, candidates, v)
     check_k(k, v.shape[1], "the number of candidates")
-    q, v = (x / np.linalg.norm(x, axis=-1, keepdims=True).clip(1e-12) for x in (q, v))
+    q = q / np.linalg.norm(q, axis=-1, keepdims=True).clip(1e-12)
+    v = v / np.linalg.norm(v, axis=-1, keepdims=True).clip(1e-12)
+    # not a matrix product: each query has candidates of its own
     scores = np.einsum("qd,qcd->qc", q, v).astype(np.float32)  # (Q, C)
     order = np.lexsort((candidates, -scores))[:, :k]  # (Q, k): by score, then by row
     return np.take_along_axis(scores, order, axis=1), np.take_along_axis(candidates, order, axis=1)
 
 
 def bit_count(words: np.ndarray) -> np.ndarray:
-    """How many bits are set in each number of 64 bits."""
+    """Count the bits that are set in each number of 64 bits."""
     if hasattr(np, "bitwise_count"):  # since numpy 2.0
         return np.bitwise_count(words)
     return BITS_SET[words.view(np.uint8)].reshape(*words.shape, 8).sum(axis=-1, dtype=np.int64)
 
 
 def as_floats(vectors: ArrayLike, dtype: type | None = None) -> np.ndarray:
-    """A finite array: float32, float64 if it was, or ``dtype``."""
+    """Return a finite array: float32, float64 if it was, or ``dtype``."""
     if isinstance(vectors, Tensor):
         vectors = vectors.detach().cpu()
         if vectors.dtype == torch.bfloat16:
@@ -166,9 +176,9 @@ def as_floats(vectors: ArrayLike, dtype: type | None = None) -> np.ndarray:
 
 
 def steps(ranges: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where the codes of each column begin and the size of its steps, (D,) each, from ranges (2, D)."""
-    fit = np.shape(ranges) == (2, width) and np.isfinite(ranges).all()
-    if not fit or (ranges[0] > ranges[1]).any():
+    """Return where the codes of each column begin and the size of its steps, (D,) each, from ranges (2, D)."""
+    fits = np.shape(ranges) == (2, width) and np.isfinite(ranges).all()
+    if not fits or (ranges[0] > ranges[1]).any():
         raise ValueError(f"the ranges must be (2, {width}), lowest and highest of each column, from calibrate")
     low, high = ranges.astype(np.float32)
-    return low, (high - low) / np.float32(LEVELS)
+    return low, (high - low) / np.float32(INT8_STEPS)

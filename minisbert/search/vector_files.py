@@ -1,4 +1,4 @@
-"""Files of vectors: ``.npy`` written piece by piece, and quantised vectors in ``.safetensors``.
+"""Write vectors to ``.npy`` chunk by chunk, and quantised vectors to ``.safetensors`` and back.
 
     int8      codes (N, D) int8 and ranges (2, D) float32: a quarter of the bytes of float32
     binary    bits (N, ceil(D / 8)) uint8, one bit per column: a 32nd
@@ -26,15 +26,16 @@ BLOCK_NUMBERS = 2**22  # to rescore at once
 
 
 def write_npy(chunks: Iterator[np.ndarray], count: int, path: Path) -> tuple[int, int]:
-    """Concatenate chunks (n, D) in a ``.npy`` file with one of them in memory at a time; the shape, (count, D).
+    """Write chunks (n, D) to one ``.npy`` file, with one of them in memory at a time; return the shape, (count, D).
 
     The header comes first and contains the shape, so the number of rows must be known.
     """
     with open(path, "wb") as file:
+        # not np.save, which needs the whole array; nor a memory map, whose full disk is a signal and not an error
         written = 0
         for chunk in chunks:
             if not isinstance(chunk, np.ndarray):
-                raise InputError("these vectors are no single array (N, D): write them to F.safetensors")
+                raise InputError("this model does not return one (N, D) array; use --out FILE.safetensors")
             if written == 0:
                 write_header(file, chunk.dtype, (count, chunk.shape[1]))
             file.write(np.ascontiguousarray(chunk).data)
@@ -45,13 +46,13 @@ def write_npy(chunks: Iterator[np.ndarray], count: int, path: Path) -> tuple[int
 
 
 def write_header(file: IO[bytes], dtype: np.dtype, shape: tuple[int, int]) -> None:
-    """The header of a ``.npy`` file: what is in it, before the numbers themselves."""
+    """Write the header of a ``.npy`` file, which comes before the numbers."""
     header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, header)
 
 
 def write_codes(vectors: np.ndarray, kind: str, path: Path, metadata: Mapping[str, str]) -> None:
-    """Quantise vectors (N, D) to a ``kind`` of ``QUANTIZATIONS`` and write them."""
+    """Quantise vectors (N, D) to one of ``QUANTIZATIONS`` and write them."""
     if kind == "binary":
         arrays = {"bits": to_bits(vectors)}
     else:
@@ -64,7 +65,7 @@ def write_codes(vectors: np.ndarray, kind: str, path: Path, metadata: Mapping[st
 
 
 def read_codes(path: Path, count: int, width: int) -> "Stacked | Bits":
-    """``count`` vectors of a width: bits, or int8 codes that become float32 (N, D) as they are read.
+    """Open ``count`` vectors of a width: bits, or int8 codes that become float32 (N, D) as they are read.
 
     Raises ``InputError`` if the file is damaged or has another shape.
     """
@@ -74,12 +75,13 @@ def read_codes(path: Path, count: int, width: int) -> "Stacked | Bits":
             vectors = Bits(tensors["bits"].numpy(), width)
             shape, needed = vectors.bits.shape, (count, -(-width // 8))
         else:
+            # stay codes in memory: a block becomes float32 when the search reads it
             codes, ranges = tensors["codes"].numpy(), tensors["ranges"].numpy()
             vectors = Stacked([Decoded(codes, ranges)].__getitem__, [len(codes)], width, "float32")
             shape, needed = codes.shape, (count, width)
         if shape != needed:
             raise ValueError(f"the codes have shape {shape}, not {needed}")
-        vectors[:1]  # raises an error for another type
+        vectors[:1]  # raises for another dtype, or ranges of another width
         return vectors
 
 
@@ -105,14 +107,16 @@ class Bits:
         return from_bits(self.bits[rows], self.width)
 
     def top_k(self, queries: np.ndarray, k: int, times: int = RESCORE) -> tuple[np.ndarray, np.ndarray]:
-        """Scores and indices, (Q, k) each, best first: float32 queries (Q, D), as they are, with the signs.
+        """Return scores and indices, (Q, k) each, best first, of float32 queries (Q, D) with the signs.
 
         Candidates are the ``times`` k rows whose bits differ least from those of the query. A score is the cosine of
         the query and a vector of -1 and 1, so it is lower than that of the vectors themselves: 0.8 where that is 1.
         """
+        # bits choose candidates, the float query sorts them: a Hamming distance has few values and many ties
         most = min(times * k, len(self.bits))
         height = max(1, BLOCK_NUMBERS // (most * self.width))  # queries at a time
-        scores, indices = np.empty((len(queries), k), np.float32), np.empty((len(queries), k), np.int64)
+        scores = np.empty((len(queries), k), np.float32)
+        indices = np.empty((len(queries), k), np.int64)
         for start in range(0, len(queries), height):
             some = slice(start, start + height)
             candidates = hamming_top_k(queries[some], self.bits, most)[1]

@@ -5,9 +5,8 @@ import torch
 from torch import Tensor
 
 from minisbert.backends import graphs as attention
-from minisbert.backends.graphs import RowAttention, attend_by_length, fused, looped, written_out
+from minisbert.backends.graphs import RowAttention, attend_by_length, bfloat16_attention, fused, looped
 from minisbert.backends.package import CompiledEncoder
-from minisbert.commands import compile as command
 from minisbert.core import bert
 from minisbert.models import batching
 from minisbert.models.batching import same_text
@@ -21,35 +20,35 @@ MASKS = {"texts that share rows": same_text(TWO_TEXTS), "pads": (TWO_TEXTS >= 0)
 
 
 def inputs(mask: Tensor) -> tuple[Tensor, ...]:
-    """Query, key and value (2, 7, 3, 3, 8), the mask and its bias."""
+    """Query, key and value (2, 7, 3, 3, 8), and the mask's bias."""
     torch.manual_seed(0)
     bias = torch.zeros_like(mask, dtype=torch.bfloat16).masked_fill(~mask, float("-inf"))
-    return torch.randn(2, 7, 3, 3, 8), mask, bias
+    return torch.randn(2, 7, 3, 3, 8), bias
 
 
 @pytest.mark.parametrize("name", MASKS)
-@pytest.mark.parametrize(("way", "bound"), [(written_out, 2**-6), (looped, 2**-6), (fused, 1e-6)])
+@pytest.mark.parametrize(("way", "bound"), [(bfloat16_attention, 2**-6), (looped, 2**-6), (fused, 1e-6)])
 def test_each_way_is_the_formula(way, bound, name):
     """bfloat16 has 8 bits: products of numbers around 1 are off by some 2^-8 each."""
-    parts, mask, bias = inputs(MASKS[name])
-    expected, _ = bert.attention(*parts.double().permute(2, 0, 3, 1, 4), mask)
-    found = way(parts, mask, bias)
+    qkv, bias = inputs(MASKS[name])
+    expected, _ = bert.attention(*qkv.double().permute(2, 0, 3, 1, 4), MASKS[name])
+    found = way(qkv, bias)
     assert found.dtype == torch.float32
     assert (found - expected).abs().max() < bound
 
 
-@pytest.mark.parametrize("way", [written_out, looped])
+@pytest.mark.parametrize("way", [bfloat16_attention, looped, fused])
 def test_what_the_mask_hides_changes_no_bit(way):
-    parts, mask, bias = inputs(MASKS["pads"])
-    before = way(parts, mask, bias)
-    parts[1, 5:, 1], parts[1, 5:, 2] = 100.0, -100.0  # keys and values of pads
-    assert torch.equal(way(parts, mask, bias), before)
+    qkv, bias = inputs(MASKS["pads"])
+    before = way(qkv, bias)
+    qkv[1, 5:, 1], qkv[1, 5:, 2] = 100.0, -100.0  # keys and values of pads
+    assert torch.equal(way(qkv, bias), before)
 
 
 def test_loops_round_as_products_do():
     """Other sums of the same products: one that lies between two numbers of bfloat16 may round to the other."""
     arguments = inputs(MASKS["pads"])
-    apart = (looped(*arguments) - written_out(*arguments)).abs()
+    apart = (looped(*arguments) - bfloat16_attention(*arguments)).abs()
     assert apart.median() == 0
     assert apart.max() < 2**-7  # the neighbour of a number from 1 to 2
 
@@ -73,7 +72,7 @@ def test_a_package_has_all_ways(tiny, tmp_path, monkeypatch):
         monkeypatch.setattr(module, "SHORT", 40)
     monkeypatch.setattr(attention, "FEW", 12)
     monkeypatch.setattr(batching, "ROW", 24)
-    command.main([str(tiny), "--dtype", "bfloat16", "--out", str(tmp_path / "p.pt2")])
+    attention.compile_model(tiny, "bfloat16", None, tmp_path / "p.pt2")  # in this process, with these bounds
     code = generated_code(tmp_path / "p.pt2")
     assert "cpu_bmm_out(" in code
     assert "scaled_dot_product" in code

@@ -9,20 +9,20 @@ from torch import nn
 
 from minisbert import SentenceEncoder
 from minisbert.backends import graphs
-from minisbert.backends.graphs import BFloat16Linear, TransposedLinear, prepare
+from minisbert.backends.graphs import BFloat16Linear, TransposedLinear, prepare_layers
 from minisbert.backends.package import CompiledEncoder
 from tests.backends.test_int8 import TEXTS, generated_code
 from tests.conftest import ROOT
 
 WITH_GAIN = """
 import sys
-from minisbert.commands import compile
+from pathlib import Path
 from minisbert.backends import graphs
-graphs.onednn_gain = lambda: float(sys.argv[1])
-compile.main([sys.argv[2], "--out", sys.argv[3]])
+graphs.onednn_gain = lambda *sizes, **options: float(sys.argv[1])
+graphs.compile_model(Path(sys.argv[2]), "float32", None, Path(sys.argv[3]))
 """
 
-MULTIPLIERS = [("float32", 0.9, TransposedLinear), ("float32", 1.1, nn.Linear), ("bfloat16", 0.9, BFloat16Linear)]
+MULTIPLIERS = [("float32", 1.1, TransposedLinear), ("float32", 1.2, nn.Linear), ("bfloat16", 1.1, BFloat16Linear)]
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -34,18 +34,18 @@ def test_a_transposed_layer_gives_the_numbers_of_the_layer(bias):
 
 
 @pytest.mark.parametrize(("dtype", "gain", "kind"), MULTIPLIERS)
-def test_the_faster_library_multiplies_in_float32(dtype, gain, kind, tiny, monkeypatch):
-    monkeypatch.setattr(graphs, "onednn_gain", lambda: gain)
+def test_a_clearly_faster_library_multiplies_in_float32(dtype, gain, kind, tiny, monkeypatch):
+    monkeypatch.setattr(graphs, "onednn_gain", lambda *sizes, **options: gain)
     monkeypatch.setattr(graphs, "bfloat16_hardware", lambda device: (True, ""))
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
     bert = SentenceEncoder.load(tiny, device="cpu").bert
-    prepare(bert, dtype)
+    prepare_layers(bert, dtype)
     assert {type(layer.feed_forward.up) for layer in bert.layers} == {kind}
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="this torch has no MKL")
-@pytest.mark.parametrize(("gain", "product"), [("0.9", "cpu_mm_out("), ("1.1", "cpu__linear_pointwise(")])
+@pytest.mark.parametrize(("gain", "product"), [("1.1", "cpu_mm_out("), ("1.2", "cpu__linear_pointwise(")])
 def test_a_package_has_its_product(gain, product, tiny, tmp_path):
     path = tmp_path / "p.pt2"
     subprocess.run([sys.executable, "-c", WITH_GAIN, gain, str(tiny), str(path)], check=True, cwd=ROOT)

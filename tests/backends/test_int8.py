@@ -10,7 +10,13 @@ import torch
 from torch import nn
 
 from minisbert.backends import graphs as int8
-from minisbert.backends.graphs import QuantizedLinear, attend_by_length, quantize, quantize_weight, quantized_linear
+from minisbert.backends.graphs import (
+    QuantizedLinear,
+    attend_by_length,
+    quantize_layers,
+    quantize_weight,
+    quantized_linear,
+)
 from minisbert.backends.package import CompiledEncoder, CompiledPairModel
 from minisbert.commands import compile as command
 from minisbert.core import InputError
@@ -80,7 +86,7 @@ def test_activations_may_lie_in_memory_in_any_order():
 
 def test_every_linear_layer_of_the_encoder_and_nothing_else(tiny):
     encoder = SentenceEncoder.load(tiny)
-    quantize(encoder.bert)
+    quantize_layers(encoder.bert)
     layers = list(encoder.bert.layers.modules())
     assert sum(isinstance(module, QuantizedLinear) for module in layers) == 6 * len(encoder.bert.layers)
     assert not any(isinstance(module, nn.Linear) for module in layers)
@@ -119,7 +125,7 @@ def test_a_package_multiplies_by_the_fast_product(tiny, tmp_path):
     assert ((vectors * expected).sum(1) > 0.99).all()
     if by_length:
         attend_by_length(eager.bert)
-    quantize(eager.bert)
+    quantize_layers(eager.bert)
     assert abs(vectors - eager.encode(TEXTS)).max() < 2e-3  # a number between two codes may be rounded to either
     with pytest.raises(InputError, match="compiled from tiny with dtype int8, not bfloat16"):
         CompiledEncoder.load(tiny, tmp_path / "p.pt2", dtype="bfloat16")
@@ -148,7 +154,7 @@ def test_accuracy_on_sts_benchmark(minilm, stsb):
     encoder = SentenceEncoder.load(minilm)
     texts = list(dict.fromkeys(text for pair in pairs for text in (pair.sentence1, pair.sentence2)))
     expected = encoder.encode(texts)
-    quantize(encoder.bert)
+    quantize_layers(encoder.bert)
     vectors = encoder.encode(texts)
     assert (vectors * expected).sum(1).mean() >= 0.995
     row = {text: i for i, text in enumerate(texts)}

@@ -78,7 +78,7 @@ def test_an_index_gives_the_same_results(tiny, corpus, tmp_path, capsys):
         main([str(corpus), "--model", str(tiny), "--query", "a dog", *flags])
         printed.append(capsys.readouterr())
     assert printed[0].out == printed[1].out == printed[2].out
-    assert ["kept 5 vectors" in captured.err for captured in printed] == [False, True, False]
+    assert ["wrote 5 vectors" in captured.err for captured in printed] == [False, True, False]
 
 
 @pytest.fixture

@@ -225,7 +225,7 @@ def test_what_needs_one_vector_per_text_says_so(folder, tmp_path):
     np.save(vectors, np.ones((2, 7), np.float32))
     out = ["--out", str(tmp_path / "out.safetensors")]
     for command, arguments, message in (
-        (encode, ["--file", str(texts), "--out", str(tmp_path / "out.npy")], "no single array"),
+        (encode, ["--file", str(texts), "--out", str(tmp_path / "out.npy")], "FILE.safetensors"),
         (
             encode,
             ["--file", str(texts), "--truncate-dim", "3", *out],

@@ -214,9 +214,9 @@ def test_the_inverted_index_equals_dense_search_exactly():
     assert len(dense[0].unique()) < 150  # so there were ties
 
 
-@pytest.mark.parametrize(("width", "k", "message"), [(9, 1, "width 9 and a corpus of 8"), (8, 0, "0"), (8, 6, "6")])
+@pytest.mark.parametrize(("width", "k", "message"), [(9, 1, "width 9"), (8, 0, "got 0"), (8, 6, "got 6")])
 def test_search_of_a_width_or_number_that_does_not_fit(width, k, message):
-    with pytest.raises(InputError, match=message if width == 9 else f"k is {message}"):
+    with pytest.raises(InputError, match=message):
         sparse_top_k(sparse_rows(multiples(2, width, 1)), sparse_rows(multiples(5, 8, 1)), k)
 
 

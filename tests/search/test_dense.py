@@ -11,8 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 from minisbert.core import InputError
 from minisbert.search import dense as search
-from minisbert.search import dense as sources
-from minisbert.search.dense import Stacked, closest_pairs, from_keys, order_keys, top_k
+from minisbert.search.dense import Stacked, by_score, closest_pairs, top_k
 
 
 def normal(rows: int, width: int, seed: int = 0) -> np.ndarray:
@@ -46,13 +45,12 @@ def assert_nearest(queries: np.ndarray, corpus: np.ndarray, k: int) -> None:
 # ------------------------------------------------------------------------------------------- top_k
 
 
-@given(arrays(np.float64, (3, 7), elements=st.sampled_from([-1.0, 0.0, 0.5, 2.0])), st.integers(1, 7))
-def test_the_best_and_keys_sort_by_score_then_by_row(scores, k):
-    keys = order_keys(torch.from_numpy(scores).float(), torch.arange(7)).sort(dim=1, descending=True).values
+@given(arrays(np.float32, (3, 7), elements=st.sampled_from([-1.0, -0.0, 0.0, 0.5, 2.0])), st.permutations(range(7)))
+def test_sorted_by_score_then_by_row(scores, rows):
+    found = by_score(torch.from_numpy(scores), torch.tensor(rows).expand(3, 7))
     for row in range(3):
-        order = sorted(range(7), key=lambda column: (-scores[row, column], column))[:k]
-        assert from_keys(keys)[1][row, :k].tolist() == order
-        assert from_keys(keys)[0][row, :k].tolist() == [scores[row, column] for column in order]
+        order = sorted(zip(scores[row].tolist(), rows, strict=True), key=lambda pair: (-pair[0], pair[1]))
+        assert [*zip(found[0][row].tolist(), found[1][row].tolist(), strict=True)] == order
 
 
 def test_cosines_by_hand():
@@ -111,7 +109,7 @@ def test_a_corpus_of_any_order(kind, k):
 def test_arrays_on_disk_are_searched_as_one(tmp_path, monkeypatch, sizes, kind):
     """With k larger than a file, blocks that cross their borders, and more files than are open."""
     monkeypatch.setattr(search, "BLOCK", 5)
-    monkeypatch.setattr(sources, "OPEN", 2)
+    monkeypatch.setattr(search, "OPEN", 2)
     vectors = normal(23, 8).astype(kind)
     vectors[[5, 6, 19]] = vectors[14]
     for i, part in enumerate(np.split(vectors, np.cumsum(sizes)[:-1])):
@@ -140,9 +138,9 @@ def test_many_files_are_never_in_memory_all_at_once(tmp_path, monkeypatch):
     assert max(sizes) <= 4 * 5 + 9 * 3
 
 
-@pytest.mark.parametrize("scale", [1e30, 1e154, 1e-100, 1e300, 1e-300, 3e-12])
+@pytest.mark.parametrize("scale", [1e30, 1e150, 1e-100, 3e-12])
 @pytest.mark.parametrize("mixed", [False, True])
-def test_cosines_of_numbers_whose_squares_overflow_or_vanish(scale, mixed):
+def test_cosines_of_numbers_whose_squares_overflow_or_vanish_in_float32(scale, mixed):
     """[3, 4] and [1, 0] have cosine 0.6 at any scale, and a zero vector keeps cosine 0."""
     vectors = np.array([[3.0, 4.0], [1.0, 0.0], [0.0, 0.0], [0.0, 2.0]])
     vectors[[0, 1] if mixed else slice(None)] *= scale
@@ -189,26 +187,26 @@ ONE, FOUR = np.ones((1, 2)), np.ones((4, 2))
 @pytest.mark.parametrize(
     ("queries", "corpus", "k", "message"),
     [
-        (ONE, FOUR, 5, "k is 5: it must be 1 to 4, the size of the corpus"),
-        (ONE, FOUR, 0, "k is 0: it must be 1 to 4"),
-        (ONE, FOUR, 2.5, "k is 2.5: it must be 1 to 4"),
-        (ONE, FOUR, "2", "k is '2': it must be 1 to 4"),
-        (ONE, FOUR, None, "k is None: it must be 1 to 4"),
-        (ONE, np.ones((4, 3)), 1, "queries of width 2 and a corpus of 3 cannot be compared"),
-        (ONE, FOUR[:0], 1, r"the corpus: vectors must be \(N, D\), not \(0, 2\)"),
-        (ONE[0], FOUR, 1, r"the queries: vectors must be \(N, D\), not \(2,\)"),
-        (ONE[:, :0], FOUR[:, :0], 1, r"the queries: vectors must be \(N, D\), not \(1, 0\)"),
-        (ONE, bad(2, math.nan), 1, "the corpus, row 2: NaN or infinity"),
-        (ONE, bad(5000, math.nan, 6000), 1, "the corpus, row 5000: NaN"),
-        (bad(1, math.inf), FOUR, 1, "the queries, row 1: NaN or infinity"),
-        ([["a cat"]], FOUR, 1, "the queries: real numbers are needed, not <U5"),
+        (ONE, FOUR, 5, r"between 1 and 4 \(the corpus size\), got 5"),
+        (ONE, FOUR, 0, "got 0"),
+        (ONE, FOUR, 2.5, "got 2.5"),
+        (ONE, FOUR, "2", "got '2'"),
+        (ONE, FOUR, None, "got None"),
+        (ONE, np.ones((4, 3)), 1, "queries have width 2 and the corpus 3"),
+        (ONE, FOUR[:0], 1, r"the corpus: .* \(0, 2\)"),
+        (ONE[0], FOUR, 1, r"the queries: .* \(2,\)"),
+        (ONE[:, :0], FOUR[:, :0], 1, r"the queries: .* \(1, 0\)"),
+        (ONE, bad(5000, math.nan, 6000), 1, "the corpus, row 5000"),
+        (bad(1, math.inf), FOUR, 1, "the queries, row 1"),
+        (ONE, bad(2, 1e200), 1, "the corpus, row 2: .*too large"),
+        ([["a cat"]], FOUR, 1, "the queries .* <U5"),
         (ONE, [[1, 2], [3]], 1, "the corpus: .*inhomogeneous"),
-        (ONE, FOUR * 1j, 1, "the corpus: real numbers are needed, not complex128"),
-        (torch.ones(1, 2) * 1j, FOUR, 1, "the queries: real numbers are needed, not torch.complex64"),
-        (ONE, None, 1, r"the corpus: vectors must be \(N, D\)"),
-        (None, FOUR, 7, "k is 7: it must be 1 to 6, the number of pairs"),
-        (None, ONE, 1, "k is 1: it must be 1 to 0, the number of pairs"),
-        (None, bad(3, math.nan), 1, "the vectors, row 3: NaN or infinity"),
+        (ONE, FOUR * 1j, 1, "the corpus .* complex128"),
+        (torch.ones(1, 2) * 1j, FOUR, 1, "the queries .* torch.complex64"),
+        (ONE, None, 1, "the corpus"),
+        (None, FOUR, 7, r"between 1 and 6 \(the number of pairs\)"),
+        (None, ONE, 1, "between 1 and 0"),
+        (None, bad(3, math.nan), 1, "the vectors, row 3"),
     ],
 )
 def test_invalid_input_is_an_error(queries, corpus, k, message):
