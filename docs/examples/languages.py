@@ -66,13 +66,18 @@ def corpus(seed: int = 42) -> dict[str, list[tuple[str, str]]]:
     return {"train": rows[: ends[0]], "dev": rows[ends[0] : ends[1]], "test": rows[ends[1] : ends[2]]}
 
 
+HEADER = "score\tsentence1\tsentence2\n"
+
+
 def write(folder: Path, rows: dict[str, list[tuple[str, str]]]) -> dict[str, str]:
     """The files of both runs: translations, the same with label 1, and dev and test with wrong pairs of label 0."""
     shifted = {split: [(a, c) for (a, _), (_, c) in pairwise(pairs)] for split, pairs in rows.items()}
-    lines = {"translations": [f"{a}\t{b}\n" for a, b in rows["train"]]}
-    lines["labelled"] = [f"1\t{line}" for line in lines["translations"]]
+    lines = {"translations": ["anchor\tpositive\n", *(f"{a}\t{b}\n" for a, b in rows["train"])]}
+    lines["labelled"] = [HEADER, *(f"1\t{a}\t{b}\n" for a, b in rows["train"])]
     for split in ("dev", "test"):
-        lines[split] = [f"{label}\t{a}\t{b}\n" for label, of in ((1, rows), (0, shifted)) for a, b in of[split]]
+        lines[split] = [HEADER] + [
+            f"{label}\t{a}\t{b}\n" for label, of in ((1, rows), (0, shifted)) for a, b in of[split]
+        ]
     for name, content in lines.items():
         (folder / f"{name}.tsv").write_text("".join(content), encoding="utf-8")
     return {name: str(folder / f"{name}.tsv") for name in lines}

@@ -72,7 +72,7 @@ def cells(files: dict[str, str], objective: str, rows: list[int]) -> list[list[s
     if FORM[objective] == "nli":
         table = [[row["gold_label"], row["sentence1"], row["sentence2"]] for row in map(json.loads, lines)]
     else:
-        table = [line.split("\t") for line in lines]
+        table = [line.split("\t") for line in (lines if FORM[objective] == "sentences" else lines[1:])]
     return [list(column) for column in zip(*(table[row] for row in rows), strict=True)]
 
 
@@ -205,7 +205,9 @@ def test_pairs_and_rows_with_several_negatives(make, files, tmp_path, objective,
     """Each anchor picks its positive among all positives and all negatives of the batch."""
     words = [[toys.NOUNS[i - 3 * column] for column in range(width)] for i in range(20)]
     path = tmp_path / "rows.tsv"
-    path.write_text("".join("\t".join(f"{word} {i}" for word in row) + "\n" for i, row in enumerate(words)))
+    header = "\t".join(["anchor", "positive", *(f"negative_{i}" for i in range(1, width - 1))])
+    lines = ["\t".join(f"{word} {i}" for word in row) for i, row in enumerate(words)]
+    path.write_text("\n".join([header, *lines]))
     task = make(objective, "--data", str(path), "--temperature", "0.25")
     columns = [[f"{words[row][column]} {row}" for row in ROWS] for column in range(width)]
     anchors, *others = (vectors(task.model, column) for column in columns)
@@ -222,7 +224,7 @@ def test_the_nested_loss_is_what_trains_and_prefixes_are_scored(run, tiny, files
     one = toys.losses(run("cosine", "--max-steps", "1"))[0]
     folder = run("cosine", "--max-steps", "1", "--matryoshka", "8")
     assert toys.losses(folder)[0] > 1.2 * one  # the same loss, and that of eight columns
-    rows = [line.split("\t") for line in Path(files["dev"]).read_text().splitlines()]
+    rows = [line.split("\t") for line in Path(files["dev"]).read_text().splitlines()[1:]]
     u, v = (SentenceEncoder.load(tiny).encode([row[i] for row in rows], truncate_dim=8) for i in (1, 2))
     cosines = functional.cosine_similarity(torch.from_numpy(u).double(), torch.from_numpy(v).double())
     expected = spearman(cosines.numpy(), np.array([float(row[0]) for row in rows]))
@@ -299,8 +301,8 @@ def test_the_heads_dropout_is_the_chosen_one(make, objective):
 def test_shuffled_negatives_are_training_rows_of_score_0(make, tmp_path, objective):
     """Sentences in two languages, label 1: as the notes on SBERT fine-tune across languages."""
     path = tmp_path / "parallel.tsv"
-    path.write_text("".join(f"1\tthe {noun}\ta {noun}\n" for noun in toys.NOUNS[:6]))
-    (tmp_path / "dev.tsv").write_text("0.8\ta cat\tthe cat\n0.3\ta cat\tthe sun\n")
+    path.write_text(toys.SCORED_HEADER + "".join(f"1\tthe {noun}\ta {noun}\n" for noun in toys.NOUNS[:6]))
+    (tmp_path / "dev.tsv").write_text(toys.SCORED_HEADER + "0.8\ta cat\tthe cat\n0.3\ta cat\tthe sun\n")
     files = ["--data", str(path), "--dev", str(tmp_path / "dev.tsv"), "--test", str(tmp_path / "dev.tsv")]
     task = make(objective, *files, "--scale", "1", "--shuffled-negatives", "2")
     assert task.targets.tolist() == [1] * 6 + [0] * 12
@@ -319,7 +321,9 @@ def test_no_text_is_in_a_batch_twice(make, tmp_path, objective):
     nouns = toys.NOUNS
     rows = [[f"the {nouns[i % 12]}", f"a {nouns[i % 9]}", f"the {nouns[(i + 5) % 12]}"] for i in range(36)]
     path = tmp_path / "repeats.txt"
-    lines = [row[0] for row in rows] if objective == "simcse" else ["\t".join(row) for row in rows]
+    lines = ["anchor\tpositive\tnegative", *("\t".join(row) for row in rows)]
+    if objective == "simcse":
+        lines = [row[0] for row in rows]
     path.write_text("\n".join(lines) + "\n")
     task = make(objective, "--data", str(path))
     for epoch in range(3):
@@ -490,15 +494,15 @@ def test_the_projection_is_trained_and_never_saved(run, tiny, monkeypatch):
     [
         ("cosine", "--data {nli}", "line 1: the score 'entailment' is not a number"),
         ("cosine", "--data {duplicates}", "no score is above 1, but the scale is 0 to 5"),
-        ("siamese", "--data {triplets}", "line 1: the score 'the cat' is not a number"),
-        ("cross-encoder", "--data {sentences}", "line 1: 1 columns; 3 are needed"),
+        ("siamese", "--data {triplets}", "sentence1"),
+        ("cross-encoder", "--data {sentences}", "sentence1"),
         ("binary", "--data {scored}", "the label '4' is not 0 or 1"),
-        ("contrastive", "--data {triplets}", "line 1: the label 'the cat' is not 0 or 1"),
-        ("softmax", "--data {sentences}", "line 1: 1 columns; 3 are needed (gold_label"),
-        ("triplet", "--data {scored}", "column 1 holds numbers: scores, labels or an index?"),
-        ("mnr", "--data {sentences}", "line 1: 1 column; anchor and positive are needed"),
-        ("simcse", "--data {triplets}", "a column text is needed, its columns are"),
-        ("simcse", "--data {nli}", "line 1: text and maybe title are needed"),
+        ("contrastive", "--data {triplets}", "is_duplicate"),
+        ("softmax", "--data {sentences}", "gold_label"),
+        ("triplet", "--data {scored}", "anchor"),
+        ("mnr", "--data {sentences}", "anchor"),
+        ("simcse", "--data {triplets}", "text is needed"),
+        ("simcse", "--data {nli}", "line 1: a text is needed"),
         ("cosine", "--data snli", "snli has no rows of the kind that is needed: give stsb or a file of scored pairs"),
         ("simcse", "--data stsb", "stsb has no rows of the kind that is needed: give a file of plain texts"),
         ("binary", "--data missing.tsv", "missing.tsv does not exist"),
