@@ -21,6 +21,20 @@ from minisbert.system.files import check_output
 
 DEFAULT = "all-MiniLM-L6-v2"
 PICTURE = "inspection.png"
+FINDING_LEVELS = ("problem", "warning", "note")  # the worst first
+
+parser = command_parser("inspect", __doc__)
+files_help = "train, then optionally dev and test; .gz files are decompressed"
+parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help=files_help)
+parser.add_argument(
+    "--model", metavar="M", help=f"name, folder, or owner/name on the Hub, for its tokenizer (default: {DEFAULT})"
+)
+parser.add_argument("--max-length", type=int, metavar="N", help="the limit in tokens (default: the model's)")
+parser.add_argument(
+    "--scale", type=score_scale, metavar="S", help="scores are 0 to S (default: inferred from the file)"
+)
+parser.add_argument("--plots", type=Path, metavar="DIR", help=f"draw the lengths to DIR/{PICTURE}")
+parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def report(content: dict[str, Any]) -> Iterator[str]:
@@ -39,9 +53,7 @@ def report(content: dict[str, Any]) -> Iterator[str]:
             yield f"  labels   {labels['min']:g} to {labels['max']:g}, mean {labels['mean']:.3g}"
         for name, count in labels.get("counts", {}).items():
             yield f"  label    {name}: {count:,}"
-        for finding in sorted(
-            file["findings"], key=lambda finding: ("problem", "warning", "note").index(finding["level"])
-        ):
+        for finding in sorted(file["findings"], key=lambda finding: FINDING_LEVELS.index(finding["level"])):
             yield f"  {finding['level']:<9}{finding['name']} ({finding['count']:,}): {finding['what']}"
             for place in (*finding["places"], f"-> {finding['remedy']}"):
                 yield f"             {place}"
@@ -62,18 +74,6 @@ def report(content: dict[str, Any]) -> Iterator[str]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = command_parser("inspect", __doc__)
-    files_help = "train, then optionally dev and test; .gz files are decompressed"
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help=files_help)
-    parser.add_argument(
-        "--model", metavar="M", help=f"name, folder, or owner/name on the Hub, for its tokenizer (default: {DEFAULT})"
-    )
-    parser.add_argument("--max-length", type=int, metavar="N", help="the limit in tokens (default: the model's)")
-    parser.add_argument(
-        "--scale", type=score_scale, metavar="S", help="scores are 0 to S (default: inferred from the file)"
-    )
-    parser.add_argument("--plots", type=Path, metavar="DIR", help=f"draw the lengths to DIR/{PICTURE}")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
     from minisbert.diagnosis.inspection import compare_files, inspect, training_command
     from minisbert.evaluation import plots

@@ -147,7 +147,7 @@ class RowReader:
     def unknown_header(self, header: Sequence[str], missing: Sequence[str]) -> InputError:
         """Say which names are needed, and how to read a table that has others or none."""
         if missing:
-            return header_error(self.rows.where, header, f"it has no {one_line(missing[0])}, as in --columns")
+            return InputError(f"{self.rows.where}: no column {one_line(missing[0])}; the first line is {shown(header)}")
         example = ",".join(("1", "2", "3")[: len(header)])
         needed = (
             f"{self.form.name} need {self.form.names}; or give --columns with the names to read, "

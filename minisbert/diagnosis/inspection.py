@@ -10,7 +10,7 @@ import shlex
 import unicodedata
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +92,9 @@ class InspectedFile:
             finding |= {"count": 0, "places": []}
             self.findings[name] = finding
         finding["count"] += count
-        if len(finding["places"]) < MOST_EXAMPLES:
+        if (
+            len(finding["places"]) < MOST_EXAMPLES and place not in finding["places"]
+        ):  # two texts of a row are one place
             finding["places"].append(place)
 
     def add(self, row: Row) -> None:
@@ -167,32 +169,19 @@ def inspect(
     if not path.is_file():
         raise InputError(f"{path} does not exist, or is not a file")
     found = InspectedFile(path, scale)
-
-    def refuse(line: int, message: str) -> None:
-        found.find("refused", f"{found.unit} {line}: {message}")
-
-    waiting: list[tuple[int, str]] = []  # texts that are not tokenized yet
+    waiting: list[tuple[int, str]] = []  # lines and texts that are not tokenized yet
     size = 0  # their characters
     try:
-        found.form = recognise(path)
-        reader = RowReader(path, found.form, scale=None, split="train", refuse=refuse)
-        found.unit = reader.rows.unit
-        for row in Bar(reader, desc=str(path), unit=" rows", shown=progress):
-            if reader.skips(row):
-                found.find("skipped", f"{found.unit} {row.line}")
-                continue
+        for row in training_rows(found, progress):
             found.add(row)
             if tokenizer is None:
                 continue
-            for text in row.texts:
-                waiting.append((row.line, text))
-                size += len(text) + 1
+            waiting += [(row.line, text) for text in row.texts]
+            size += sum(map(len, row.texts))
             # together, because the tokenizer works in parallel; not all, because a file may be larger than memory
             if size > TOKENIZED_AT_ONCE:
                 count_tokens(found, waiting, tokenizer)
                 waiting, size = [], 0
-        if reader.unread:
-            found.find("unread-columns", ", ".join(reader.unread))
     except InputError as error:  # a line that is no text, no JSON or too long, an unknown header, a damaged archive
         found.find("unreadable", str(error))
     if tokenizer is not None:
@@ -206,6 +195,25 @@ def inspect(
     elif found.usable:
         found.find("unreadable", f"{path.name} holds no usable rows")
     return found
+
+
+def training_rows(found: InspectedFile, progress: bool) -> Iterator[Row]:
+    """Yield the rows that training would take, and note what it refuses, skips and does not read."""
+
+    def refuse(line: int, message: str) -> None:
+        found.find("refused", f"{found.unit} {line}: {message}")
+
+    found.form = recognise(found.path)
+    # Without a scale, which only all scores together show.
+    reader = RowReader(found.path, found.form, scale=None, split="train", refuse=refuse)
+    found.unit = reader.rows.unit
+    for row in Bar(reader, desc=str(found.path), unit=" rows", shown=progress):
+        if reader.skips(row):
+            found.find("skipped", f"{found.unit} {row.line}")
+        else:
+            yield row
+    if reader.unread:
+        found.find("unread-columns", ", ".join(reader.unread))
 
 
 def count_tokens(found: InspectedFile, waiting: Sequence[tuple[int, str]], tokenizer: Tokenizer) -> None:
