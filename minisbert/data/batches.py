@@ -85,13 +85,14 @@ def _join_alone(batches: list[list[int]], keys: Sequence[Sequence[Hashable]], ba
         if len(batches[alone]) != 1:  # also if another row has joined it since
             continue
         row = batches[alone].pop()
-        for host in hosts[:MOST_HOSTS]:
-            if batches[host] and texts[host].isdisjoint(keys[row]):
-                batches[host].append(row)
-                texts[host].update(keys[row])
-                if len(batches[host]) > batch_size:  # one more is enough
-                    hosts.remove(host)
-                break
+        fitting = [host for host in hosts[:MOST_HOSTS] if batches[host] and texts[host].isdisjoint(keys[row])]
+        if not fitting:  # the row is dropped
+            continue
+        host = fitting[0]
+        batches[host].append(row)
+        texts[host].update(keys[row])
+        if len(batches[host]) > batch_size:  # one more is enough
+            hosts.remove(host)
 
 
 FORMS = "crop:SHARE, delete:SHARE, delete-one or synonym:FILE, with a share between 0 and 1 such as crop:0.1"
