@@ -41,7 +41,7 @@ def write_triplets(path: Path, count: int) -> None:
     pairs = load_scored_pairs("stsb", "train")
     texts = list(dict.fromkeys(text for pair in pairs for text in (pair.sentence1, pair.sentence2)))
     rows = [texts[3 * i : 3 * i + 3] for i in range(count)]
-    path.write_text("".join("\t".join(row) + "\n" for row in rows), encoding="utf-8")
+    path.write_text("anchor\tpositive\tnegative\n" + "".join("\t".join(row) + "\n" for row in rows), encoding="utf-8")
 
 
 def measure(model: str, batch: int, tokens: int, dtype: str) -> dict[str, float]:

@@ -23,13 +23,14 @@ from minisbert.data.datasets import load_scored_pairs
 STEPS = 30
 
 
-def write_pairs(folder: Path, rows: int) -> list[str]:
+def write_pairs(folder: Path, most: int) -> list[str]:
     """Write the first pairs of each split of the STS Benchmark to files; return the flags that name them."""
     flags = []
-    for split, count in (("train", rows), ("dev", 40), ("test", 40)):
+    for split, count in (("train", most), ("dev", 40), ("test", 40)):
         path = folder / f"{split}.tsv"
         pairs = load_scored_pairs("stsb", split)[:count]
-        path.write_text("".join(f"{pair.score}\t{pair.sentence1}\t{pair.sentence2}\n" for pair in pairs))
+        rows = "".join(f"{pair.score}\t{pair.sentence1}\t{pair.sentence2}\n" for pair in pairs)
+        path.write_text("score\tsentence1\tsentence2\n" + rows)
         flags += ["--data" if split == "train" else f"--{split}", str(path)]
     return flags
 

@@ -98,7 +98,7 @@ from book.loop import adamw, fit, linear_schedule
 assert not [name for name in sys.modules if name.startswith("minisbert")]
 torch.set_num_threads(1)
 folder, data = sys.argv[1:]
-rows = [line.split("\\t") for line in Path(data).read_text(encoding="utf-8").splitlines()]
+rows = [line.split("\\t") for line in Path(data).read_text(encoding="utf-8").splitlines()[1:]]
 encoder = SentenceEncoder.load(folder)
 vectors = encoder.encode([row[1] for row in rows[:40]])
 
@@ -127,7 +127,7 @@ def test_the_book_alone_encodes_and_trains_as_the_package_does(tiny, tmp_path, m
     shutil.copytree(PACKAGE / "core", tmp_path / "book")
     rows = toys.scored(40, seed=0)
     data = tmp_path / "pairs.tsv"
-    data.write_text("".join(rows), encoding="utf-8")
+    data.write_text(toys.SCORED_HEADER + "".join(rows), encoding="utf-8")
     command = [sys.executable, "-c", ALONE, str(tiny), str(data)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -108,7 +108,7 @@ def test_a_command_asks_the_hub_once(folders, tmp_path, monkeypatch, capsys):
     texts = tmp_path / "texts.txt"
     texts.write_text("a cat\na dog\nthe moon\n")
     rows = tmp_path / "rows.tsv"
-    rows.write_text("1\ta cat\ta dog\n3\tmoon\tthe moon\n5\ta cat\tthe cat\n")
+    rows.write_text("score\tsentence1\tsentence2\n1\ta cat\ta dog\n3\tmoon\tthe moon\n5\ta cat\tthe cat\n")
     for command, model, arguments in (
         (encode, TINY, ["a cat", "a dog"]),
         (search, TINY, [str(texts), "--query", "a cat"]),

@@ -90,7 +90,7 @@ def without_dropout(tiny: Path, tmp_path: Path) -> Path:
 def test_the_loop_computes_what_the_recipe_says(run, without_dropout, tmp_path, clip, warmup):
     """Labels, batches, loss, schedule, clipping (0 is none), decay: six steps against torch's ready-made pieces."""
     path = tmp_path / "twelve.tsv"
-    path.write_text("".join(toys.scored(12, seed=5)))
+    path.write_text(toys.SCORED_HEADER + "".join(toys.scored(12, seed=5)))
     options = ["--data", str(path), "--model", str(without_dropout), "--lr", "1e-3", "--weight-decay", "0.1"]
     options += ["--warmup", warmup, "--clip", str(clip), "--batch-size", "12", "--epochs", "6", "--log-every", "1"]
     folder = run("run", *options)
@@ -159,8 +159,8 @@ def test_model_is_the_best_by_dev_even_if_that_is_the_untrained(run, files, tmp_
     """A good model, then labels turned upside down: every step makes it worse on dev, so what it was is kept."""
     good = run("good", *LEARNS) / "model"
     path = tmp_path / "upside-down.tsv"
-    rows = [row.split("\t", 1) for row in Path(files["scored"]).read_text().splitlines(keepends=True)]
-    path.write_text("".join(f"{5 - int(score)}\t{rest}" for score, rest in rows))
+    rows = [row.split("\t", 1) for row in Path(files["scored"]).read_text().splitlines(keepends=True)[1:]]
+    path.write_text(toys.SCORED_HEADER + "".join(f"{5 - int(score)}\t{rest}" for score, rest in rows))
     folder = run("run", "--model", str(good), "--data", str(path), *LEARNS)
     curve = dev_scores(folder)
     assert max(curve) == curve[0] > curve[-1]
@@ -201,7 +201,7 @@ def test_each_line_of_metrics_is_the_mean_loss_since_the_line_before(run):
 
 def test_cut_texts_and_another_pooling_are_reported_and_saved(run, tmp_path, capsys):
     path = tmp_path / "long.tsv"
-    path.write_text(f"1\t{'cat ' * 20}\ta dog\n2\ta cat\ta dog\n")
+    path.write_text(f"{toys.SCORED_HEADER}1\t{'cat ' * 20}\ta dog\n2\ta cat\ta dog\n")
     folder = run("run", "--data", str(path), "--pooling", "cls")
     assert "1 of 4 texts were longer than 16 tokens and were cut" in capsys.readouterr().err
     assert SentenceEncoder.load(folder / "model").pooling.mode == "cls"
@@ -458,7 +458,7 @@ def test_a_run_that_cannot_be_resumed_says_why(run, tmp_path, files):
     stop_at(3, LOSS, run, "run", *DROPOUT, "--data", str(rows))
     with pytest.raises(InputError, match=r"--resume .* to continue it"):
         run("run")
-    rows.write_text("5\ta dog\ta cat\n" + rows.read_text())
+    rows.write_text(rows.read_text() + "5\ta dog\ta cat\n")
     with pytest.raises(InputError, match="the training rows, dev, test,"):
         resume(tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "state")
@@ -560,7 +560,7 @@ def test_a_gradient_that_is_not_finite_or_missing_stops_the_run_at_its_first_ste
 def test_bad_settings_leave_no_folder(run, tmp_path, capsys, arguments, message):
     files = {"constant": tmp_path / "constant.tsv", "off": tmp_path / "off.tsv"}
     for score, path in zip((3, 80), files.values(), strict=True):
-        path.write_text(f"3\ta cat\ta dog\n{score}\tsun\tmoon\n")
+        path.write_text(f"{toys.SCORED_HEADER}3\ta cat\ta dog\n{score}\tsun\tmoon\n")
     with pytest.raises(SystemExit, match="2"):
         run_command(partial(run, "run", *(argument.format(**files) for argument in arguments)))
     out, err = capsys.readouterr()

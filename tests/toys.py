@@ -15,6 +15,8 @@ NOUNS = (
     "cat dog child man woman bird horse music guitar piano ball food apple bread water sun moon rain snow mat".split()
 )
 NLI_LABELS = ["entailment", "contradiction", "neutral"]
+SCORED_HEADER = "score\tsentence1\tsentence2\n"
+LABEL_HEADER = "label\tsentence1\tsentence2\n"
 
 
 def sentence(subject: str, chance: random.Random) -> str:
@@ -77,17 +79,18 @@ def sentences(count: int) -> list[str]:
 def write_all(folder: Path) -> dict[str, str]:
     """Write a file of each form; return the paths by name. ``dev`` and ``test`` are scored pairs."""
     files = {
-        "scored.tsv": scored(40, seed=0),
-        "dev.tsv": scored(20, seed=1),
-        "test.tsv": scored(20, seed=2),
-        "duplicates.tsv": duplicates(40, seed=3),
+        "scored.tsv": [SCORED_HEADER, *scored(40, seed=0)],
+        "dev.tsv": [SCORED_HEADER, *scored(20, seed=1)],
+        "test.tsv": [SCORED_HEADER, *scored(20, seed=2)],
+        "duplicates.tsv": [LABEL_HEADER, *duplicates(40, seed=3)],
         "nli.jsonl": nli(60),
         "multilabel.jsonl": multilabel(60),
-        "triplets.tsv": triplets(20),
+        "triplets.tsv": ["anchor\tpositive\tnegative\n", *triplets(20)],
         "sentences.txt": sentences(40),
-        "translations.tsv": [f"the {noun}\tla {noun[::-1]}\n" for noun in NOUNS],
+        "translations.tsv": ["anchor\tpositive\n", *(f"the {noun}\tla {noun[::-1]}\n" for noun in NOUNS)],
         "several.tsv": [
-            f"{row.rstrip()} , .\tthe {noun} runs\n" for row, noun in zip(triplets(20), NOUNS, strict=True)
+            "anchor\tpositive\tnegative\tnegative_2\n",
+            *(f"{row.rstrip()} , .\tthe {noun} runs\n" for row, noun in zip(triplets(20), NOUNS, strict=True)),
         ],
     }
     for name, lines in files.items():

@@ -66,13 +66,18 @@ def corpus(seed: int = 42) -> dict[str, list[tuple[str, str]]]:
     return {"train": rows[: ends[0]], "dev": rows[ends[0] : ends[1]], "test": rows[ends[1] : ends[2]]}
 
 
+HEADER = "score\tsentence1\tsentence2\n"
+
+
 def write(folder: Path, rows: dict[str, list[tuple[str, str]]]) -> dict[str, str]:
     """The files of both runs: translations, and translations with label 1 beside wrong pairs with label 0."""
     # the rows are in random order, so that the next one's translation is a shuffled one
     shifted = {split: [(a, c) for (a, _), (_, c) in pairwise([*pairs, pairs[0]])] for split, pairs in rows.items()}
-    lines = {"translations": [f"{a}\t{b}\n" for a, b in rows["train"]]}
+    lines = {"translations": ["anchor\tpositive\n", *(f"{a}\t{b}\n" for a, b in rows["train"])]}
     for split, name in (("train", "labelled"), ("dev", "dev"), ("test", "test")):
-        lines[name] = [f"{label}\t{a}\t{b}\n" for label, of in ((1, rows), (0, shifted)) for a, b in of[split]]
+        lines[name] = [HEADER]
+        for label, pairs in ((1, rows[split]), (0, shifted[split])):
+            lines[name] += [f"{label}\t{a}\t{b}\n" for a, b in pairs]
     for name, content in lines.items():
         (folder / f"{name}.tsv").write_text("".join(content), encoding="utf-8")
     return {name: str(folder / f"{name}.tsv") for name in lines}

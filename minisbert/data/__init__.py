@@ -1,7 +1,7 @@
-"""Rows: files of every format to one ``Row``, the data sets by name, splits, batches, augmentation.
+"""Training data: from the bytes of a file to the rows of a run.
 
-``rows`` reads bytes to cells and values, ``texts`` files of texts, ``formats`` knows the names and values of columns,
-``reader`` makes rows of them, ``recognition`` says which format a file has, ``sources`` finds files and data sets,
-``splits`` divides rows, and ``datasets`` does all of it for a training run. Imports ``core``, ``system`` and
-``folder``.
+Read in this order: ``lines`` turns bytes into lines, cells and JSON values, and reads files of texts; ``formats``
+lists the names of columns and checks their values; ``reader`` makes a ``Row`` of each line; ``datasets`` finds files
+and data sets by name and divides their rows; ``batches`` groups rows that share no text. Imports ``core``, ``system``
+and ``checkpoints``.
 """

@@ -45,37 +45,45 @@ def unique_batches(
 def _fill(
     rows: list[int], keys: Sequence[Sequence[Hashable]], batch_size: int, most: int
 ) -> tuple[list[list[int]], list[int]]:
-    """At most ``most`` batches and the rows left over: each row goes to the first batch with room after its texts'."""
+    """Put each row into the first batch with room after those that have its texts; return batches and rows left over.
+
+    With a batch size of 2, rows a, b, a, c, a of one text each give [a, b], [a, c], [a].
+    """
     batches: list[list[int]] = [[] for _ in range(most)]
     left = []
     after: dict[Hashable, int] = {}  # key -> the batch after the last one that contains it
-    onward = list(range(most + 1))  # a batch with room points to itself, a full one to a later batch
+    full = 0  # no batch before it has room
     for row in rows:
-        at = max((after.get(key, 0) for key in keys[row]), default=0)
-        while onward[at] != at:
-            onward[at] = onward[onward[at]]  # path halving: shorter for the next row
-            at = onward[at]
+        while full < most and len(batches[full]) == batch_size:
+            full += 1
+        at = full
+        for key in keys[row]:
+            at = max(at, after.get(key, 0))
+        # the rows of a window fill at most 50 batches, so few are passed
+        while at < most and len(batches[at]) == batch_size:
+            at += 1
         if at == most:
             left.append(row)
             continue
         batches[at].append(row)
-        after.update(dict.fromkeys(keys[row], at + 1))
-        if len(batches[at]) == batch_size:
-            onward[at] = at + 1
+        for key in keys[row]:
+            after[key] = at + 1
     return [batch for batch in batches if batch], left
 
 
 def _join_alone(batches: list[list[int]], keys: Sequence[Sequence[Hashable]], batch_size: int) -> None:
     """Move the row of each batch of one to another batch, or drop it, which leaves its batch empty."""
-    held = [{key for row in batch for key in keys[row]} for batch in batches]
+    texts = [{key for row in batch for key in keys[row]} for batch in batches]
     hosts = list(range(len(batches)))
-    for alone in [at for at, batch in enumerate(batches) if len(batch) == 1]:
-        if len(batches[alone]) > 1:  # another row has joined it since
+    for alone in range(len(batches)):
+        if len(batches[alone]) != 1:  # also if another row has joined it since
             continue
         row = batches[alone].pop()
-        fits = (at for at in hosts[:MOST_HOSTS] if batches[at] and held[at].isdisjoint(keys[row]))
-        if (at := next(fits, None)) is not None:
-            batches[at].append(row)
-            held[at].update(keys[row])
-            if len(batches[at]) > batch_size:
-                hosts.remove(at)
+        fitting = [host for host in hosts[:MOST_HOSTS] if batches[host] and texts[host].isdisjoint(keys[row])]
+        if not fitting:  # the row is dropped
+            continue
+        host = fitting[0]
+        batches[host].append(row)
+        texts[host].update(keys[row])
+        if len(batches[host]) > batch_size:  # one more is enough
+            hosts.remove(host)

@@ -1,7 +1,7 @@
-"""The formats of training data: which columns or keys of a file are its labels and texts, and its rows as ``Row``.
+"""List the formats of training data: which columns or keys hold labels and texts, and what their values may be.
 
-The names below are those that the libraries of the field write. A file without any of them has the label first, if its
-format has one, and then the texts. A first line that looks like other names is refused, never read as a row.
+The names below are those that the libraries of the field write. A file with other names, or without any, is refused:
+``--columns`` says which to read.
 """
 
 import re
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from minisbert.core import one_line
+from minisbert.data.lines import first_of
 from minisbert.models.similarity import MAX_SCORE
 
 NLI_LABELS = ("contradiction", "entailment", "neutral")  # numbered 0, 1, 2 as in SBERT's own script
@@ -30,16 +31,13 @@ TEXT_PAIRS = (
     ("query", "answer"),
     ("question", "answer"),
 )
-ANCHORS = ("anchor", "query", "question", "sent0")
-POSITIVES = ("positive", "positives", "pos", "positive_passages", "answer", "sent1", "passage", "document")
-NEGATIVE = re.compile(r"(hard_)?neg(ative)?s?(_passages?)?(_?\d+)?")
-NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
-# also what a column of scores may hold by mistake: 4,5  80%  0x3  true
-LIKE_A_NUMBER = re.compile(
-    r"[-+]?[0-9][0-9.,_]*([eE][-+]?[0-9]+)?\s*%?|[-+]?\.[0-9]+|0x[0-9a-f]+|true|false|nan|", re.I
+ANCHOR_NAMES = ("anchor", "query", "question", "sent0")
+POSITIVE_NAMES = (
+    *("positive", "positives", "pos", "positive_passages", "positive_ctxs"),
+    *("answer", "sent1", "passage", "document"),
 )
-MOSTLY = 0.8  # of the cells of a column, to say what it holds
-NAME = re.compile(r"[^\W\d][^?!,;\"]{0,40}(?<![.])")  # of a column, unless it has more than three words
+NEGATIVE = re.compile(r"(hard_)?neg(ative)?s?(_passages?|_ctxs)?(_?\d+)?")
+NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,38 +64,38 @@ class Row:
 
 @dataclass(frozen=True)
 class Format:
-    """A format: its name, the data set that has it by default, its contents in words, the names of its labels."""
+    """A format: its name, its default data set, its columns in words, and the names of its label's column.
+
+    The preferred names come first. Without names of labels, a row is an anchor, a positive and maybe negatives.
+    """
 
     name: str
     dataset: str | None
     needs: str
-    labels: tuple[str, ...] = ()  # the preferred ones first; empty: rows have no label
+    labels: tuple[str, ...] = ()
 
     def columns(self, names: Sequence[str]) -> list[str] | None:
-        """Those of the names that are read, in the order of a row; None if texts or labels are missing."""
+        """Choose the columns to read, in the order of a row: the label's first. None if one is missing."""
         if self.labels:
             label = first_of(self.labels, names)
-            texts = next((list(pair) for pair in TEXT_PAIRS if set(pair) <= set(names)), None)
-            if label is None or texts is None:
-                return None
-            return [label, *texts]
-        anchor, positive = first_of(ANCHORS, names), first_of(POSITIVES, names)
+            for pair in TEXT_PAIRS:
+                if label is not None and set(pair) <= set(names):
+                    return [label, *pair]
+            return None
+        anchor, positive = first_of(ANCHOR_NAMES, names), first_of(POSITIVE_NAMES, names)
         if anchor is None or positive is None:
             return None
         return [anchor, positive, *filter(NEGATIVE.fullmatch, names)]
 
     @property
-    def example(self) -> str:
-        """The columns of a row in words, from ``needs``."""
-        return self.needs.partition("(")[2].removesuffix(")")
-
-    @property
     def names(self) -> str:
-        """The names that would do, for a message."""
+        """List the names that would do, for a message."""
         if self.labels:
             pairs = " or ".join(map(" and ".join, TEXT_PAIRS[:3]))
             return f"{' or '.join(self.labels[:3])}, with {pairs}"
-        return f"{' or '.join(ANCHORS[:3])}, then {' or '.join(POSITIVES[:4])}, and maybe negative, negative_2"
+        return (
+            f"{' or '.join(ANCHOR_NAMES[:3])}, then {' or '.join(POSITIVE_NAMES[:3])}, and maybe negative, negative_2"
+        )
 
 
 SCORED = Format("scored pairs", "stsb", "scored pairs (score, sentence1, sentence2)", SCORE_NAMES + LABEL_NAMES)
@@ -108,15 +106,11 @@ PAIRS = Format("pairs", "snli", "pairs or triplets (anchor, positive, negatives)
 SENTENCES = Format("sentences", None, "plain texts (.txt, or .jsonl or .csv with a text)")
 
 
-def first_of(wanted: Sequence[str], names: Sequence[str]) -> str | None:
-    return next((name for name in wanted if name in names), None)
-
-
 # ------------------------------------------------------------------------------------------- values
 
 
 def number(value: Any) -> float | None:
-    """The number that a cell or a JSON value is, else None: ``number("4.5") = 4.5``, ``number("4,5") = None``."""
+    """Convert a cell or a JSON value to a number, if it is one: ``number("4.5") = 4.5``, ``number("4,5") = None``."""
     if isinstance(value, str) and NUMBER.fullmatch(value):
         return float(value)
     if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf"):
@@ -125,7 +119,7 @@ def number(value: Any) -> float | None:
 
 
 def parse_score(value: Any, scale: float | None = MAX_SCORE) -> float:
-    """A score of 0 to ``scale``, converted to 0 to 5; of -S to S for a ``scale`` of -S, converted to -5 to 5.
+    """Convert a score of 0 to ``scale`` to 0 to 5, or for a ``scale`` of -S one of -S to S to -5 to 5.
 
     Without a scale any number, unchanged. ``ValueError`` for anything else.
     """
@@ -141,7 +135,7 @@ def parse_score(value: Any, scale: float | None = MAX_SCORE) -> float:
 
 
 def parse_label(value: Any) -> int:
-    """0 or 1, also as ``1.0``."""
+    """Convert a label of 0 or 1, also as ``1.0``; ``ValueError`` for anything else."""
     label = number(value)
     if label not in (0, 1):
         raise ValueError(f"the label {one_line(value)} is not 0 or 1")
@@ -149,10 +143,11 @@ def parse_label(value: Any) -> int:
 
 
 def parse_class(value: Any, texts: Sequence[str]) -> str | None:
-    """The name of a class; None for a row without a gold label. ``texts`` are the names of the texts' columns."""
+    """Return the name of a class, or None if the annotators did not agree; ``texts`` are the columns of the texts."""
     if str(value) in NO_GOLD:
         return None
     label = number(value)
+    # subtle: Hugging Face numbers NLI's classes in another order than SBERT's script, and only the columns tell which
     if label is not None and tuple(texts) == PREMISE:
         if label not in (0, 1, 2):
             raise ValueError(f"the label {one_line(value)} is not 0, 1 or 2: {', '.join(HUGGING_FACE_NLI)}")
@@ -163,7 +158,7 @@ def parse_class(value: Any, texts: Sequence[str]) -> str | None:
 
 
 def parse_labels(value: Any) -> tuple[str, ...]:
-    """The labels of a pair: a list of names, a cell with commas between them, or a 0 or 1 for each label.
+    """Return the labels of a pair from a list of names, a cell with commas between them, or a 0 or 1 for each label.
 
     ``parse_labels("rude, spam") = ("rude", "spam")``, ``parse_labels([1, 0, 1]) = ("0", "2")``.
     """
@@ -177,7 +172,7 @@ def parse_labels(value: Any) -> tuple[str, ...]:
 
 
 def class_names(labels: Iterable[str]) -> tuple[str, ...]:
-    """The classes in the order of their numbers: NLI's as in ``NLI_LABELS``, others sorted.
+    """Order classes by their numbers: NLI's as in ``NLI_LABELS``, others sorted.
 
     Raises ``ValueError`` for a class beside those of NLI.
     """
@@ -191,50 +186,14 @@ def class_names(labels: Iterable[str]) -> tuple[str, ...]:
 
 
 def as_texts(value: Any) -> list[str]:
-    """The texts of a cell or a JSON value: a string, a passage with ``text`` and maybe ``title``, or a list of them."""
+    """Return the texts of a cell or a JSON value: of a string, an object with ``text`` and ``title``, or a list."""
     if isinstance(value, str):
         return [value.strip()]
     if isinstance(value, dict) and isinstance(value.get("text"), str):
         return [f"{value.get('title') or ''} {value['text']}".strip()]
-    if isinstance(value, list):
-        texts = [as_texts(one) for one in value if not isinstance(one, list)]
-        if len(texts) == len(value):
-            return [text for one in texts for text in one]
+    texts = []
+    if isinstance(value, list) and not any(isinstance(item, list) for item in value):  # lists do not nest
+        for item in value:
+            texts += as_texts(item)
+        return texts
     raise ValueError(f"a text is needed, not {one_line(value)}")
-
-
-# ------------------------------------------------------------------------------------------ columns
-
-
-def mostly_numbers(cells: Sequence[Any]) -> bool:
-    """Whether a column holds numbers, or what was meant as numbers."""
-    like = [cell for cell in cells if not isinstance(cell, str) or LIKE_A_NUMBER.fullmatch(cell)]
-    return len(like) >= MOSTLY * len(cells) and any(number(cell) is not None or cell for cell in like)
-
-
-def is_index(cells: Sequence[str]) -> bool:
-    """Whether ten cells or more count the rows, as pandas writes it: 0, 1, 2, ..."""
-    if len(cells) < 10 or not all(cell.isdecimal() for cell in cells):
-        return False
-    first = int(cells[0])
-    return [int(cell) for cell in cells] == list(range(first, first + len(cells)))
-
-
-def is_header(rows: Sequence[Sequence[str]]) -> bool:
-    """Whether the first row of a table looks like names of columns, and few of the others do.
-
-    Names have at most three words and no sentence's punctuation; a known name is one in any company.
-    """
-    first = [cell.lower() for cell in rows[0]]
-    known = {*SCORE_NAMES, *LABEL_NAMES, *ANCHORS, *POSITIVES, *(name for pair in TEXT_PAIRS for name in pair)}
-    if known & set(first) and not any(map(NUMBER.fullmatch, first)):
-        return True
-    others = sum(map(like_names, rows[1:]))
-    return like_names(rows[0]) and len(rows) > 1 and others <= (1 - MOSTLY) * (len(rows) - 1)
-
-
-def like_names(cells: Sequence[str]) -> bool:
-    cells = [cell for cell in cells if cell]  # an index has no name
-    if len({cell.lower() for cell in cells}) < len(cells):
-        return False
-    return all(NAME.fullmatch(cell) and len(cell.split()) <= 3 for cell in cells)

@@ -1,4 +1,4 @@
-"""The reader of every file with one row per line: plain texts, tables, lines of JSON.
+"""Read the lines of a file: plain texts, the cells of a table, or JSON.
 
 What counts as a line, a cell and a value is decided here, for all commands:
 
@@ -7,6 +7,7 @@ What counts as a line, a cell and a value is decided here, for all commands:
 - Blank lines are skipped. Texts and the cells of a table are stripped of white space.
 - Tabs separate the columns if the first line has one, else commas. Quotation marks enclose a cell between commas and
   in Quora's release; between tabs they are text.
+- JSON is a value in each line, or in a .json one array of all values.
 """
 
 import csv
@@ -14,8 +15,9 @@ import gzip
 import json
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from io import BufferedReader
 from itertools import chain
 from pathlib import Path
@@ -26,14 +28,98 @@ from minisbert.system.files import decode, open_bytes
 
 LONGEST_LINE = 2**22  # bytes; tokenizing a text takes over a hundred times its size
 TWO_DEVS = {"dev": "dev_matched", "test": "dev_mismatched"}  # MultiNLI: two dev files, the labels of test are secret
+TEXT_NAMES = ("text", "sentence", "document", "passage")  # of the column or key of a file of texts
+
+
+# ------------------------------------------------------------------------------------------ bytes
+
+
+@contextmanager
+def open_texts(path: str | Path) -> Iterator[IO[bytes]]:
+    """Open a file for reading bytes, decompressing a ``.gz``; ``InputError`` if it is missing or damaged."""
+    with ExitStack() as stack:
+        stream: IO[bytes] = stack.enter_context(open_bytes(path))
+        if Path(path).suffix == ".gz":
+            stream = stack.enter_context(gzip.open(stream))
+        try:
+            yield stream
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise InputError(f"{path} is damaged or not what its name says: {error}") from error
+
+
+def byte_lines(stream: IO[bytes], where: str) -> Iterator[bytes]:
+    """Yield the lines of a stream, with their line feeds; ``InputError`` for one of more than 4 MiB."""
+    # subtle: text streams also split at other separators, such as U+0085 and U+2028, inside a sentence
+    number = 0
+    while line := stream.readline(LONGEST_LINE + 1):
+        number += 1
+        if len(line) > LONGEST_LINE:
+            raise InputError(f"{where}, line {number}: longer than {LONGEST_LINE:,} bytes; split the text")
+        if number == 1 and not line.endswith(b"\n") and b"\r" in line.rstrip(b"\r\n"):
+            raise InputError(f"{where}: lines end in CR alone, as on old Macs; convert them: tr '\\r' '\\n'")
+        yield line
+
+
+def text_lines(stream: IO[bytes], where: str) -> Iterator[str]:
+    """Yield one text per line of a binary file or of standard input, as it is read.
+
+    Raises ``InputError`` for a line that is not UTF-8 or too long, a blank line, and a stream without lines.
+    """
+    number = 0
+    for number, line in enumerate(byte_lines(stream, where), start=1):
+        text = decode(line, where, number).strip()
+        if not text:
+            raise InputError(f"{where}, line {number}: an empty line has no text to encode; remove it")
+        yield text
+    if not number:
+        raise InputError(f"{where} is empty")
+
+
+def split_member(where: str, names: list[str], split: str) -> str:
+    """Return the file of an NLI archive that holds a split: ``snli_1.0/snli_1.0_dev.jsonl``."""
+    # subtle: the archives were made on a Mac, so every file has a twin, __MACOSX/snli_1.0/._snli_1.0_dev.jsonl
+    tables = [name for name in names if name.endswith(".jsonl") and not name.startswith("__MACOSX/")]
+    chosen = [name for name in tables if name.endswith(f"_{split}.jsonl")]
+    if not chosen:
+        chosen = [name for name in tables if name.endswith(f"_{TWO_DEVS.get(split)}.jsonl")]
+    if len(chosen) != 1:
+        raise InputError(f"{where} has no split {one_line(split)}; its tables are {', '.join(tables) or 'none'}")
+    return chosen[0]
+
+
+# ------------------------------------------------------------------------------------------ lines
 
 
 class Rows:
-    """A file of rows. ``split`` selects a file of a .zip. An unreadable row is an ``InputError`` with file and line."""
+    """The lines of a file as text, cells or JSON values. ``split`` selects a file of a .zip.
+
+    Anything unreadable is an ``InputError`` that names the file and the place. What the cells and values mean, a
+    ``reader.RowReader`` decides.
+    """
 
     def __init__(self, path: str | Path, split: str = ""):
         self.path, self.split = Path(path), split
         self.where = str(path)
+
+    @cached_property
+    def is_array(self) -> bool:
+        """Whether the file is a .json that holds one array, as pandas' ``to_json(orient="records")`` writes it."""
+        if ".json" not in self.path.suffixes:
+            return False
+        with open_texts(self.path) as stream, reading(self.path):
+            for line in byte_lines_of_any_length(stream):
+                content = line.lstrip(b"\xef\xbb\xbf").strip()  # without a byte order mark
+                if content:
+                    return content.startswith(b"[")
+        return False
+
+    def place(self, number: int) -> str:
+        """Name a row for a message: ``a.tsv, line 3``, or ``a.json, item 3`` of an array."""
+        return f"{self.where}, {self.unit} {number}"
+
+    @property
+    def unit(self) -> str:
+        return "item" if self.is_array else "line"
 
     def lines(self) -> Iterator[str]:
         """Yield the text of each line without its line end."""
@@ -41,6 +127,13 @@ class Rows:
             stream = self._open(stack)
             for number, content in enumerate(byte_lines(stream, self.where), start=1):
                 yield decode(content, self.where, number).removesuffix("\n").rstrip("\r")
+
+    def first_line(self) -> str:
+        """Return the first line that is not blank, "" if there is none."""
+        for line in self.lines():
+            if line.strip():
+                return line
+        return ""
 
     def _open(self, stack: ExitStack) -> IO[bytes]:
         stream = stack.enter_context(open_texts(self.path))
@@ -54,42 +147,63 @@ class Rows:
         return stack.enter_context(BufferedReader(archive.open(member)))
 
     def values(self) -> Iterator[tuple[int, Any]]:
-        """Line number and value of each line of JSON."""
+        """Yield the number and the value of each line of JSON, or of each item of an array."""
+        if self.is_array:
+            yield from self._items()
+            return
         for number, line in enumerate(self.lines(), start=1):
-            if line.strip():
-                yield number, self.json_value(number, line)
-
-    def json_value(self, number: int, line: str) -> Any:
-        """The value of a line of JSON; ``InputError`` if it is none, or holds a lone surrogate, which no UTF-8 has."""
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            message = getattr(error, "msg", error)
-            raise InputError(f"{self.where}, line {number}: not valid JSON: {message}") from error
-        if "\\u" in line:
+            if not line.strip():
+                continue
             try:
-                json.dumps(value, ensure_ascii=False).encode()
-            except UnicodeEncodeError as error:
-                lone = f"not valid Unicode: a lone surrogate in {one_line(value)}"
-                raise InputError(f"{self.where}, line {number}: {lone}") from error
-        return value
+                value = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                message = getattr(error, "msg", error)
+                raise InputError(f"{self.where}, line {number}: not valid JSON: {message}") from error
+            if "\\u" in line:
+                self._check_unicode(number, value)
+            yield number, value
+
+    def _items(self) -> Iterator[tuple[int, Any]]:
+        with ExitStack() as stack:
+            content = decode(self._open(stack).read(), self.where)
+        try:
+            items = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            message, line = getattr(error, "msg", error), getattr(error, "lineno", 1)
+            if message == "Extra data":  # rows in lines, which only look like an array at their beginning
+                message = "text after the end of the array; name the file .jsonl if each line is a row"
+            raise InputError(f"{self.where}, line {line}: not valid JSON: {message}") from error
+        for number, value in enumerate(items, start=1):
+            if len(str(value)) > LONGEST_LINE:
+                raise InputError(f"{self.place(number)}: longer than {LONGEST_LINE:,} characters; split the text")
+            if "\\u" in content:
+                self._check_unicode(number, value)
+            yield number, value
+
+    def _check_unicode(self, number: int, value: Any) -> None:
+        """Raise ``InputError`` for a lone surrogate, which JSON can escape and no UTF-8 has."""
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            lone = f"not valid Unicode: a lone surrogate in {one_line(value)}"
+            raise InputError(f"{self.place(number)}: {lone}") from error
 
     def cells(self, delimiter: str = "") -> Iterator[tuple[int, list[str]]]:
-        """Line number and stripped cells of each row of a table; a cell in quotation marks may span several lines.
+        """Yield the line number and the stripped cells of each row of a table.
 
-        ``delimiter`` is a tab or a comma unless it is given.
+        ``delimiter`` is a tab or a comma unless it is given. A cell in quotation marks may span several lines.
         """
-        lines, start = self.lines(), 1
-        first = next(lines, "")
-        for following in lines if not first.strip() else ():
+        lines, first, start = self.lines(), "", 0
+        while not first.strip():
+            following = next(lines, None)
+            if following is None:
+                return
             first, start = following, start + 1
-            if first.strip():
-                break
         lines = chain([first], lines)
         if not delimiter:
             delimiter = "\t" if "\t" in first else ","
         names = [cell.strip(' "\r') for cell in first.split("\t")]
-        if delimiter != "\t" or "is_duplicate" in names:  # Quora's release
+        if delimiter != "\t" or "is_duplicate" in names:  # only Quora's release has quotation marks between tabs
             rows = self._quoted(lines, delimiter, start)
         else:
             rows = enumerate((line.split("\t") for line in lines), start)
@@ -116,76 +230,47 @@ class Rows:
             number = start + reader.line_num
 
 
-def byte_lines(stream: IO[bytes], where: str) -> Iterator[bytes]:
-    """The lines of a stream, with their line feeds; ``InputError`` for one of more than 4 MiB."""
-    # subtle: text streams also split at other separators, such as U+0085 and U+2028, inside a sentence
-    number = 0
-    while line := stream.readline(LONGEST_LINE + 1):
-        number += 1
-        if len(line) > LONGEST_LINE:
-            raise InputError(f"{where}, line {number}: longer than {LONGEST_LINE:,} bytes; split the text")
-        if number == 1 and not line.endswith(b"\n") and b"\r" in line.rstrip(b"\r\n"):
-            raise InputError(f"{where}: lines end in CR alone, as on old Macs; convert them: tr '\\r' '\\n'")
-        yield line
+def byte_lines_of_any_length(stream: IO[bytes]) -> Iterator[bytes]:
+    """Yield the lines of a stream in pieces of at most 64 KiB: an array may be one line of a gigabyte."""
+    while piece := stream.readline(2**16):
+        yield piece
 
 
-def text_lines(stream: IO[bytes], where: str) -> Iterator[str]:
-    """One text per line of a binary file or of standard input, yielded as it is read.
-
-    Raises ``InputError`` for a line that is not UTF-8 or too long, a blank line, and a stream without lines.
-    """
-    number = 0
-    for number, line in enumerate(byte_lines(stream, where), start=1):
-        text = decode(line, where, number).strip()
-        if not text:
-            raise InputError(f"{where}, line {number}: an empty line has no text to encode; remove it")
-        yield text
-    if not number:
-        raise InputError(f"{where} is empty")
+def header_error(where: str, header: Sequence[str], needed: str) -> InputError:
+    """Say that a table's first line has none of the names that are needed, or that semicolons separate its columns."""
+    shown = ", ".join(map(one_line, header)) or "empty"
+    if ";" in shown and sum(cell.count(";") for cell in header) >= len(header):
+        # what Excel writes where the comma is the decimal mark
+        return InputError(f"{where}: semicolons separate its columns; save it with commas or tabs between them")
+    return InputError(f"{where}: the first line, {shown}, must name the columns: {needed}")
 
 
-@contextmanager
-def open_texts(path: str | Path) -> Iterator[IO[bytes]]:
-    """A file to read bytes from, a ``.gz`` decompressed; ``InputError`` if it is missing or damaged."""
-    with ExitStack() as stack:
-        stream: IO[bytes] = stack.enter_context(open_bytes(path))
-        if Path(path).suffix == ".gz":
-            stream = stack.enter_context(gzip.open(stream))
-        try:
-            yield stream
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise InputError(f"{path} is damaged or not what its name says: {error}") from error
+# ------------------------------------------------------------------------------------------ texts
 
 
-def split_member(where: str, names: list[str], split: str) -> str:
-    """The file of an NLI archive that holds a split: ``snli_1.0/snli_1.0_dev.jsonl``."""
-    # subtle: the archives were made on a Mac, so every file has a twin, __MACOSX/snli_1.0/._snli_1.0_dev.jsonl
-    tables = [name for name in names if name.endswith(".jsonl") and not name.startswith("__MACOSX/")]
-    chosen = [name for name in tables if name.endswith(f"_{split}.jsonl")]
-    if not chosen:
-        chosen = [name for name in tables if name.endswith(f"_{TWO_DEVS.get(split)}.jsonl")]
-    if len(chosen) != 1:
-        raise InputError(f"{where} has no split {one_line(split)}; its tables are {', '.join(tables) or 'none'}")
-    return chosen[0]
-
-
-NAMES = ("text", "sentence", "document", "passage")  # of the column or key of the texts
+def first_of(wanted: Sequence[str], names: Container[str]) -> str | None:
+    """Return the first of the wanted names that is there."""
+    for name in wanted:
+        if name in names:
+            return name
+    return None
 
 
 def read_texts(path: str | Path) -> Iterator[tuple[int, str]]:
-    """The line and the text of each document, stripped; a blank one is "".
+    """Yield the line and the text of each document, stripped; a blank one is "".
 
-    A .jsonl has objects with a ``text``, a .csv or .tsv a header with a column of that name (or one of ``NAMES``); a
-    ``title`` comes before it. Any other file, also a .txt.gz, has one text per line. Raises ``InputError`` with file
-    and line for what cannot be read, and for a file without a text.
+    JSON has strings, or objects with a ``text``, a .csv or .tsv a header with a column of that name (or one of
+    ``TEXT_NAMES``); a ``title`` comes before it. Any other file, also a .txt.gz, has one text per line. Raises
+    ``InputError`` with file and line for what cannot be read, and for a file without a text.
     """
+    rows = Rows(path)
     endings = {ending.lower() for ending in Path(path).suffixes}
     if endings & {".jsonl", ".json"}:
-        documents = json_documents(path)
+        documents = json_documents(rows)
     elif endings & {".csv", ".tsv"}:
-        documents = table_documents(path)
+        documents = table_documents(rows)
     else:
-        documents = ((line, text.strip()) for line, text in enumerate(Rows(path).lines(), start=1))
+        documents = enumerate(map(str.strip, rows.lines()), start=1)
     is_empty = True
     for line, text in documents:
         is_empty = is_empty and not text
@@ -195,47 +280,40 @@ def read_texts(path: str | Path) -> Iterator[tuple[int, str]]:
 
 
 def every_text(path: str | Path) -> Iterator[str]:
-    """The texts of ``read_texts``; ``InputError`` for a blank one, so that text i is in the i-th line or row."""
+    """Yield the texts of ``read_texts``; ``InputError`` for a blank one, so that text i is in the i-th line or row."""
     for line, text in read_texts(path):
         if not text:
-            raise InputError(f"{path}, line {line}: an empty line has no text to encode; remove it")
+            raise InputError(f"{Rows(path).place(line)}: an empty line has no text to encode; remove it")
         yield text
 
 
-def json_documents(path: str | Path) -> Iterator[tuple[int, str]]:
-    with reading(path) as at:
-        for at.line, row in Rows(path).values():
-            fields = row if isinstance(row, dict) else {}
-            name = column_of(list(fields))
-            yield at.line, titled(fields.get("title"), fields.get(name), row)
+def json_documents(rows: Rows) -> Iterator[tuple[int, str]]:
+    for number, value in rows.values():
+        fields = value
+        if isinstance(value, str):
+            fields = {"text": value}
+        if not isinstance(fields, dict):
+            fields = {}  # which has no text
+        name = first_of(TEXT_NAMES, fields)
+        title, text = fields.get("title") or "", fields.get(name)
+        if not isinstance(text, str) or not isinstance(title, str):
+            needed = "a text is needed, or an object with text and maybe title, both strings"
+            raise InputError(f"{rows.place(number)}: {needed}, not {one_line(value)}")
+        yield number, f"{title} {text}".strip()
 
 
-def table_documents(path: str | Path) -> Iterator[tuple[int, str]]:
-    rows = Rows(path).cells()
-    _, header = next(rows, (0, []))
-    header = [cell.lower() for cell in header]
-    name = column_of(header)
-    if name not in header:
-        columns = ", ".join(map(one_line, header)) or "none"
-        raise InputError(f"{path}: a column {name} is needed, its columns are {columns}; or a .txt, one text per line")
-    with reading(path) as at:
-        for at.line, cells in rows:
-            if len(cells) != len(header):
-                raise InputError(f"{path}, line {at.line}: {len(cells)} cells, the header has {len(header)}")
-            fields = dict(zip(header, cells, strict=True))
-            yield at.line, titled(fields.get("title"), fields[name], fields)
-
-
-def column_of(names: list[str]) -> str:
-    """The first of ``NAMES`` that is there, else "text"."""
-    return next((name for name in NAMES if name in names), NAMES[0])
-
-
-def titled(title: Any, text: Any, row: Any) -> str:
-    """The title and the text in one line; ``ValueError`` unless they are valid strings."""
-    title = title or ""
-    if not isinstance(text, str) or not isinstance(title, str):
-        raise ValueError(f"text and maybe title are needed, both strings, not {one_line(row)}")
-    whole = f"{title} {text}".strip()
-    whole.encode()  # ValueError for a lone surrogate, which JSON can escape
-    return whole
+def table_documents(rows: Rows) -> Iterator[tuple[int, str]]:
+    table = rows.cells()
+    _, first = next(table, (0, []))
+    header = [cell.lower() for cell in first]
+    name = first_of(TEXT_NAMES, header)
+    if name is None:
+        raise header_error(rows.where, first, "text is needed, and maybe title; or a .txt, one text per line")
+    column = header.index(name)
+    for line, cells in table:
+        if len(cells) != len(header):
+            raise InputError(f"{rows.where}, line {line}: {len(cells)} cells, the header has {len(header)}")
+        text = cells[column]
+        if "title" in header:
+            text = f"{cells[header.index('title')]} {text}".strip()
+        yield line, text

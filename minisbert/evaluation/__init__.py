@@ -1,4 +1,4 @@
-"""Evaluation: STS, retrieval, the STS suite, scores of models and heads, metrics beyond the book, plots of runs.
+"""Evaluation: correlations on STS, the STS suite, retrieval, metrics beyond the book, evaluators, plots of plain data.
 
-Imports ``core``, ``system``, ``fast``, ``models`` and ``data``.
+Imports ``core``, ``system``, ``search``, ``models`` and ``data``.
 """

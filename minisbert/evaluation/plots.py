@@ -56,6 +56,22 @@ def draw_histogram(axes: Any, tokens: Sequence[int], limit: int | None = None, u
         axes.plot(1, 0.5, ">k", markersize=12, transform=axes.transAxes, clip_on=False, linestyle="", label=label)
 
 
+def draw_lengths(files: Sequence[tuple[str, Sequence[int], Sequence[int], int]]) -> Any:
+    """Draw a ``Figure`` of lengths in tokens and in characters for each (title, tokens, characters, limit)."""
+    figure = new_figure((9, 3.2 * len(files)))
+    panels = figure.subplots(len(files), 2, squeeze=False)
+    for (left, right), (title, tokens, characters, limit) in zip(panels, files, strict=True):
+        left.set_title(shorten(title, 60), fontsize=9, loc="left", parse_math=False)
+        if not tokens:
+            right.set_axis_off()
+            continue
+        draw_histogram(left, tokens, limit)
+        draw_histogram(right, characters, unit="characters")
+        for axes in (left, right):
+            axes.legend(fontsize=8)  # framed: it lies on the bars
+    return figure
+
+
 def draw_heatmap(texts: Sequence[str], matrix: np.ndarray, similarity: str) -> Any:
     """A ``Figure``. Cosines are coloured on a fixed scale of 0 to 1, so that two pictures can be compared."""
     size = 0.55 * len(texts) if len(texts) <= MAX_NUMBERS else 0.28 * len(texts)  # inches

@@ -1,9 +1,10 @@
-"""Evaluation by retrieval: does the exact search find the documents that people judged relevant to a query?
+"""Evaluate by retrieval: does the exact search find the documents that people judged relevant to a query?
 
 The files have BEIR's layout (Thakur et al. 2021): queries and corpus as .jsonl, the relevance judgements, called qrels,
-as .tsv. The formulas are in ``retrieval_metrics``; the command is ``minisbert evaluate``.
+as .tsv. The formulas are in ``metrics``; the command is ``minisbert evaluate``.
 """
 
+import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +21,15 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search.dense import top_k
 from minisbert.system.console import say
 
+Search = Callable[..., tuple[np.ndarray, np.ndarray]]  # queries, corpus, k, progress -> scores and indices, (Q, k) each
 CUTOFFS = (1, 3, 5, 10, 100)
 REPORTED = ("accuracy@1", "recall@10", "mrr@10", "ndcg@10", "map@100")  # of a training run
-HEADER = ("query-id", "corpus-id", "score")
+QRELS = ("query-id", "corpus-id", "score")
+QRELS_NAMES = (  # in the headers that the tools of BEIR and TREC write, without hyphens and underscores
+    ("queryid", "qid", "query", "topic"),
+    ("corpusid", "docid", "did", "docno", "pid", "document", "doc"),
+    ("score", "relevance", "rel", "label", "grade"),
+)
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,7 @@ def load_retrieval(
 
     - queries: a line is an object with ``_id`` and ``text``
     - corpus: the same, and maybe a ``title``, which is put before the text
-    - qrels: tab-separated query-id, corpus-id, score, with or without this header; scores are whole numbers
+    - qrels: tab-separated query-id, corpus-id, score, with such a header or without; scores are whole numbers
 
     ``ignore_identical_ids`` excludes the document with the query's own id from its ranking, for data whose queries are
     documents themselves. A judged document that the corpus lacks counts as never found, as in trec_eval. Raises
@@ -53,10 +60,13 @@ def load_retrieval(
     texts, documents = texts_by_id(queries), texts_by_id(corpus)
     rows = {identity: row for row, identity in enumerate(documents)}
     grades = read_qrels(qrels, texts, rows)
-    missing = len(rows) - len(documents)
+    missing = len(rows) - len(documents)  # read_qrels has given them rows after the corpus
     if missing:
         say(f"{qrels}: {missing:,} judged documents are not in the corpus; they count as never found, as in trec_eval")
-    judged = [identity for identity in texts if any(grade > 0 for grade in grades.get(identity, {}).values())]
+    judged = []
+    for identity in texts:
+        if max(grades.get(identity, {}).values(), default=0) > 0:
+            judged.append(identity)
     if not judged:
         raise InputError(f"{qrels}: no query has a relevant document (a score above 0)")
     skipped: list[int | None] = [None] * len(judged)
@@ -72,7 +82,7 @@ def load_retrieval(
 
 
 def load_retrieval_folder(folder: str | Path) -> dict[str, Retrieval | None]:
-    """The splits of a folder with queries.jsonl, corpus.jsonl, qrels/dev.tsv and, unless test is None, qrels/test.tsv.
+    """Load dev and test of a folder with queries.jsonl, corpus.jsonl, qrels/dev.tsv and maybe qrels/test.tsv.
 
     Raises ``InputError`` as ``load_retrieval`` does.
     """
@@ -86,7 +96,7 @@ def load_retrieval_folder(folder: str | Path) -> dict[str, Retrieval | None]:
 
 
 def retrieval_from_pairs(pairs: Iterable[Sequence[str]]) -> Retrieval:
-    """A search for each anchor's positive among all positives; a row is (anchor, positive, ...).
+    """Make a search for each anchor's positive among all positives; a row is (anchor, positive, ...).
 
     Equal anchors are one query with several relevant documents, equal positives one document.
     ``[("a", "x"), ("b", "y"), ("a", "y")]`` has the queries a and b and the documents x and y; y is relevant to both.
@@ -100,7 +110,7 @@ def retrieval_from_pairs(pairs: Iterable[Sequence[str]]) -> Retrieval:
 
 
 def texts_by_id(path: str | Path) -> dict[str, str]:
-    """The texts of a .jsonl by their ``_id``, in the order of the file, each after its ``title`` if it has one."""
+    """Read the texts of a .jsonl by their ``_id``, in the order of the file, each after its ``title`` if it has one."""
     texts: dict[str, str] = {}
     with reading(path) as at:
         for at.line, row in Rows(path).values():
@@ -114,7 +124,7 @@ def texts_by_id(path: str | Path) -> dict[str, str]:
 
 
 def text_with_id(row: Any) -> tuple[str, str]:
-    """The id and the text of one line's JSON value; ``ValueError`` says what is wrong with it."""
+    """Return the id and the text of one line's JSON value; ``ValueError`` says what is wrong with it."""
     fields = row if isinstance(row, dict) else {}
     identity, text, title = fields.get("_id"), fields.get("text"), fields.get("title") or ""
     if type(identity) is int:
@@ -127,16 +137,16 @@ def text_with_id(row: Any) -> tuple[str, str]:
 
 
 def read_qrels(path: str | Path, queries: Collection[str], rows: dict[str, int]) -> dict[str, dict[int, int]]:
-    """The grades of the judged documents of each query, by their ``rows`` in the corpus.
+    """Read the grades of the judged documents of each query, by their ``rows`` in the corpus.
 
     Documents that ``rows`` lacks are added to it: they get the rows after the corpus.
     """
     grades: dict[str, dict[int, int]] = {}
     with reading(path) as at:
         for index, (at.line, cells) in enumerate(Rows(path).cells("\t")):
-            if len(cells) != len(HEADER):
-                raise ValueError(f"{len(cells)} columns; {', '.join(HEADER)} are needed, separated by tabs")
-            if index == 0 and tuple(map(str.lower, cells)) == HEADER:
+            if len(cells) != len(QRELS):
+                raise ValueError(f"{len(cells)} columns; {', '.join(QRELS)} are needed, separated by tabs")
+            if index == 0 and is_qrels_header(cells):
                 continue
             query, document, grade = cells[0], cells[1], float(cells[2])
             if grade != int(grade) or abs(grade) >= 2**31:
@@ -150,10 +160,14 @@ def read_qrels(path: str | Path, queries: Collection[str], rows: dict[str, int])
     return grades
 
 
+def is_qrels_header(cells: Sequence[str]) -> bool:
+    return all(re.sub("[-_ ]", "", cell.lower()) in names for cell, names in zip(cells, QRELS_NAMES, strict=True))
+
+
 def retrieval_scores(
     encoder: SentenceEncoder, task: Retrieval, progress: bool = True, search: Callable | None = None
 ) -> dict[str, float]:
-    """``{"accuracy@1": ..., "ndcg@10": ..., ...}``: every metric at every cutoff, over all queries, in 0..1.
+    """Return ``{"accuracy@1": ..., "ndcg@10": ..., ...}``: every metric at every cutoff, over all queries, in 0..1.
 
     Documents are ranked by ``search``, or by the encoder's ``top_k``, which is the cosine or a SparseEncoder's dot
     product, ties in the order of the corpus. Queries and documents get the prompts that the model has for them.
@@ -165,11 +179,15 @@ def retrieval_scores(
     encoder.truncated += cut
     ranked = ranked_grades(task, queries, corpus, progress, search or encoder.top_k)
     judged = padded([list(grades.values()) for grades in task.grades])
-    return {f"{name}@{k}": metric(ranked, judged, k) for k in CUTOFFS for name, metric in METRICS.items()}
+    scores = {}
+    for k in CUTOFFS:
+        for name, metric in METRICS.items():
+            scores[f"{name}@{k}"] = metric(ranked, judged, k)
+    return scores
 
 
 def encode_with(encoder: SentenceEncoder, texts: Sequence[str], role: str, progress: bool) -> np.ndarray:
-    """Vectors (N, D) of texts, with the model's prompt for a "query" or "document" if it has one, else its default."""
+    """Encode texts (N, D) with the model's prompt for a "query" or "document", or its default without one."""
     name = role_prompt_name(encoder.settings, role)
     return encoder.encode(texts, show_progress_bar=progress, prompt_name=name, **encoder.search_options)
 
@@ -177,32 +195,29 @@ def encode_with(encoder: SentenceEncoder, texts: Sequence[str], role: str, progr
 def ranked_grades(
     task: Retrieval, queries: np.ndarray, corpus: np.ndarray, progress: bool = False, search: Callable = top_k
 ) -> np.ndarray:
-    """The grades of the top documents of each query, best first: (Q, R), R the largest cutoff or the corpus size."""
+    """Return the grades of the top documents of each query, best first: (Q, R), R the largest cutoff or corpus size."""
     most = max(CUTOFFS)
     spare = any(row is not None for row in task.skipped)  # one more, because one may be excluded
     _, indices = search(queries, corpus, min(most + spare, len(corpus)), progress)  # (Q, k)
-    found = [
-        [grades.get(row, 0) for row in rows if row != skipped][:most]
-        for rows, grades, skipped in zip(indices.tolist(), task.grades, task.skipped, strict=True)
-    ]
-    return padded(found)
+    ranked = []
+    for rows, grades, skipped in zip(indices.tolist(), task.grades, task.skipped, strict=True):
+        found = [grades.get(row, 0) for row in rows if row != skipped]
+        ranked.append(found[:most])
+    return padded(ranked)
 
 
 def padded(rows: list[list[int]]) -> np.ndarray:
-    """Ragged rows filled up with 0: (Q, longest)."""
+    """Fill ragged rows up with 0: (Q, longest)."""
     result = np.zeros((len(rows), max(1, *map(len, rows))), dtype=np.int64)
     for row, values in enumerate(rows):
         result[row, : len(values)] = values
     return result
 
 
-Search = Callable[..., tuple[np.ndarray, np.ndarray]]  # queries, corpus, k, progress -> scores and indices, (Q, k) each
-
-
 def rerank(
     model: PairModel, queries: Sequence[str], texts: Sequence[str], indices: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The candidates (Q, C) sorted by the model's scores of query and text, ties as they were: scores and indices.
+    """Sort the candidates (Q, C) by the model's scores of query and text, ties as they were: scores and indices.
 
     Raises ``InputError`` for a model of classes, which has no score for a pair.
     """
@@ -218,7 +233,7 @@ def rerank(
 def two_stage_search(
     search: Search, model: PairModel, queries: Sequence[str], texts: Sequence[str], candidates: int
 ) -> Search:
-    """A search by vectors whose best ``candidates`` texts for each query are sorted by ``model``; the others follow."""
+    """Make a search by vectors whose best ``candidates`` for each query ``model`` sorts; the others follow."""
 
     def both(query_vectors: np.ndarray, corpus: np.ndarray, k: int, progress: bool) -> tuple[np.ndarray, np.ndarray]:
         scores, indices = search(query_vectors, corpus, k, progress)

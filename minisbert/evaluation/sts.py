@@ -1,4 +1,7 @@
-"""Evaluation: how well a model's similarities correlate with human scores. The command is ``minisbert evaluate``."""
+"""Evaluate an encoder on rows of a file: scored pairs, labelled pairs, triplets, or pairs to search.
+
+The command is ``minisbert evaluate --data``.
+"""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,7 +22,7 @@ PROTOCOL = "each sentence encoded alone, zero-shot similarity, one correlation o
 
 
 def similarities(u: np.ndarray, v: np.ndarray) -> dict[str, np.ndarray]:
-    """Four similarities between matching rows of u and v (N, D): (N,) each, in float64.
+    """Compare matching rows of u and v (N, D) by four similarities: (N,) each, in float64.
 
     Distances are negated, so larger always means more similar. A zero vector has cosine 0. For unit vectors cosine,
     dot and Euclidean rank the pairs identically.
@@ -35,37 +38,43 @@ def similarities(u: np.ndarray, v: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def evaluate(encoder: SentenceEncoder, pairs: list[Row], progress: bool = False) -> dict[str, dict[str, float]]:
-    """``{"pearson": {"cosine": r, ...}, "spearman": {...}}``, each in -1..1, over all pairs.
+    """Correlate the four ``similarities`` with the scores of all pairs.
 
-    Raises ``InputError`` if no correlation is defined: fewer than two pairs, or constant scores or similarities.
+    Returns ``{"pearson": {"cosine": r, ...}, "spearman": {...}}``, each in -1..1. Raises ``InputError`` if no
+    correlation is defined: fewer than two pairs, or constant scores or similarities.
     """
+    u, v = encode_pairs(encoder, pairs, progress)
     result: dict[str, dict[str, float]] = {"pearson": {}, "spearman": {}}
-    for name, values in similarities(*encode_pairs(encoder, pairs, progress)).items():
-        for metric, value in correlate(f"{name} similarity against the scores", values, pairs).items():
+    for name, values in similarities(u, v).items():
+        correlations = correlate(f"{name} similarity against the scores", values, pairs)
+        for metric, value in correlations.items():
             result[metric][name] = value
     return result
 
 
 def evaluate_triplets(encoder: SentenceEncoder, triplets: Sequence[Row], progress: bool = False) -> dict[str, float]:
-    """``{"triplet_accuracy": share}`` of triplets with a higher cosine to the positive than to the negative."""
-    texts = [text for row in triplets for text in row.texts]
+    """Return ``{"triplet_accuracy": share}`` of triplets whose anchor is closer to the positive, by the cosine."""
+    texts: list[str] = []
+    for row in triplets:
+        texts += row.texts
     vectors = encoder.encode(texts, show_progress_bar=progress)  # (3N, D)
     return {"triplet_accuracy": triplet_accuracy(vectors[0::3], vectors[1::3], vectors[2::3])}
 
 
 def evaluate_pairs(encoder: SentenceEncoder, pairs: Sequence[Row], progress: bool = False) -> dict[str, float]:
-    """``retrieval_scores`` of a search for each anchor's positive among all positives."""
+    """Search for each anchor's positive among all positives; returns ``retrieval_scores``."""
     return retrieval_scores(encoder, retrieval_from_pairs(row.texts for row in pairs), progress)
 
 
 def evaluate_labelled(
     encoder: SentenceEncoder, pairs: list[Row], progress: bool = False
 ) -> dict[str, dict[str, float]]:
-    """How well each of the four ``similarities`` separates pairs with label 1 from pairs with label 0.
+    """Measure how well each of the four ``similarities`` separates pairs with label 1 from pairs with label 0.
 
-    ``{"accuracy", "accuracy_threshold", "f1", "f1_threshold", "precision", "recall", "average_precision"}``: accuracy
-    and F1 at the threshold that is best for each *on these pairs*, precision and recall at that of F1, as
-    sentence-transformers' ``BinaryClassificationEvaluator`` has it. Average precision needs no threshold.
+    Returns for each ``{"accuracy", "accuracy_threshold", "f1", "f1_threshold", "precision", "recall",
+    "average_precision"}``: accuracy and F1 at the threshold that is best for each *on these pairs*, precision and
+    recall at that of F1, as sentence-transformers' ``BinaryClassificationEvaluator`` has it. Average precision needs
+    no threshold.
     """
     labels = np.array([pair.label for pair in pairs])
     result = {}
@@ -73,23 +82,31 @@ def evaluate_labelled(
         accuracy_threshold, accuracy = best_threshold(values, labels, "accuracy")
         f1_threshold, _ = best_threshold(values, labels)
         precision, recall, f1 = precision_recall_f1(values >= f1_threshold, labels)
-        result[name] = {"accuracy": accuracy, "accuracy_threshold": accuracy_threshold, "f1": f1}
-        result[name] |= {"f1_threshold": f1_threshold, "precision": precision, "recall": recall}
-        result[name] |= {"average_precision": average_precision(values, labels)}
+        result[name] = {
+            "accuracy": accuracy,
+            "accuracy_threshold": accuracy_threshold,
+            "f1": f1,
+            "f1_threshold": f1_threshold,
+            "precision": precision,
+            "recall": recall,
+            "average_precision": average_precision(values, labels),
+        }
     return result
 
 
 def load_rows(
     data: str, split: str = "", scale: float | None = None, columns: str | None = None
 ) -> tuple[str, Table, Callable[..., dict[str, Any]]]:
-    """What ``data`` holds, its rows, and the function that evaluates them.
+    """Read ``data``; return what it holds in words, its rows, and the function that evaluates them.
 
     ``data`` is stsb, quora or a file: of triplets, of pairs without scores, of labels of 0 and 1, or of scored pairs,
     on any scale if ``scale`` is None. Raises ``InputError`` with file and line for rows that cannot be read.
     """
     form = {"stsb": SCORED, "quora": LABELLED}.get(data)
-    if form is None and Path(data).is_file():  # not of a pipe, which can be read only once
-        form = SCORED if columns else recognise(data)
+    if columns:  # they name a score and two texts
+        form = SCORED
+    elif form is None and Path(data).is_file():  # not of a pipe, which can be read only once
+        form = recognise(data)
     if form is LABELLED:
         table = load_labelled(data, LABELLED)
         check_labels(table.rows, data)
@@ -110,15 +127,15 @@ def load_rows(
 def encode_pairs(
     encoder: SentenceEncoder, pairs: Sequence[Row], progress: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The vectors of all first and all second sentences, (N, D) each."""
+    """Encode all first and all second sentences in one call: (N, D) each."""
     texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
     return tuple(np.split(encoder.encode(texts, show_progress_bar=progress), 2))
 
 
 def correlate(what: str, values: np.ndarray, pairs: Sequence[Row]) -> dict[str, float]:
-    """``{"pearson": r, "spearman": rho}`` of values (N,) with the scores; ``InputError`` says what has none."""
+    """Return ``{"pearson": r, "spearman": rho}`` of values (N,) with the scores; ``InputError`` if one is constant."""
     scores = np.array([pair.score for pair in pairs])  # (N,)
     try:
         return {"pearson": pearson(values, scores), "spearman": spearman(values, scores)}
-    except ValueError as error:  # one of the two is constant
+    except ValueError as error:
         raise InputError(f"{what}: {error}") from error

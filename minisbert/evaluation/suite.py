@@ -1,4 +1,4 @@
-"""The STS suite: STS12 to STS16, the STS Benchmark and SICK-R, as the papers since SBERT report them.
+"""Evaluate on the STS suite: STS12 to STS16, the STS Benchmark and SICK-R, as the papers since SBERT report them.
 
 The score of a year is Spearman's correlation over all pairs of its sets together ("all"; Gao et al. 2021, appendix B,
 compare it with the mean of the sets). SICK-R is given twice: for the 4,927 pairs of its test split, as papers report
@@ -50,7 +50,7 @@ class Task:
 
 
 def load_suite() -> tuple[list[Task], dict[str, str]]:
-    """The tasks that are complete or can be fetched, and the reasons for the others by name.
+    """Load the tasks that are there or can be fetched; the reasons for the others come second, by name.
 
     Raises ``InputError`` for a folder with a missing or changed file, and for a file that cannot be read.
     """
@@ -59,50 +59,54 @@ def load_suite() -> tuple[list[Task], dict[str, str]]:
     for name in AVERAGED:
         source = {"STS-B": "stsb", "SICK-R": "sick"}.get(name, name.lower())
         folder = asset(source).folder
-        try:
-            if not folder.exists():
+        if not folder.exists():
+            try:
                 ensure(source)
-        except InputError as error:
-            missing[name] = str(error).splitlines()[0].removesuffix(":")  # ensure has printed the rest
-            continue
-        if found := problems(asset(source)):
-            raise InputError(f"{found[0]}; fetch it again: minisbert assets fetch {source}")
+            except InputError as error:
+                missing[name] = str(error).splitlines()[0].removesuffix(":")  # ensure has printed the rest
+                continue
+        # A changed file would give another score without a word, so every hash is compared.
+        wrong = problems(asset(source))
+        if wrong:
+            raise InputError(f"{wrong[0]}; fetch it again: minisbert assets fetch {source}")
         tasks += load_task(name, folder)
     return sorted(tasks, key=lambda task: task.name == SICK_ALL), missing
 
 
 def load_task(name: str, folder: Path) -> list[Task]:
-    """The task of that name, and for SICK-R the one with all pairs."""
+    """Load the task of that name, and for SICK-R the one with all pairs too."""
     if name == "STS-B":
         return [Task(name, "test split", {"test": load_scored_pairs("stsb", "test")})]
     if name == "SICK-R":
         sets = {split: read_sick(folder / file) for split, file in SICK_FILES.items()}
         papers = Task(name, "test split, as in SimCSE", {"test": sets["test"]})
         return [papers, Task(SICK_ALL, "train, trial and test, as in MTEB", sets)]
-    if name == "STS16":
-        files = {one: folder / f"{one}.test.tsv" for one in YEARS[name]}  # score, sentence1, sentence2, sources
-        sets = {one: scored_pairs(path, tab_cells(path)) for one, path in files.items()}
-    else:
-        sets = {one: read_sts(folder / f"STS.input.{one}.txt", folder / f"STS.gs.{one}.txt") for one in YEARS[name]}
+    sets = {}
+    for one in YEARS[name]:
+        if name == "STS16":
+            path = folder / f"{one}.test.tsv"  # score, sentence1, sentence2, sources
+            sets[one] = scored_pairs(path, tab_cells(path))
+        else:
+            sets[one] = read_sts(folder / f"STS.input.{one}.txt", folder / f"STS.gs.{one}.txt")
     return [Task(name, f"all pairs of {len(sets)} sets", sets)]
 
 
 def read_sts(sentences: Path, gold: Path) -> list[Row]:
-    """The scored pairs of a set: a line of ``sentences`` is sentence1, tab, sentence2; that of ``gold`` their score."""
+    """Read a set: a line of ``sentences`` is sentence1, tab, sentence2; the same line of ``gold`` is their score."""
     with reading(sentences):
         rows = zip(Rows(gold).lines(), tab_cells(sentences), strict=True)
         return scored_pairs(gold, [[score, *cells] for score, cells in rows])
 
 
 def read_sick(path: Path) -> list[Row]:
-    """The pairs of a file of SICK with their relatedness, 1 to 5."""
+    """Read the pairs of a file of SICK with their relatedness, 1 to 5."""
     return scored_pairs(path, tab_cells(path), (3, 1, 2), header=1)
 
 
 def scored_pairs(
     path: Path, rows: Sequence[list[str]], columns: Sequence[int] = (0, 1, 2), header: int = 0
 ) -> list[Row]:
-    """The pairs in the ``columns`` of score, sentence1 and sentence2. A blank score means unscored, not 0."""
+    """Read the ``columns`` of score, sentence1 and sentence2. A blank score means unscored, not 0."""
     pairs = []
     with reading(path) as at:
         for at.line, cells in enumerate(rows[header:], header + 1):
@@ -120,13 +124,14 @@ def tab_cells(path: Path) -> list[list[str]]:
 
 
 def evaluate_suite(encoder: SentenceEncoder, tasks: Sequence[Task], progress: bool = False) -> list[dict[str, Any]]:
-    """A dict for each task, with Spearman's correlations of the cosine, in -1..1.
+    """Correlate the cosine with the scores of each task, by Spearman, in -1..1.
 
-    ``spearman`` is that of all pairs, ``sets`` has each set's, ``mean`` and ``weighted_mean`` are over the sets, the
-    latter weighted by their pairs.
+    Returns a dict for each task: ``spearman`` is that of all pairs, ``sets`` has each set's, ``mean`` and
+    ``weighted_mean`` are over the sets, the latter weighted by their pairs.
     """
-    vectors = encode_pairs(encoder, [pair for task in tasks for pair in task.pairs], progress)
-    cosines = similarities(*vectors)["cosine"]  # (N,)
+    # In one call, so that each of the sentences that tasks share is encoded once.
+    u, v = encode_pairs(encoder, [pair for task in tasks for pair in task.pairs], progress)
+    cosines = similarities(u, v)["cosine"]  # (N,)
     lines = []
     for task in tasks:
         count = len(task.pairs)
@@ -136,14 +141,16 @@ def evaluate_suite(encoder: SentenceEncoder, tasks: Sequence[Task], progress: bo
 
 
 def task_scores(task: Task, cosines: np.ndarray) -> dict[str, Any]:
-    """The scores of ``evaluate_suite`` for one task whose pairs have these cosines, (N,)."""
-    what, weights = f"{task.name}: the cosine against the scores", [len(pairs) for pairs in task.sets.values()]
-    parts = zip(task.sets.items(), np.split(cosines, np.cumsum(weights)[:-1]), strict=True)
-    sets = {
-        name: {"pairs": len(pairs), "spearman": correlate(what, part, pairs)["spearman"]}
-        for (name, pairs), part in parts
-    }
-    values = [one["spearman"] for one in sets.values()]
+    """Score one task whose pairs have these cosines, (N,)."""
+    what = f"{task.name}: the cosine against the scores"
+    sets, values, weights = {}, [], []
+    start = 0
+    for name, pairs in task.sets.items():
+        spearman = correlate(what, cosines[start : start + len(pairs)], pairs)["spearman"]
+        start += len(pairs)
+        sets[name] = {"pairs": len(pairs), "spearman": spearman}
+        values.append(spearman)
+        weights.append(len(pairs))
     return {
         "task": task.name,
         "protocol": task.protocol,
@@ -156,6 +163,6 @@ def task_scores(task: Task, cosines: np.ndarray) -> dict[str, Any]:
 
 
 def average(lines: Sequence[dict[str, Any]]) -> float | None:
-    """The mean of the seven tasks x 100, each rounded to two digits first as in SimCSE; None if one is missing."""
+    """Average the seven tasks, x 100, each rounded to two digits first as in SimCSE; None if one is missing."""
     scores = {line["task"]: float(f"{100 * line['spearman']:.2f}") for line in lines}
     return mean(scores[name] for name in AVERAGED) if set(AVERAGED) <= scores.keys() else None

@@ -100,7 +100,7 @@ def test_the_size_of_the_smallest_published_model():
     ],
 )
 def test_a_head_on_the_first_token_of_a_decoder_is_refused(tmp_path, flags, message):
-    (tmp_path / "rows.tsv").write_text("".join(toys.scored(12, seed=0)))
+    (tmp_path / "rows.tsv").write_text(toys.SCORED_HEADER + "".join(toys.scored(12, seed=0)))
     data = [flag for name in ("--data", "--dev", "--test") for flag in (name, str(tmp_path / "rows.tsv"))]
     with pytest.raises(InputError, match=message):
         make_objective(parse([*data, "--objective", "cross-encoder", *flags]), SentenceEncoder.load(FOLDER))

@@ -331,8 +331,9 @@ def test_compiled_in_the_commands(folder, tiny_package, tmp_path, capsys):
     corpus = tmp_path / "texts.txt"
     corpus.write_text("\n".join(TEXTS) + "\n")
     rows = [*itertools.pairwise(TEXTS)]
-    (tmp_path / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in rows))
-    (tmp_path / "scored.tsv").write_text("".join(f"{i}\t{a}\t{b}\n" for i, (a, b) in enumerate(rows)))
+    (tmp_path / "pairs.tsv").write_text("anchor\tpositive\n" + "".join(f"{a}\t{b}\n" for a, b in rows))
+    scored = "".join(f"{i}\t{a}\t{b}\n" for i, (a, b) in enumerate(rows))
+    (tmp_path / "scored.tsv").write_text("score\tsentence1\tsentence2\n" + scored)
     vectors = tmp_path / "v.npy"
     calls = {
         encode: ["--file", str(corpus), "--out", str(vectors)],

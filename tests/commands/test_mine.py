@@ -192,7 +192,8 @@ def test_rules_that_nothing_can_meet_are_errors(rules, message):
 @pytest.fixture
 def files(tmp_path):
     """A file of pairs, a corpus, and the arguments that name them and the tiny model."""
-    (tmp_path / "pairs.tsv").write_text("a small dog\tthe dog\nthe moon\tthe sky\n\tnothing\nthe moon\ta star\n")
+    rows = "a small dog\tthe dog\nthe moon\tthe sky\n\tnothing\nthe moon\ta star\n"
+    (tmp_path / "pairs.tsv").write_text("anchor\tpositive\n" + rows)
     (tmp_path / "corpus.txt").write_text("snow\nThe  Dog\na man plays\n\nthe guitar\nrain\n")
     return tmp_path
 
@@ -238,7 +239,8 @@ def test_pairs_that_the_file_lacks_are_named(files, tiny, capsys):
     texts, encoder = ["snow", "a man plays", "the guitar", "a small dog"], SentenceEncoder.load(tiny)
     (furthest,) = [texts[i] for i in top_k(-encoder.encode(["the moon"]), encoder.encode(texts), 1)[1][0]]
     (files / "corpus.txt").write_text("\n".join(texts))
-    (files / "pairs.tsv").write_text(f"a small dog\ta small dog\nthe moon\t{furthest}\nthe moon\tthe moon\n")
+    rows = f"a small dog\ta small dog\nthe moon\t{furthest}\nthe moon\tthe moon\n"
+    (files / "pairs.tsv").write_text("anchor\tpositive\n" + rows)
     main(command(files, tiny, "--absolute-margin", "0.001", "--json"))
     captured = capsys.readouterr()
     found = json.loads(captured.out)

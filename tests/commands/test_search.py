@@ -123,7 +123,8 @@ SESSION = re.search(
 
 def test_the_session_of_the_docs_from_training_to_search(tiny, tmp_path):
     """In a shell; the scores are those of cut vectors in few bytes, computed here."""
-    (tmp_path / "pairs.tsv").write_text("".join(f"the {noun}\ta {noun} in the park\n" for noun in toys.NOUNS))
+    rows = "".join(f"the {noun}\ta {noun} in the park\n" for noun in toys.NOUNS)
+    (tmp_path / "pairs.tsv").write_text("anchor\tpositive\n" + rows)
     texts = [f"a small {noun}" for noun in toys.NOUNS]
     (tmp_path / "corpus.txt").write_text("\n".join(texts))
     session = SESSION.replace("64", "8").replace("A man plays a guitar.", "the dog")

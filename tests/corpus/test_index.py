@@ -279,7 +279,8 @@ def test_mining_in_encoded_texts_gives_the_triplets_of_mining_without(
     if corpus != "with duplicates":
         lines = [*dict.fromkeys(LINES), *(["a kitten", "sky"] if corpus == "with all positives" else [])]
         text.write_text("\n".join(lines))
-    (tmp_path / "pairs.tsv").write_text("the cat\ta kitten\na small dog\ta dog\nstars\tsky\nstars\tthe sun\n")
+    rows = "the cat\ta kitten\na small dog\ta dog\nstars\tsky\nstars\tthe sun\n"
+    (tmp_path / "pairs.tsv").write_text("anchor\tpositive\n" + rows)
     command = ["--pairs", str(tmp_path / "pairs.tsv"), "--corpus", str(text), "--model", str(tiny)]
     command += ["--range-max", "9", "--num-negatives", "9", "--json"]
     mine.main([*command, "--out", str(tmp_path / "plain.jsonl")])

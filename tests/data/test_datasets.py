@@ -1,8 +1,10 @@
-"""The rows of a run: what is held out, limits, several files of NLI, scores of another scale."""
+"""The rows of a run: data sets by name, what is held out, limits, several files of NLI, scores of another scale."""
 
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from minisbert.core import InputError
 from minisbert.data import datasets as sources
@@ -12,14 +14,17 @@ from minisbert.data.datasets import (
     class_rows,
     duplicate_rows,
     load_scored_pairs,
+    nli_triplets,
     scored_rows,
     sentence_rows,
     triplet_rows,
 )
 from minisbert.data.formats import Row
+from minisbert.data.splits import split_rows
 from minisbert.training.run_options import parse
 from minisbert.training.settings import RunSettings, sources_of
 from tests import toys
+from tests.data.test_reader import CONTRADICTION, ENTAILMENT, NEUTRAL, SCORED_ROWS
 
 
 def scored(options: RunSettings) -> tuple[Sources, float]:
@@ -38,7 +43,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def labelled(tmp_path):
     """``labelled("--seed", "7")`` -> the splits of fifty different duplicates, their sizes, and the notes."""
     path = tmp_path / "numbered.tsv"
-    path.write_text("".join(f"{i % 2}\tthe cat {i}\ta dog\n" for i in range(50)))
+    path.write_text(toys.LABEL_HEADER + "".join(f"{i % 2}\tthe cat {i}\ta dog\n" for i in range(50)))
 
     def read(*flags: str):
         rows, notes = duplicate_rows(sources_of(parse(["--objective", "binary", "--data", str(path), *flags])))
@@ -61,9 +66,9 @@ def test_a_tenth_is_held_out_for_dev_and_for_test(labelled):
 
 
 def test_only_a_split_without_a_file_is_held_out(labelled, files):
-    for given, missing in (("dev", "test"), ("test", "dev")):
-        rows, sizes, notes = labelled(f"--{given}", files["duplicates"])
-        assert sizes == {"train": 45, given: 40, missing: 5}
+    for named, missing in (("dev", "test"), ("test", "dev")):
+        rows, sizes, notes = labelled(f"--{named}", files["duplicates"])
+        assert sizes == {"train": 45, named: 40, missing: 5}
         assert notes[missing] == "held out of it (5 pairs)"
         assert not {*rows["train"]} & {*rows[missing]}
     rows, sizes, _ = labelled("--dev", files["duplicates"], "--test", files["duplicates"])
@@ -86,7 +91,7 @@ def test_the_limit_is_for_training_rows_and_takes_the_first(labelled, files):
 
 def test_skipped_rows_are_counted(tmp_path):
     path = str(tmp_path / "some.tsv")
-    Path(path).write_text("1\ta cat\tthe cat\n0\t\ta dog\n" * 20)
+    Path(path).write_text(toys.LABEL_HEADER + "1\ta cat\tthe cat\n0\t\ta dog\n" * 20)
     _, notes = duplicate_rows(
         sources_of(parse(["--objective", "binary", "--data", path, "--dev", path, "--test", path]))
     )
@@ -151,8 +156,8 @@ def test_several_nli_files_are_one_after_the_other(tmp_path):
     ("data", "message"),
     [
         ("{nli},missing.jsonl", "missing.jsonl does not exist"),
-        ("{nli},stsb", "stsb has no rows of the kind that is needed: give snli or a file of classes"),
-        ("{nli},{scored}", "the label '0' is not contradiction or entailment or neutral"),
+        ("{nli},stsb", "stsb has no rows .*: give snli"),
+        ("{nli},{scored}", "scored.tsv: .*gold_label"),
     ],
 )
 def test_each_of_several_files_must_serve(files, data, message):
@@ -163,27 +168,27 @@ def test_each_of_several_files_must_serve(files, data, message):
 def test_scores_of_another_scale(tmp_path, monkeypatch):
     """As scores of pairs they are 0 to 5, and those of stsb always were."""
     path = tmp_path / "ones.tsv"
-    path.write_text("0.8\ta cat\tthe cat\n0.3\ta cat\ta dog\n1\ta cat\ta cat\n")
+    path.write_text(toys.SCORED_HEADER + "0.8\ta cat\tthe cat\n0.3\ta cat\ta dog\n1\ta cat\ta cat\n")
     flags = ["--data", str(path), "--dev", str(path), "--test", str(path), "--scale", "1"]
     rows, _ = scored_rows(*scored(parse(flags)))
     for split in ("train", "dev", "test"):
         assert [pair.score for pair in rows[split]] == pytest.approx([4, 1.5, 5], abs=1e-12)
     monkeypatch.setattr(sources, "ensure", lambda name: tmp_path)
-    path.rename(tmp_path / "sts-dev.csv")
-    assert [pair.score for pair in load_scored_pairs("stsb", "dev", scale=1)] == [0.8, 0.3, 1]
+    (tmp_path / "sts-dev.csv").write_text(STSB)
+    assert [pair.score for pair in load_scored_pairs("stsb", "dev", scale=1)] == [4.2, 0]
 
 
 @pytest.mark.parametrize(
     ("scores", "scale", "message"),
     [
-        ("0.8 1.2", "1", "line 2: the score 1.2 is not on the scale of 0 to 1; give its --scale"),
-        ("-0.1 1", "5", "line 1: the score -0.1 is not on the scale of 0 to 5"),
-        ("0.8 0.3", "5", r"no score is above 1, but the scale is 0 to 5: give --scale 1 \(labels 0 and 1 alone are"),
+        ("0.8 1.2", "1", "line 3: the score 1.2 .*--scale"),
+        ("-0.1 1", "5", "line 2: the score -0.1"),
+        ("0.8 0.3", "5", "no score is above 1, .*--scale 1"),
     ],
 )
 def test_scores_off_the_scale(tmp_path, scores, scale, message):
     path = tmp_path / "off.tsv"
-    path.write_text("".join(f"{score}\ta cat\tthe cat\n" for score in scores.split()))
+    path.write_text(toys.SCORED_HEADER + "".join(f"{score}\ta cat\tthe cat\n" for score in scores.split()))
     with pytest.raises(InputError, match=message):
         scored_rows(*scored(parse(["--data", str(path), "--dev", str(path), "--test", str(path), "--scale", scale])))
 
@@ -191,7 +196,7 @@ def test_scores_off_the_scale(tmp_path, scores, scale, message):
 def test_nli_rows_without_a_triplet_are_an_error(tmp_path):
     path = tmp_path / "neutral.jsonl"
     path.write_text('{"gold_label": "neutral", "sentence1": "a cat", "sentence2": "a dog"}\n')
-    with pytest.raises(InputError, match="none of 1 rows has a premise with both entailment and contradiction"):
+    with pytest.raises(InputError, match="none of 1 rows has a premise"):
         triplet_rows(sources_of(parse(["--objective", "mnr", "--data", str(path)])))
 
 
@@ -199,10 +204,10 @@ def test_scores_that_are_only_compared_have_any_scale(tmp_path):
     """As dev of an objective without scores: 0 to 100 and -1 to 1; as training rows the scale must be given."""
     for scores, expected in (((0, 50, 100), [0, 2.5, 5]), ((-1, 0, 1), [-1, 0, 1])):
         path = tmp_path / "dev.tsv"
-        path.write_text("".join(f"{score}\ta\tb {score}\n" for score in scores))
+        path.write_text(toys.SCORED_HEADER + "".join(f"{score}\ta\tb {score}\n" for score in scores))
         rows, _ = scored_rows(Sources(dev=str(path)), splits=["dev"])
         assert [row.score for row in rows["dev"]] == expected
-        with pytest.raises(InputError, match="is not on the scale of 0 to 5; give its --scale"):
+        with pytest.raises(InputError, match="--scale"):
             scored_rows(Sources(data=str(path)), splits=["train"])
 
 
@@ -225,3 +230,79 @@ def test_columns_are_read_by_the_names_of_the_training_rows(tmp_path):
     path.write_text("stars,left,right\n" + "".join(f"{i % 6},text {i},other\n" for i in range(9)))
     rows, _ = scored_rows(Sources(data=str(path), dev=str(path), test=str(path), columns="stars,left,right"))
     assert rows["dev"][4] == Row(("text 4", "other"), 4.0)
+
+
+# ------------------------------------------------------------------------------ the STS Benchmark
+
+STSB = (
+    "main-captions\tMSRvid\t2012test\t0024\t4.2\tA cat sits.\tA kitten is sitting.\tlicence one\tlicence two\n"
+    'main-news\theadlines\t2013\t0025\t0.0\tHe said "sit\tThe dog, it sat\n'
+)
+
+
+@pytest.mark.parametrize("split", ["train", "dev", "test"])
+def test_the_benchmark_by_name(tmp_path, monkeypatch, split):
+    monkeypatch.setattr(sources, "ensure", lambda name: tmp_path)
+    path = tmp_path / f"sts-{split}.csv"
+    path.write_text(STSB, encoding="utf-8")
+    assert load_scored_pairs("stsb", split) == SCORED_ROWS
+    for row, message in (("a\tb\t3\tc\n", "line 3: 4 columns; .*7"), ("g\tf\ty\ti\thigh\ta\tb\n", "line 3: .*'high'")):
+        path.write_text(STSB + row)
+        with pytest.raises(InputError, match=message):
+            load_scored_pairs("stsb", split)
+
+
+# ------------------------------------------------------------------------------ triplets and splits
+
+
+def test_triplets_of_nli_by_hand():
+    """First entailment with first contradiction; neutral does not count; premises in the order of their first row."""
+    rows = [
+        Row(("p", "p neutral"), NEUTRAL),
+        Row(("q", "q no 1"), CONTRADICTION),
+        Row(("p", "p no"), CONTRADICTION),
+        Row(("only neutral", "y"), ENTAILMENT),
+        Row(("q", "q no 2"), CONTRADICTION),
+        Row(("q", "q yes 1"), ENTAILMENT),
+        Row(("p", "p yes"), ENTAILMENT),
+        Row(("q", "q yes 2"), ENTAILMENT),
+    ]
+    assert nli_triplets(rows) == [("p", "p yes", "p no"), ("q", "q yes 1", "q no 1")]
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from([CONTRADICTION, ENTAILMENT, NEUTRAL])), max_size=40))
+def test_triplets_of_nli_equal_a_slow_search(drawn):
+    rows = [Row((f"p{premise}", f"h{i}"), label) for i, (premise, label) in enumerate(drawn)]
+    expected = []
+    for premise in dict.fromkeys(row.sentence1 for row in rows):
+        yes = [row.sentence2 for row in rows if row.sentence1 == premise and row.label == ENTAILMENT]
+        no = [row.sentence2 for row in rows if row.sentence1 == premise and row.label == CONTRADICTION]
+        expected += [(premise, yes[0], no[0])] if yes and no else []
+    assert nli_triplets(rows) == expected
+
+
+@given(st.integers(0, 60), st.sampled_from([0.0, 0.5, 0.8, 0.9, 1.5]), st.integers(0, 2**31))
+def test_a_split_keeps_every_row_once(count, share, seed):
+    rows = [Row((f"row {i}", "b")) for i in range(count)]
+    if not 0 < round(share * count) < count:
+        with pytest.raises(ValueError, match=f"a share of {share} of {count} rows leaves one side empty"):
+            split_rows(rows, share, seed)
+        return
+    first, rest = split_rows(rows, share, seed)
+    assert len(first) == round(share * count)
+    assert sorted(row.texts for row in first + rest) == sorted(row.texts for row in rows)
+    assert split_rows(rows, share, seed) == (first, rest)
+
+
+def test_a_split_is_random_and_changes_with_the_seed():
+    rows = [(str(i), "b") for i in range(1000)]
+    first, rest = split_rows(rows, 0.8, seed=1)
+    assert 350 < sum(int(first) for first, _ in rest) / 200 < 650  # the mean of the last 200 rows would be 899.5
+    assert split_rows(rows, 0.8, seed=2) != (first, rest)
+
+
+def test_copies_of_a_pair_in_either_order_are_on_one_side():
+    rows = [Row((f"a {i % 20}", f"b {i % 20}")[:: 1 - 2 * (i // 20 % 2)], i % 2) for i in range(100)]
+    first, rest = split_rows(rows, 0.8, seed=3)
+    assert (len(first), len(rest)) == (80, 20)
+    assert not {frozenset(row.texts) for row in first} & {frozenset(row.texts) for row in rest}

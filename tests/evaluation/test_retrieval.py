@@ -220,8 +220,10 @@ def test_what_the_files_hold(texts):
     assert found.grades == [{0: 2}, {1: 1, 5: 3, 0: 0}, {2: 1}]
     assert (found.skipped, found.unjudged) == ([None] * 3, 1)
     assert load_retrieval(*texts, ignore_identical_ids=True).skipped == [None, None, 4]
-    Path(texts[2]).write_bytes(QRELS.partition("\n")[2].replace("\n", "\r\n").encode())
-    assert load_retrieval(*texts) == found  # without a header, with carriage returns
+    rows = QRELS.partition("\n")[2].replace("\n", "\r\n")
+    for header in ("", "query_id\tcorpus_id\trelevance\n", "Query-Id\tdoc_id\trel\n"):
+        Path(texts[2]).write_bytes(f"{header}{rows}".encode())
+        assert load_retrieval(*texts) == found  # without a header or with another, with carriage returns
 
 
 @pytest.mark.parametrize(
@@ -234,7 +236,8 @@ def test_what_the_files_hold(texts):
         ("corpus", '{"_id": "d", "text": "a"}\n' * 2, "corpus.jsonl, line 2: the _id 'd' occurs twice"),
         ("corpus", '{"_id": "d", "text": "\\ud800"}\n', "corpus.jsonl, line 1: .*lone surrogate"),
         ("queries", '{"_id": "q1", "text": " "}\n', "qrels.tsv, line 3: 'q2' is not an _id of the queries"),
-        ("qrels", "q1\td1\n", r"qrels.tsv, line 1: 2 columns; query-id, corpus-id, score are needed, separated by"),
+        ("qrels", "q1\td1\n", r"qrels.tsv, line 1: 2 columns; query-id"),
+        ("qrels", "query\tanswer\tscore\n", r"qrels.tsv, line 1: .*'score'"),
         ("qrels", "q9\td1\t1\n", "qrels.tsv, line 1: 'q9' is not an _id of the queries"),
         ("qrels", "q1\td1\t0.5\n", "qrels.tsv, line 1: .*'0.5'"),
         ("qrels", "q1\td1\t1\nq1\td1\t1\n", "line 2: the document 'd1' is judged twice for this query"),

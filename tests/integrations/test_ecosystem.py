@@ -190,7 +190,7 @@ def test_mteb_scores_sts_benchmark_as_published(minilm, stsb, tmp_path, monkeypa
     from minisbert.data.datasets import load_scored_pairs
     from minisbert.integrations.mteb import MinisbertEncoder
 
-    pairs = load_scored_pairs(stsb / "sts-test.csv")
+    pairs = load_scored_pairs("stsb", "test")
     task = mteb.get_task("STSBenchmark")
     columns = {
         "sentence1": [pair.sentence1 for pair in pairs],

@@ -305,7 +305,7 @@ def splade(folder: Path, *flags: str) -> Splade:
 def test_the_objective_is_the_loss_with_rising_prices(tmp_path):
     objective = splade(tmp_path, "--query-flops", "0.5", "--document-flops", "0.25")
     objective.model.double().eval()
-    rows = [line.split("\t") for line in (tmp_path / "triplets.tsv").read_text().splitlines()[:3]]
+    rows = [line.split("\t") for line in (tmp_path / "triplets.tsv").read_text().splitlines()[1:4]]
     vectors = [objective.model.encode(column, convert_to_tensor=True) for column in zip(*rows, strict=True)]
     for done, risen in ((0.0, 0.0), (1 / 6, 0.25), (1 / 3, 1.0), (0.9, 1.0)):
         objective.done = done

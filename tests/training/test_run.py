@@ -113,8 +113,9 @@ def test_a_short_log_is_refused_and_not_padded(stopped):
 @pytest.mark.parametrize("option", ["--data", "--dev", "--test"])
 def test_a_changed_score_is_refused(stopped, flags, option):
     path = Path(flags[flags.index(option) + 1])
-    score, rest = path.read_text().split("\t", 1)
-    path.write_text(f"{5 - float(score):g}\t{rest}")
+    header, rows = path.read_text().split("\n", 1)
+    score, rest = rows.split("\t", 1)
+    path.write_text(f"{header}\n{5 - float(score):g}\t{rest}")
     with pytest.raises(InputError, match="the training rows, dev, test,"):
         main(["--resume", str(stopped)])
 
@@ -384,7 +385,8 @@ def test_from_the_command_to_the_optimizer_are_few_files_and_to_the_loss_two_cal
 def test_the_plan_says_how_many_rows_meet_if_texts_repeat(tiny, files, tmp_path, capsys):
     """Ninety-six messages with one of three answers each: three rows at most can meet in a batch."""
     path = tmp_path / "classes.tsv"
-    path.write_text("".join(f"the {i} cat\t{('sun', 'moon', 'rain')[i % 3]}\n" for i in range(96)))
+    rows = [f"the {i} cat\t{('sun', 'moon', 'rain')[i % 3]}\n" for i in range(96)]
+    path.write_text("".join(["anchor\tpositive\n", *rows]))
     data = ["--data", str(path), "--dev", files["dev"], "--test", files["test"], "--max-steps", "2"]
     main(["--objective", "mnr", "--model", str(tiny), *data, "--out", str(tmp_path / "run")])
     plan = "plan   2 steps of 3.0 rows on average, not 32: rows that share a text never meet, AdamW 2e-05"
@@ -393,11 +395,12 @@ def test_the_plan_says_how_many_rows_meet_if_texts_repeat(tiny, files, tmp_path,
 
 def test_rows_of_dev_and_test_that_are_training_rows_are_counted(flags, files, tmp_path, capsys):
     """Two of the pairs, one of them the other way round; then of triplets, by their first two texts."""
-    rows = [line.split("\t") for line in Path(files["scored"]).read_text().splitlines()]
+    rows = [line.split("\t") for line in Path(files["scored"]).read_text().splitlines()[1:]]
     scored = {(row[1], row[2]) for row in rows}
     new = [line for line in Path(files["dev"]).read_text().splitlines() if tuple(line.split("\t")[1:]) not in scored]
     path = tmp_path / "shared.tsv"
-    path.write_text("\n".join([*new[:9], "4\tnever seen\ta cat", "\t".join(rows[0]), f"3\t{rows[1][2]}\t{rows[1][1]}"]))
+    both_ways = ["\t".join(rows[0]), f"3\t{rows[1][2]}\t{rows[1][1]}"]
+    path.write_text("\n".join([*new[:10], "4\tnever seen\ta cat", *both_ways]))
     main([*flags, "--dev", str(path)])
     told = re.findall("warning: (.*) rows of dev are training rows too", capsys.readouterr().err)
     both = {frozenset(pair) for pair in scored}

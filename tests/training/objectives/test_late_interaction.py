@@ -42,7 +42,7 @@ def make(files, tmp_path):
 
 
 def columns(files: dict[str, str], form: str) -> list[list[str]]:
-    lines = Path(files[form]).read_text().splitlines()
+    lines = Path(files[form]).read_text().splitlines()[1:]
     return [*map(list, zip(*(lines[row].split("\t") for row in ROWS), strict=True))]
 
 

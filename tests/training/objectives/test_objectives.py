@@ -70,7 +70,7 @@ def cells(files: dict[str, str], objective: str, rows: list[int]) -> list[list[s
     if FORM[objective] == "nli":
         table = [[row["gold_label"], row["sentence1"], row["sentence2"]] for row in map(json.loads, lines)]
     else:
-        table = [line.split("\t") for line in lines]
+        table = [line.split("\t") for line in (lines if FORM[objective] == "sentences" else lines[1:])]
     return [list(column) for column in zip(*(table[row] for row in rows), strict=True)]
 
 
@@ -201,7 +201,9 @@ def test_pairs_and_rows_with_several_negatives(make, files, tmp_path, objective,
     """Each anchor picks its positive among all positives and all negatives of the batch."""
     words = [[toys.NOUNS[i - 3 * column] for column in range(width)] for i in range(20)]
     path = tmp_path / "rows.tsv"
-    path.write_text("".join("\t".join(f"{word} {i}" for word in row) + "\n" for i, row in enumerate(words)))
+    header = "\t".join(["anchor", "positive", *(f"negative_{i}" for i in range(1, width - 1))])
+    lines = ["\t".join(f"{word} {i}" for word in row) for i, row in enumerate(words)]
+    path.write_text("\n".join([header, *lines]))
     task = make(objective, "--data", str(path), "--temperature", "0.25")
     columns = [[f"{words[row][column]} {row}" for row in ROWS] for column in range(width)]
     anchors, *others = (vectors(task.model, column) for column in columns)
@@ -215,7 +217,7 @@ def test_the_nested_loss_is_what_trains_and_prefixes_are_scored(run, tiny, files
     one = toys.losses(run("cosine", "--max-steps", "1"))[0]
     folder = run("cosine", "--max-steps", "1", "--matryoshka", "8")
     assert toys.losses(folder)[0] > 1.2 * one  # the same loss, and that of eight columns
-    rows = [line.split("\t") for line in Path(files["dev"]).read_text().splitlines()]
+    rows = [line.split("\t") for line in Path(files["dev"]).read_text().splitlines()[1:]]
     u, v = (SentenceEncoder.load(tiny).encode([row[i] for row in rows], truncate_dim=8) for i in (1, 2))
     cosines = functional.cosine_similarity(torch.from_numpy(u).double(), torch.from_numpy(v).double())
     expected = spearman(cosines.numpy(), np.array([float(row[0]) for row in rows]))
@@ -294,7 +296,9 @@ def test_no_text_is_in_a_batch_twice(make, tmp_path, objective):
     nouns = toys.NOUNS
     rows = [[f"the {nouns[i % 12]}", f"a {nouns[i % 9]}", f"the {nouns[(i + 5) % 12]}"] for i in range(36)]
     path = tmp_path / "repeats.txt"
-    lines = [row[0] for row in rows] if objective == "simcse" else ["\t".join(row) for row in rows]
+    lines = ["anchor\tpositive\tnegative", *("\t".join(row) for row in rows)]
+    if objective == "simcse":
+        lines = [row[0] for row in rows]
     path.write_text("\n".join(lines) + "\n")
     task = make(objective, "--data", str(path))
     for epoch in range(3):
@@ -433,12 +437,15 @@ def test_the_projection_is_trained_and_never_saved(run, tiny, monkeypatch):
     [
         ("cosine", "--data {nli}", "entailment"),
         ("cosine", "--data {duplicates}", "scale"),
+        ("siamese", "--data {triplets}", "sentence1"),
+        ("cross-encoder", "--data {sentences}", "sentence1"),
         ("binary", "--data {scored}", "label '4'"),
+        ("contrastive", "--data {triplets}", "is_duplicate"),
         ("softmax", "--data {sentences}", "gold_label"),
-        ("triplet", "--data {scored}", "column 1 holds numbers: scores, labels or an index?"),
-        ("mnr", "--data {sentences}", "line 1: 1 column; anchor and positive are needed"),
-        ("simcse", "--data {triplets}", "a column text is needed, its columns are"),
-        ("simcse", "--data {nli}", "line 1: text and maybe title are needed"),
+        ("triplet", "--data {scored}", "anchor"),
+        ("mnr", "--data {sentences}", "anchor"),
+        ("simcse", "--data {triplets}", "text is needed"),
+        ("simcse", "--data {nli}", "line 1: a text is needed"),
         ("cosine", "--data snli", "snli has no rows of the kind that is needed: give stsb or a file of scored pairs"),
         ("binary", "--data missing.tsv", "missing.tsv does not exist"),
         *((name, "--batch-size 1", f"objective {name}") for name in (*IN_BATCH, "cosent")),

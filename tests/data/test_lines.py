@@ -1,5 +1,6 @@
-"""The reader of rows: lines and their ends, compressed and damaged files, archives. Formats are in ``test_formats``."""
+"""Lines and their ends, compressed and damaged files, archives, and the one reader of texts for all commands."""
 
+import gzip
 import io
 import json
 import os
@@ -9,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from minisbert.commands import encode, mine, pairs, search
 from minisbert.core import InputError
 from minisbert.data.datasets import load_labelled, load_scored_pairs, read_file
 from minisbert.data.formats import LABELLED, NLI, PAIRS, Row
-from minisbert.data.lines import LONGEST_LINE, read_texts, text_lines
-from tests.data.test_formats import ENTAILMENT, NEUTRAL, NLI_LINES, NLI_ROWS, nli_line
+from minisbert.data.lines import LONGEST_LINE, every_text, read_texts, text_lines
+from tests.data.test_reader import ENTAILMENT, NEUTRAL, NLI_LINES, NLI_ROWS, nli_line
 
 # --------------------------------------------------------------------------------------------- lines
 
@@ -21,8 +23,8 @@ from tests.data.test_formats import ENTAILMENT, NEUTRAL, NLI_LINES, NLI_ROWS, nl
 @pytest.mark.parametrize("mark", ["\u0085", "\u2028", "\x0b", "\x0c", "\x1c"])
 def test_other_line_separators_do_not_split_a_row(write, mark):
     expected = [Row((f"a{mark}b", f"c{mark}d"), 3.0), Row(("e", "f"), 1.0)]
-    assert load_scored_pairs(write("a", f"3\ta{mark}b\tc{mark}d\n1\te\tf\n")) == expected
-    assert load_scored_pairs(write("a", f'3,a{mark}b,"c{mark}d"\n1,e,f\n')) == expected
+    assert load_scored_pairs(write("a", f"score\tsentence1\tsentence2\n3\ta{mark}b\tc{mark}d\n1\te\tf\n")) == expected
+    assert load_scored_pairs(write("a", f'score,sentence1,sentence2\n3,a{mark}b,"c{mark}d"\n1,e,f\n')) == expected
     line = json.dumps({"gold_label": "neutral", "sentence1": f"a{mark}b", "sentence2": "c"}, ensure_ascii=False)
     assert read_file(write("nli.jsonl", line), NLI).rows == [Row((f"a{mark}b", "c"), NEUTRAL)]
 
@@ -31,14 +33,14 @@ def test_other_line_separators_do_not_split_a_row(write, mark):
     ("reader", "good"),
     [
         (lambda path: load_labelled(path, NLI), NLI_LINES.splitlines()[0]),
-        (lambda path: load_labelled(path, LABELLED), "1\ta\tb"),
-        (lambda path: read_file(path, PAIRS), "a,b,c"),
+        (lambda path: load_labelled(path, LABELLED), "label\tsentence1\tsentence2"),
+        (lambda path: read_file(path, PAIRS), "anchor,positive,negative"),
         (lambda path: list(read_texts(path)), "a"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_named_with_its_line(write, tmp_path, reader, good):
     with pytest.raises(InputError, match=r"some\.xyz, line 3: not UTF-8 \(byte 0xe9\)"):
-        reader(write("some.xyz", f"{good}\n{good}\n".encode() + b"caf\xe9\n"))
+        reader(write("some.xyz", f"{good}\n\n".encode() + b"caf\xe9\n"))
     with pytest.raises(InputError, match=r"nowhere\.txt does not exist"):
         reader(tmp_path / "nowhere.txt")
     with pytest.raises(InputError, match="is a folder, a file is needed"):
@@ -161,3 +163,81 @@ def test_a_damaged_gzip(write):
         path.write_bytes(content)
         with pytest.raises(InputError, match=r"nli\.jsonl\.gz: (Not a gzipped|Compressed file ended|Error -3 while)"):
             load_labelled(path, NLI)
+
+
+# ------------------------------------------------------------------------------------- texts
+
+TEXTS = ["the dog, small", "a cat", "the moon"]
+LINES = "\n".join(f"  {text}\t" for text in TEXTS)
+OBJECTS = [{"id": 1, "text": "small ", "title": "the dog,"}, {"text": "a cat", "label": 0}, {"text": " the moon"}]
+JSON = "\n".join(map(json.dumps, OBJECTS))
+FILES = {
+    "lines.txt": LINES,
+    "no ending": "\ufeff" + LINES.replace("\n", "\r\n"),
+    "rows.jsonl": JSON,
+    "rows.json": json.dumps(OBJECTS, indent=1),
+    "texts.json": json.dumps(TEXTS),
+    "rows.csv": 'Text,id\n"the dog, small",1\na cat,2\nthe moon,3\n',
+    "rows.tsv": "id\ttitle\tsentence\n1\tthe dog,\tsmall\n2\t\ta cat\n3\t\tthe moon\n",
+}
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("name", FILES)
+def test_every_form_gives_the_same_texts(tmp_path, name, packed):
+    path, content = tmp_path / name, FILES[name].encode()
+    if packed:
+        path, content = tmp_path / f"{name}.gz", gzip.compress(content)
+    path.write_bytes(content)
+    assert [text for _, text in read_texts(path)] == list(every_text(path)) == TEXTS
+
+
+def test_blank_texts_are_counted_or_refused(tmp_path):
+    for name, content, line in (
+        ("a.txt", "a cat\n \nthe moon", 2),
+        ("a.jsonl", '{"text": "a cat"}\n{"text": ""}\n{"text": "b"}', 2),
+        ("a.csv", "id,text\n1,a\n2,\n3,b\n", 3),
+        ("a.json", '["a cat", "", "b"]', 2),
+    ):
+        (tmp_path / name).write_text(content)
+        assert [text != "" for _, text in read_texts(tmp_path / name)] == [True, False, True]
+        with pytest.raises(InputError, match=rf"{name}, (line|item) {line}: an empty line"):
+            list(every_text(tmp_path / name))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", "", r"a\.txt is empty"),
+        ("a.jsonl", "\n", r"a\.jsonl is empty"),
+        ("a.json", "[]", r"a\.json is empty"),
+        ("a.csv", "", r"a\.csv: .*text"),
+        ("a.csv", "text\n", r"a\.csv is empty"),
+        ("a.csv", "query,positive\na,b\n", r"a\.csv: .*'query', 'positive'.*text"),
+        ("a.csv", "id,text\n1,a,b\n", r"a\.csv, line 2: 3 cells"),
+        ("a.csv", "id;text\n1;a\n", r"a\.csv: semicolons"),
+        ("a.jsonl", '{"text": "a"}\n7\n', r"a\.jsonl, line 2: .*not 7"),
+        ("a.jsonl", '{"query": "a"}', r"a\.jsonl, line 1: .*title"),
+        ("a.jsonl", '{"text": 5}', r"a\.jsonl, line 1: .*title"),
+        ("a.jsonl", '{"text": "\\ud800"}', r"a\.jsonl, line 1: .*surrogate"),
+        ("a.jsonl", "{", r"a\.jsonl, line 1: not valid JSON"),
+        ("a.json", '["a", ["b"]]', r"a\.json, item 2: .*\['b'\]"),
+    ],
+)
+def test_what_is_not_texts_is_refused_by_every_command(tiny, tmp_path, name, content, message):
+    path, out = tmp_path / name, ["--model", str(tiny), "--out"]
+    path.write_text(content)
+    (tmp_path / "pairs.tsv").write_text("anchor\tpositive\na\tb\nc\td\n")
+    for command in (
+        lambda: encode.main(["--file", str(path), *out, str(tmp_path / "v.npy")]),
+        lambda: encode.main(["--file", str(path), *out, str(tmp_path / "shards"), "--shard-rows", "2"]),
+        lambda: mine.main(
+            ["--pairs", str(tmp_path / "pairs.tsv"), "--corpus", str(path), *out, str(tmp_path / "o.jsonl")]
+        ),
+        lambda: pairs.main([str(path), "--model", str(tiny)]),
+        lambda: search.main([str(path), "--model", str(tiny), "--query", "a"]),
+        lambda: search.main([str(tmp_path / "pairs.txt"), "--model", str(tiny), "--queries", str(path)]),
+    ):
+        with pytest.raises(InputError, match=message):
+            command()
+    assert sorted(file.name for file in tmp_path.iterdir()) == sorted([name, "pairs.tsv"])
