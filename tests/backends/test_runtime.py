@@ -181,7 +181,7 @@ def test_a_package_that_is_no_file_or_can_be_written_by_others(folder, tiny_pack
     [
         ("[]", "not a package of minisbert compile"),
         ('{"kind": "SentenceEncoder"}', "from another model with other weights"),
-        ('{"cpu": 5, "labels": []}', "cpu must be list"),
+        ('{"cpu": 5, "labels": []}', "cpu must be a list"),
         ("{", "not valid JSON"),
         ("3", "not a package of minisbert compile"),
     ],
