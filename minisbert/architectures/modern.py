@@ -38,7 +38,8 @@ class Architecture(Family):
         values = {}
         for setting in fields(self.config):
             if setting.default is MISSING or setting.name in content:
-                values[setting.name] = content[setting.name]  # KeyError: a size that has no default is missing
+                # KeyError: a size that has no default is missing
+                values[setting.name] = content[setting.name]
         return self.config(**values)
 
     def write(self, config: dict[str, Any]) -> dict[str, Any]:

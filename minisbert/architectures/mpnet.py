@@ -99,7 +99,8 @@ class MPNet(ModernEncoder):
         """What each layer adds to its scores, (B, H, T, T): a bias, and minus infinity for masked keys."""
         distances = positions[:, None, :] - positions[:, :, None]  # (B, T, T): key's position minus query's
         bias = self.relative(relative_buckets(distances)).permute(0, 3, 1, 2)  # (B, T, T, H) -> (B, H, T, T)
-        bias = bias.contiguous()  # every layer reads it, and attention is slow where the last axis has gaps
+        # every layer reads it, and attention is slow where the last axis has gaps
+        bias = bias.contiguous()
         if mask is not None:
             bias = bias.masked_fill(~mask, float("-inf"))
         return [(bias,)] * len(self.layers)

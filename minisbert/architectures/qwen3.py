@@ -10,6 +10,7 @@ Legend as in ``core/bert.py``; ``G`` is the number of heads of keys and values. 
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -70,7 +71,8 @@ def grouped_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, dropout: float = 0.0
 ) -> tuple[Tensor, Tensor | None]:
     """The book's ``attention``, with keys and values (B, G, T, K). ``causal`` counts if ``mask`` is None."""
-    if bert.FUSED and not dropout:  # told that the mask is causal it does half of the work; heads are not repeated
+    # told that the mask is causal it does half of the work; heads are not repeated
+    if bert.FUSED and not dropout:
         how = {"is_causal": causal and mask is None, "enable_gqa": True}
         return nn.functional.scaled_dot_product_attention(query, key, value, mask, **how), None
     if causal and mask is None:
@@ -161,9 +163,7 @@ class Decoder(ModernEncoder):
     causal = True  # the first token has seen no other
 
     def __init__(self, config: DecoderConfig, pooler: bool = False):
-        def norm() -> RMSNorm:
-            return RMSNorm(config.hidden_size, config.rms_norm_eps)
-
+        norm = partial(RMSNorm, config.hidden_size, config.rms_norm_eps)
         layers = (
             PreNormLayer(norm(), GroupedAttention(config), norm(), GatedFeedForward(config))
             for _ in range(config.num_hidden_layers)

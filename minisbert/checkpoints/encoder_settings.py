@@ -118,7 +118,8 @@ class EncoderSettings:
         for name, text in settings.get("prompts", dict, {}).items():
             if text is not None and not isinstance(text, str):
                 raise settings.error("prompts", "an object, each item a string")
-            prompts[name] = text or ""  # sentence-transformers puts nothing before a text for null
+            # sentence-transformers puts nothing before a text for null
+            prompts[name] = text or ""
         default_prompt_name = settings.get("default_prompt_name", str)
         if default_prompt_name is not None and default_prompt_name not in prompts:
             raise settings.error("default_prompt_name", f"one of the prompts, {[*prompts]}")

@@ -113,7 +113,8 @@ class ModelFolder:
     def has(self, name: str) -> bool:
         """Whether there is such a file. ``InputError`` for what is not a regular file, or is far too large."""
         path = self.path / name
-        if not os.path.lexists(path):  # not Path.exists, which raises OSError for a name that is too long
+        # not Path.exists, which raises OSError for a name that is too long
+        if not os.path.lexists(path):
             return False
         if not path.is_file():
             raise InputError(f"{path} is a folder, device or broken link, not a file")
@@ -270,7 +271,8 @@ class ModelFolder:
     def config(self) -> tuple[Family, BertConfig]:
         """The family and the sizes of the encoder in this folder. An error names the keys of the family's own file."""
         path, content = self.path / CONFIG, dict(self.json(CONFIG, needed=True))
-        content.pop("quantization_config", None)  # ``read_encoder`` refuses weights that are quantized
+        # ``read_encoder`` refuses weights that are quantized
+        content.pop("quantization_config", None)
         for key, value in content.items():
             if value == "gelu_python":  # the exact GELU under the name of its first code
                 content[key] = "gelu"
@@ -309,7 +311,8 @@ def find_model(model: str | Path) -> Path:
     weights = [name for name, asset in assets().items() if asset.kind == "weights"]
     if str(model) in weights:
         return ensure(str(model))
-    if os.path.isdir(model):  # not Path.is_dir, which raises OSError for a name that is too long
+    # not Path.is_dir, which raises OSError for a name that is too long
+    if os.path.isdir(model):
         return Path(model)
     if os.path.lexists(model):
         raise InputError(f"no model {one_line(str(model))}: a file or a broken link")

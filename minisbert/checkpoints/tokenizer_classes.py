@@ -170,7 +170,8 @@ def rebuild_qwen2(backend: Backend, options: JsonSettings, special: SpecialToken
     space = options.get("add_prefix_space", bool, False)
     to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=space, use_regex=False)
     backend.pre_tokenizer = pre_tokenizers.Sequence([words, to_bytes])
-    named = {token.content for token in special.named()}  # they lose their flags, such as lstrip
+    # they lose their flags, such as lstrip
+    named = {token.content for token in special.named()}
     backend.add_special_tokens([AddedToken(token) for token in sorted(named & backend.get_vocab().keys())])
 
 

@@ -85,7 +85,10 @@ def read_tokenizer_files(folder: ModelFolder, rows: int, module: dict[str, Any] 
         backend = build_backend(folder, name, options, files, rows)
         lower_case = texts.get("do_lower_case", bool, False)
         if lower_case:
-            prepend_lowercase(backend)
+            # before the tokenizer's own normalizer sees the text, unless that does it already
+            stages = normalizer_stages(backend)
+            if not any(isinstance(stage, normalizers.Lowercase) for stage in stages):
+                backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *stages])
         usual_side = "left" if name in LEFT_CLASSES else "right"
         padding_side = read_side(options, "padding_side", backend.padding, usual_side)
         truncation_side = read_side(options, "truncation_side", backend.truncation, "right")
@@ -241,13 +244,6 @@ def check_unknown(folder: ModelFolder, backend: Backend, name: str, unknown_toke
         ids = []
     if ids != [wanted]:
         raise unsupported(folder.path / TOKENIZER, "unk_id", ids, f"{name} needs {wanted}, without byte_fallback")
-
-
-def prepend_lowercase(backend: Backend) -> None:
-    """Lower-case texts before the tokenizer's own normalizer sees them, unless that does it already."""
-    stages = normalizer_stages(backend)
-    if not any(isinstance(stage, normalizers.Lowercase) for stage in stages):
-        backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *stages])
 
 
 def check_vocabulary(backend: Backend, rows: int, folder: ModelFolder, pad_id: int = 0) -> None:

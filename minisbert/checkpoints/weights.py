@@ -46,7 +46,8 @@ def load_transformer(folder: str | Path | ModelFolder) -> Bert:
 
 def read_encoder(folder: ModelFolder) -> tuple[Path, dict[str, Tensor]]:
     """The file to name in errors, and every tensor of a folder under its canonical name."""
-    family, config = folder.config  # first, so that errors in the config come before those in the weights
+    # first, so that errors in the config come before those in the weights
+    family, config = folder.config
     if folder.has(ADAPTER):
         advice = "merge it into the weights (peft: merge_and_unload) and save those"
         raise InputError(f"{folder.path / ADAPTER}: adapters are not supported: {advice}")
@@ -62,7 +63,8 @@ def read_encoder(folder: ModelFolder) -> tuple[Path, dict[str, Tensor]]:
     # floats beside this key are the weights before they were quantized, or dequantized ones: they count as they are
     quantization = folder.json(CONFIG).get("quantization_config")
     for tensor in tensors.values() if quantization is not None else ():
-        if not tensor.is_floating_point() or tensor.element_size() == 1:  # integers, or the eight bits of a float8
+        # integers, or the eight bits of a float8
+        if not tensor.is_floating_point() or tensor.element_size() == 1:
             reason = "save the dequantized weights (transformers: model.dequantize()) without this key"
             raise unsupported(folder.path / CONFIG, "quantization_config", quantization, reason)
     # a damaged number must not fill the memory with layers before they are compared with the file
@@ -208,7 +210,8 @@ def convert(path: Path, out: Path) -> int:
             content = torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:  # the bytes decide what an unpickler raises
             cause = type(error).__name__
-            refused = re.search(r"GLOBAL \S+", str(error))  # torch also says how to run the code in the file
+            # torch also says how to run the code in the file
+            refused = re.search(r"GLOBAL \S+", str(error))
             if refused:
                 cause = refused[0]
             raise InputError(f"{path} is not a checkpoint of tensors alone: {one_line(cause)}") from error

@@ -38,7 +38,8 @@ def draw_histogram(axes: Any, tokens: Sequence[int], limit: int | None = None, u
     """Lengths of texts; a limit beyond twice the longest text becomes an arrow at the right edge."""
     longest = max(tokens)
     width = -(-longest // 100)  # lengths per bar, for at most 100 bars
-    edges = np.arange(longest, -width, -width)[::-1] + 0.5  # integers fall inside a bar, not on its edge
+    # integers fall inside a bar, not on its edge
+    edges = np.arange(longest, -width, -width)[::-1] + 0.5
     axes.stairs(np.histogram(tokens, edges)[0], edges, fill=True, color="#b8cbd9")
     median, most = np.median(tokens), np.percentile(tokens, 95)
     axes.axvline(median, color=COLOURS[0], linewidth=2, label=f"median: {median:g}")

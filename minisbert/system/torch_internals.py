@@ -122,11 +122,13 @@ def package_runner(path: Path) -> Callable[..., Sequence[Tensor]]:
     try:
         loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
     except (AttributeError, TypeError):  # another version of torch
-        run = torch._inductor.aoti_load_package(str(path))  # returns a tensor if it is the only output
+        # returns a tensor if it is the only output
+        run = torch._inductor.aoti_load_package(str(path))
         return lambda *inputs: torch.utils._pytree.tree_leaves(run(*inputs))
 
     def boxed(*inputs: Tensor) -> Sequence[Tensor]:
-        torch.get_num_threads()  # subtle: OpenMP keeps the number for each thread; asking for it hands on torch's
+        # subtle: OpenMP keeps the number for each thread; asking for it hands on torch's
+        torch.get_num_threads()
         return loader.boxed_run(list(inputs))
 
     return boxed

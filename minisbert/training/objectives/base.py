@@ -206,7 +206,8 @@ class Objective:
 
         def loss_of(*prefixes: Tensor) -> Tensor:
             vectors = torch.stack(prefixes, dim=1)  # (B, n, width)
-            return self.loss(lambda rows: vectors, rows)  # a network that has encoded the rows already
+            # a network that has encoded the rows already
+            return self.loss(lambda rows: vectors, rows)
 
         return matryoshka_loss(loss_of, *network(rows).unbind(dim=1), dims=self.prefixes)
 

@@ -119,8 +119,10 @@ class UnscoredRows(VectorObjective):
         if "dev" in searches:
             self.best = "ndcg@10"
         if not self.separable:
-            self.keys = self.rows["train"]  # a text in two rows of a batch would be its own negative
-        if not self.batches(options.batch_size, torch.Generator()):  # any generator: is there a batch at all?
+            # a text in two rows of a batch would be its own negative
+            self.keys = self.rows["train"]
+        # any generator: is there a batch at all?
+        if not self.batches(options.batch_size, torch.Generator()):
             raise InputError(f"{note}: any two rows share a text, so no batch has a negative")
 
     def evaluate(self, split: str) -> Scores:
@@ -181,7 +183,8 @@ class SupervisedSimCSE(TripletRows):
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
         vectors = network(rows)  # (B, n, D)
-        if vectors.shape[1] != 3:  # eq. 5 without negatives, or with all of them in the sum: the ranking loss
+        # eq. 5 without negatives, or with all of them in the sum: the ranking loss
+        if vectors.shape[1] != 3:
             return self.ranking_loss(vectors)
         return losses.simcse_loss(*vectors.unbind(dim=1), self.options.temperature)
 

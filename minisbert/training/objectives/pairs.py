@@ -38,6 +38,7 @@ class PairObjective(Objective):
 
     task, labels = "regression", ()  # of the ``PairModel``
     concat = "u,v,|u-v|"  # what a head over two vectors reads: SBERT's best (table 6)
+    reads_pairs = False  # both texts in one input, not two vectors
     formula: Loss
 
     def __init__(
@@ -54,8 +55,10 @@ class PairObjective(Objective):
         self.targets = torch.tensor(targets, device=encoder.device)
 
     def make_head(self, options: RunSettings, encoder: SentenceEncoder) -> nn.Module:
-        """Make a head over the concatenation of two vectors, with an output for each label, or one."""
+        """Make a head with an output for each label, or one: joint, or over the concatenation of two vectors."""
         outputs = len(self.labels) or 1
+        if self.reads_pairs:
+            return joint_head(options, encoder, outputs)
         return ConcatHead(encoder.width, self.concat, options.head_hidden, outputs, options.head_dropout)
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
@@ -155,7 +158,8 @@ class Softmax(PairObjective):
         self.stsb = {split: load_scored_pairs("stsb", split) for split in ("dev", "test")}
         self.formula = losses.softmax_cross_entropy_loss
         super().__init__(options, encoder, rows, notes, [row.label for row in rows["train"]])
-        if options.bias_free:  # a frozen bias of 0, so that the saved head has the same tensors as any other
+        # a frozen bias of 0, so that the saved head has the same tensors as any other
+        if options.bias_free:
             nn.init.zeros_(self.model.head.mlp[-1].bias).requires_grad_(False)
 
     def evaluate(self, split: str) -> Scores:
@@ -169,14 +173,11 @@ class MultiLabel(PairObjective):
     ``f1``, ``precision`` and ``recall`` are those of all decisions, a pair's about each label.
     """
 
-    best, task = "f1", "labels"
+    best, task, reads_pairs = "f1", "labels", True
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
         rows, notes, self.labels = multilabel_rows(sources_of(options))
         super().__init__(options, encoder, rows, notes, [row.label for row in rows["train"]])
-
-    def make_head(self, options: RunSettings, encoder: SentenceEncoder) -> nn.Module:
-        return joint_head(options, encoder, len(self.labels))
 
     @staticmethod
     def formula(logits: Tensor, target: Tensor) -> Tensor:
@@ -190,8 +191,7 @@ class MultiLabel(PairObjective):
 class BinaryReranker(Duplicates):
     """Predict labels 0 and 1 by binary cross-entropy, both texts in one input."""
 
-    def make_head(self, options: RunSettings, encoder: SentenceEncoder) -> nn.Module:
-        return joint_head(options, encoder)
+    reads_pairs = True
 
 
 class RankingReranker(Objective):
@@ -210,7 +210,8 @@ class RankingReranker(Objective):
             raise InputError(f"{notes['train']}: rows with a negative are needed; minisbert mine finds them")
         head = continued(options, joint_head(options, encoder), "logit")
         model = PairModel(encoder, head, "logit")
-        encoded = model.tokenize(*candidate_pairs(self.rows["train"]))  # N C pairs, those of a row side by side
+        # N C pairs, those of a row side by side
+        encoded = model.tokenize(*candidate_pairs(self.rows["train"]))
         tokens = np.array(model.lengths(encoded)).reshape(-1, self.candidates)  # (N, C)
         # as in a batch of rows like it: all candidates padded to the longest
         lengths = (self.candidates * tokens.max(axis=1)).tolist()
