@@ -93,7 +93,7 @@ class GemmaFamily(Architecture):
     """EmbeddingGemma's names and settings."""
 
     def read(self, raw: dict[str, Any]) -> GemmaConfig:
-        """As ``Architecture.read``; newer files state the kind of each layer, and the bases in ``rope_parameters``."""
+        """Read a config; newer files state the kind of each layer, and the bases in ``rope_parameters``."""
         if raw.get("use_bidirectional_attention") is not True:
             raise ValueError("use_bidirectional_attention must be true: of Gemma 3 only EmbeddingGemma is supported")
         ropes = raw.get("rope_parameters") or {}

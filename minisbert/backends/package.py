@@ -63,7 +63,7 @@ PACKAGE = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class About:
-    """What a package says about itself: first the ``package_identity`` of its model."""
+    """Metadata of a package: first the ``package_identity`` of its model."""
 
     kind: str = ""  # SentenceEncoder or PairModel
     dtype: str = ""

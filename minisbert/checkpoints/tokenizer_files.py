@@ -106,7 +106,7 @@ def read_tokenizer_files(folder: ModelFolder, rows: int, module: dict[str, Any] 
 
 
 def read_text_settings(folder: ModelFolder, module: dict[str, Any] | None) -> JsonSettings:
-    """The settings in ``sentence_bert_config.json``.
+    """Read the settings in ``sentence_bert_config.json``.
 
     Raises ``InputError`` for an encoder's module other than ``module``, and for arguments that may change vectors.
     """
@@ -138,13 +138,13 @@ def read_text_settings(folder: ModelFolder, module: dict[str, Any] | None) -> Js
 
 
 def call_arguments(texts: JsonSettings) -> dict[str, Any]:
-    """The arguments of each call of the tokenizer with texts."""
+    """Return the arguments of each call of the tokenizer with texts."""
     calls = texts.get("processing_kwargs", dict, {}, items=dict)
     return calls.get("common", {}) | calls.get("text", {})
 
 
 def read_side(options: JsonSettings, key: str, stored: dict[str, Any] | None, usual: str) -> str:
-    """The side of a text where something is added or cut: by the options, by ``tokenizer.json``, or the usual one."""
+    """Return the side of a text to pad or cut: from the options, from ``tokenizer.json``, or the usual one."""
     side = options.choice(key, None, "left", "right")
     if side is None and stored is not None:
         side = stored["direction"].lower()
@@ -152,7 +152,7 @@ def read_side(options: JsonSettings, key: str, stored: dict[str, Any] | None, us
 
 
 def find_class(folder: ModelFolder, options: JsonSettings) -> str:
-    """The class with which transformers would read the folder, without ``Fast``."""
+    """Return the class with which transformers would read the folder, without ``Fast``."""
     name = DEFAULT_CLASSES[folder.model.model_type]
     written, path = options.get("tokenizer_class", str), folder.path / TOKENIZER_CONFIG
     if not written:
@@ -201,7 +201,7 @@ def build_backend(folder: ModelFolder, name: str, options: JsonSettings, files: 
 
 
 def read_backend(folder: ModelFolder) -> Backend:
-    """The library's tokenizer in ``tokenizer.json``, or of BERT's or RoBERTa's vocabulary if there is none."""
+    """Read the library's tokenizer from ``tokenizer.json``, or make it of BERT's or RoBERTa's vocabulary."""
     if folder.has(TOKENIZER):
         with reading(folder.path / TOKENIZER):
             return Backend.from_buffer(folder.read(TOKENIZER))
@@ -217,7 +217,7 @@ def read_backend(folder: ModelFolder) -> Backend:
 
 
 def read_word_pieces(vocab: Path) -> Backend:
-    """BERT's WordPiece from a bare list of word pieces; ``rebuild_bert`` adds the rest."""
+    """Make BERT's WordPiece from a bare list of word pieces; ``rebuild_bert`` adds the rest."""
     # subtle: not splitlines(), which also splits at U+0085 and U+2028 and would shift every id after them
     pieces = read_text(vocab).removesuffix("\n").split("\n")
     ids = {piece.rstrip("\r"): i for i, piece in enumerate(pieces)}

@@ -1,4 +1,4 @@
-"""What several commands share: options, the model and the texts that they name, and how results are printed.
+"""Options that several commands share, the model and the texts that they name, and the printing of results.
 
 Parsers are made without torch, which takes a second to import: the functions that load a model import it.
 """

@@ -31,7 +31,7 @@ UNHASHED = ("prompts", "default_prompt_name", "similarity_fn_name")  # settings 
 
 
 def made_from(encoder: Encoder, prompt: str) -> dict[str, str]:
-    """The settings that determine the vectors of texts with this prompt, as stored in the index."""
+    """Return the settings that determine the vectors of texts with this prompt, as stored in the index."""
     width = min(encoder.settings.truncate_dim or encoder.width, encoder.width)
     return {
         "model": model_hash(encoder),

@@ -233,7 +233,7 @@ def golden_texts() -> list[str]:
 
 @dataclass(frozen=True)
 class Golden:
-    """What a golden file holds; ``about`` says in words what the vectors (N, D) are."""
+    """Contents of a golden file; ``about`` describes the vectors (N, D) in words."""
 
     model: str
     about: str

@@ -25,7 +25,7 @@ FEW_ROWS = 256  # below this, torch's own linear layer is as fast
 
 
 def products(a: Tensor, b: Tensor) -> Tensor:
-    """Products (R, C) of a (R, D) with b (C, D), in float32 on the CPU; b may be ``laid_out``."""
+    """Multiply a (R, D) with the rows of b (C, D): (R, C), in float32 on the CPU; b may be ``laid_out``."""
     with torch.autocast("cpu", enabled=False):
         if ONEDNN:
             return torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], "")
@@ -33,7 +33,7 @@ def products(a: Tensor, b: Tensor) -> Tensor:
 
 
 def laid_out(matrix: Tensor) -> Tensor:
-    """A float32 matrix (C, D) as oneDNN reads it fastest, for ``products`` only; itself if oneDNN does not run."""
+    """Lay out a float32 matrix (C, D) for oneDNN, for ``products`` only; unchanged if oneDNN does not run."""
     if ONEDNN:
         return torch.ops.mkldnn._reorder_linear_weight(matrix)
     return matrix
@@ -50,7 +50,7 @@ class OneDNNLinear(TorchFunctionMode):
 
 
 def suits(x: Tensor, weight: Tensor) -> bool:
-    """Whether ``OneDNNLinear`` may multiply x (..., D) and weight (C, D)."""
+    """Return whether ``OneDNNLinear`` may multiply x (..., D) and weight (C, D)."""
     if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
         return False
     if any(each.device.type != "cpu" or each.dtype != torch.float32 for each in (x, weight)):
@@ -108,7 +108,7 @@ def fastest_linear() -> AbstractContextManager:
 
 
 def int8_products(a: Tensor, b: Tensor) -> Tensor:
-    """Products (R, C) int32 of a (R, D) with b (C, D), both int8 on the CPU. On one with avx512_vnni oneDNN's."""
+    """Multiply a (R, D) with the rows of b (C, D), both int8 on the CPU: (R, C) int32; with avx512_vnni by oneDNN."""
     if hasattr(torch, "_int_mm"):
         return torch._int_mm(a, b.mT)
     return a.int() @ b.mT.int()

@@ -22,7 +22,7 @@ MAX_MARKERS = 50  # points; on longer lines markers would overlap
 
 @dataclass(frozen=True)
 class History:
-    """What a run has logged in ``metrics.jsonl``, by step."""
+    """The entries of a run's ``metrics.jsonl``, by step."""
 
     folder: Path
     metric: str  # the one that selects the best model

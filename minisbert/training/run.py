@@ -104,7 +104,7 @@ class Run:
 
     @property
     def evaluation_due(self) -> bool:
-        """Whether to evaluate now: every ``--eval-every`` steps or each epoch, and before training and at its end."""
+        """True if it is time: every ``--eval-every`` steps or each epoch, and before training and at its end."""
         if self.state.evaluated == self.state.step:
             return False
         if self.finished or self.state.evaluated < 0:

@@ -26,10 +26,19 @@ from minisbert.data.datasets import (
 from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.similarity import MAX_SCORE
 from minisbert.system.console import say
 from minisbert.training import losses as more_losses
-from minisbert.training.objectives.base import Loss, Objective, PairNetwork, Scores, pair_scores, vector_scores
+from minisbert.training.objectives.base import (
+    Loss,
+    Objective,
+    PairNetwork,
+    Scores,
+    labels_of,
+    pair_scores,
+    score_targets,
+    two_columns,
+    vector_scores,
+)
 from minisbert.training.settings import RunSettings, sources_of
 
 
@@ -42,17 +51,17 @@ class PairObjective(Objective):
     formula: Loss
 
     def __init__(
-        self, options: RunSettings, encoder: SentenceEncoder, rows: dict[str, list], notes: Notes, targets: list
+        self, options: RunSettings, encoder: SentenceEncoder, rows: dict[str, list], notes: Notes, targets: Tensor
     ):
         try:
             head = continued(options, self.make_head(options, encoder), self.task, self.labels)
             model = PairModel(encoder, head, self.task, self.labels)
         except ValueError as error:  # settings that the head refuses
             raise InputError(f"objective {options.objective}: {error}") from error
-        encoded = model.tokenize([row.sentence1 for row in rows["train"]], [row.sentence2 for row in rows["train"]])
+        encoded = model.tokenize(*two_columns(rows["train"]))
         super().__init__(PairNetwork(model, encoded), [encoded], model.lengths(encoded), notes)
         self.rows = rows
-        self.targets = torch.tensor(targets, device=encoder.device)
+        self.targets = targets.to(encoder.device)
 
     def make_head(self, options: RunSettings, encoder: SentenceEncoder) -> nn.Module:
         """Make a head with an output for each label, or one: joint, or over the concatenation of two vectors."""
@@ -84,7 +93,7 @@ class ScoreRegression(PairObjective):
             "weighted-mse-literal": partial(more_losses.weighted_mse_loss, threshold=1.0),
         }
         self.formula = formulas[options.loss]
-        super().__init__(options, encoder, rows, notes, [pair.score / MAX_SCORE for pair in rows["train"]])
+        super().__init__(options, encoder, rows, notes, score_targets(rows["train"]))
 
     def make_head(self, options: RunSettings, encoder: SentenceEncoder) -> nn.Module:
         if options.objective == "cross-encoder":
@@ -142,7 +151,7 @@ class Duplicates(PairObjective):
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
         rows, notes = duplicate_rows(sources_of(options))
         self.formula = partial(more_losses.binary_cross_entropy_loss, pos_weight=options.pos_weight)
-        super().__init__(options, encoder, rows, notes, [float(row.label) for row in rows["train"]])
+        super().__init__(options, encoder, rows, notes, torch.from_numpy(labels_of(rows["train"])).float())
 
 
 class Softmax(PairObjective):
@@ -157,7 +166,7 @@ class Softmax(PairObjective):
         rows, notes, self.labels = class_rows(sources_of(options))
         self.stsb = {split: load_scored_pairs("stsb", split) for split in ("dev", "test")}
         self.formula = losses.softmax_cross_entropy_loss
-        super().__init__(options, encoder, rows, notes, [row.label for row in rows["train"]])
+        super().__init__(options, encoder, rows, notes, torch.from_numpy(labels_of(rows["train"])))
         # a frozen bias of 0, so that the saved head has the same tensors as any other
         if options.bias_free:
             nn.init.zeros_(self.model.head.mlp[-1].bias).requires_grad_(False)
@@ -177,11 +186,11 @@ class MultiLabel(PairObjective):
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
         rows, notes, self.labels = multilabel_rows(sources_of(options))
-        super().__init__(options, encoder, rows, notes, [row.label for row in rows["train"]])
+        super().__init__(options, encoder, rows, notes, torch.from_numpy(labels_of(rows["train"])))
 
     @staticmethod
     def formula(logits: Tensor, target: Tensor) -> Tensor:
-        """The mean over pairs and labels, (B, C) each."""
+        """Average the binary cross-entropy over pairs and labels, (B, C) each."""
         return more_losses.binary_cross_entropy_loss(logits.flatten(), target.flatten())
 
 
