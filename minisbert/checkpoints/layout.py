@@ -205,7 +205,7 @@ class ModelFolder:
         return self.classes
 
     def opened_by(self, name: str) -> "ModelFolder":
-        """Return the folder; ``InputError`` if another class than ``name`` opens it. Any class opens one without modules."""
+        """Return the folder; ``InputError`` if another class than ``name`` opens it. Without modules any does."""
         if self.model_class != name and (self.classes or name == SENTENCE_ENCODER):
             raise InputError(f"{self.path} is not a {name}'s folder: {self.model_class}.load opens it")
         return self

@@ -106,7 +106,7 @@ class SpecialTokens:
 
 
 def added_token(value: Any) -> AddedToken | None:
-    """Read a token from a file's value: a string, or an object with the string as ``content``; None if it is neither."""
+    """Read a token from a file's value: a string, or an object with the string as ``content``; None for others."""
     if isinstance(value, str):
         return AddedToken(value, special=True)
     if not isinstance(value, dict) or not isinstance(value.get("content"), str):
