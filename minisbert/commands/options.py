@@ -185,7 +185,7 @@ def if_compiled(options: argparse.Namespace, load: Callable[[str | bool], Any]) 
     try:
         return load(package)
     except InputError as error:
-        # who asked for a package by name wants to know why it does not fit; "auto" takes what there is
+        # if you name a package, you want to know why it does not fit; "auto" takes what there is
         if package != "auto":
             raise
         say(f"not compiled: {error}")
