@@ -7,12 +7,12 @@ from minisbert.loading import Encoder, load_dense
 
 
 class BERTopicBackend(BaseEmbedder):
-    """Embed documents and words. BERTopic silently falls back to its default model for any other object."""
+    """Embed documents and words. BERTopic silently falls back to its default model for an object that is no backend."""
 
     def __init__(self, model: str | Encoder):
         super().__init__()
         self.embedding_model = load_dense(model)
 
     def embed(self, documents: list[str], verbose: bool = False) -> np.ndarray:
-        """Embed N texts: (N, D)."""
+        """N texts -> (N, D)."""
         return self.embedding_model.encode(list(documents), show_progress_bar=verbose)

@@ -17,11 +17,11 @@ class MinisbertEmbeddingFunction(EmbeddingFunction[Documents]):
         self.encoder = load_dense(model)
 
     def __call__(self, input: Documents) -> Embeddings:
-        """Embed N documents: N arrays (D,)."""
+        """N documents -> N arrays (D,)."""
         return list(self.encoder.encode_document(list(input)))
 
     def embed_query(self, input: Documents) -> Embeddings:
-        """Embed N queries: N arrays (D,)."""
+        """N queries -> N arrays (D,)."""
         return list(self.encoder.encode_query(list(input)))
 
     @staticmethod

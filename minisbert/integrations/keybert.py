@@ -14,5 +14,5 @@ class KeyBERTBackend(BaseEmbedder):
         self.embedding_model = load_dense(model)
 
     def embed(self, documents: list[str], verbose: bool = False) -> np.ndarray:
-        """Embed N texts: (N, D)."""
+        """N texts -> (N, D)."""
         return self.embedding_model.encode(list(documents), show_progress_bar=verbose)

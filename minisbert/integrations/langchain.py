@@ -12,9 +12,9 @@ class MinisbertEmbeddings(Embeddings):
         self.encoder = load_dense(model)
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """Embed N texts: N lists of D numbers."""
+        """N texts -> N lists of D numbers."""
         return self.encoder.encode_document(texts).tolist()
 
     def embed_query(self, text: str) -> list[float]:
-        """Embed a text: D numbers."""
+        """A text -> D numbers."""
         return self.encoder.encode_query([text])[0].tolist()

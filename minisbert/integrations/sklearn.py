@@ -31,7 +31,7 @@ class MinisbertVectorizer(TransformerMixin, BaseEstimator):
         return self
 
     def transform(self, texts: Sequence[str]) -> np.ndarray:
-        """Encode N texts: (N, D)."""
+        """N texts -> (N, D)."""
         return self.encoder.encode(list(texts))
 
     def get_feature_names_out(self, names: Any = None) -> np.ndarray:
