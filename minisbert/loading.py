@@ -3,7 +3,7 @@
     encoder = minisbert.load("all-MiniLM-L6-v2")
     encoder = minisbert.load("all-MiniLM-L6-v2", compiled=True)  # compiles for 30 seconds once
 
-The file is not called ``load.py``: importing a module of that name would replace the function ``minisbert.load``.
+The file is not called ``load``: importing a module of that name would replace the function ``minisbert.load``.
 """
 
 from collections.abc import Mapping

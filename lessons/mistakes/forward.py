@@ -9,7 +9,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from minisbert.core import bert, pooling
-from minisbert.diagnosis.mistakes.in_bert import attention_with, summed
+from minisbert.diagnosis.mistakes.in_bert import attention_with, embeddings_with
 from minisbert.diagnosis.mistakes.planting import mistake
 
 Drop = Callable[[Tensor], Tensor]
@@ -132,12 +132,12 @@ def _kept(x: Tensor) -> Tensor:
 
 @mistake(bert.Embeddings, "forward", "embeddings without dropout", "what enters the first layer is never dropped")
 def _(self: bert.Embeddings, ids: Tensor, token_types: Tensor | None, positions: Tensor | None = None) -> Tensor:
-    return self.norm(summed(self, ids, token_types, positions))
+    return self.norm(embeddings_with(self, ids, token_types, positions, normalised=False))
 
 
 @mistake(bert.Embeddings, "forward", "dropout before the LayerNorm", "the sum is dropped, and then normalised")
 def _(self: bert.Embeddings, ids: Tensor, token_types: Tensor | None, positions: Tensor | None = None) -> Tensor:
-    return self.norm(self.dropout(summed(self, ids, token_types, positions)))
+    return self.norm(self.dropout(embeddings_with(self, ids, token_types, positions, normalised=False)))
 
 
 @mistake(bert.Bert, "forward", "encoder's mask inverted", "the layers read the pads, not the tokens")

@@ -5,6 +5,7 @@ each of weight 1 + w; GELU in the gate; embeddings times sqrt(D); scores by the 
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 from torch import Tensor, nn
@@ -61,9 +62,7 @@ class GemmaLayer(PreNormLayer):
     """Attention, then feed-forward, each normalised before it and once more before it is added."""
 
     def __init__(self, config: GemmaConfig):
-        def norm() -> GemmaNorm:
-            return GemmaNorm(config.hidden_size, config.rms_norm_eps)
-
+        norm = partial(GemmaNorm, config.hidden_size, config.rms_norm_eps)
         super().__init__(norm(), GroupedAttention(config), norm(), GatedFeedForward(config))
         self.attention_after, self.feed_forward_after = norm(), norm()
         # subtle: the book divides scores by sqrt(K), Gemma by the root of a setting, which in EmbeddingGemma is K
@@ -94,7 +93,7 @@ class GemmaFamily(Architecture):
     """EmbeddingGemma's names and settings."""
 
     def read(self, raw: dict[str, Any]) -> GemmaConfig:
-        """As ``Architecture.read``; newer files state the kind of each layer, and the bases in ``rope_parameters``."""
+        """Read a config; newer files state the kind of each layer, and the bases in ``rope_parameters``."""
         if raw.get("use_bidirectional_attention") is not True:
             raise ValueError("use_bidirectional_attention must be true: of Gemma 3 only EmbeddingGemma is supported")
         ropes = raw.get("rope_parameters") or {}

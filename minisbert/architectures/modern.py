@@ -1,4 +1,4 @@
-"""What the encoders in this folder share: one forward, layers with norms in front, rotations, how files are read.
+"""Share one forward among the encoders of this folder, with pre-norm layers, rotations, and the reading of files.
 
 Imports ``core``.
 """
@@ -29,7 +29,7 @@ class Architecture(Family):
     only: dict[str, Any] = field(default_factory=dict)  # the only supported value of keys in config.json
 
     def read(self, raw: dict[str, Any]) -> Any:
-        """The contents of ``config.json`` as the config. Raises ``ValueError`` for a setting that is not supported."""
+        """Turn the contents of ``config.json`` into the config. Raises ``ValueError`` for an unsupported setting."""
         for key, only in self.only.items():
             if raw.get(key) not in (None, only):
                 raise ValueError(f"{key} {one_line(raw[key])} is not supported, only {one_line(only)} is")
@@ -38,11 +38,12 @@ class Architecture(Family):
         values = {}
         for setting in fields(self.config):
             if setting.default is MISSING or setting.name in content:
-                values[setting.name] = content[setting.name]  # KeyError: a size that has no default is missing
+                # KeyError: a size that has no default is missing
+                values[setting.name] = content[setting.name]
         return self.config(**values)
 
     def write(self, config: dict[str, Any]) -> dict[str, Any]:
-        """The config's fields as ``config.json`` has them, without what is empty or the family never states."""
+        """Return the fields for ``config.json``, without those that are empty or that the family never states."""
         content = {}
         for name, value in config.items():
             if name not in self.constants and value != ():
@@ -51,7 +52,13 @@ class Architecture(Family):
 
 
 class ModernEncoder(Bert):
-    """``Bert`` with layers that read more than a mask, and a norm after the last one."""
+    """``Bert`` with layers that read more than a mask, and a norm after the last one.
+
+    Subclasses define ``views(mask, positions, dtype)``: the arguments of each layer in addition to x, for a mask
+    (B, 1, T or 1, T) or None and positions (B or 1, T).
+    """
+
+    views: Callable[[Tensor | None, Tensor, torch.dtype], list[tuple]]
 
     def __init__(
         self,
@@ -82,10 +89,6 @@ class ModernEncoder(Bert):
         """ids (B, T), positions (B or 1, T) -> the input of the first layer, (B, T, D)."""
         return self.embeddings.word(ids)
 
-    def views(self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[tuple]:
-        """What each layer reads in addition to x, for a mask (B, 1, T or 1, T) and positions (B or 1, T)."""
-        raise NotImplementedError
-
     def forward(
         self,
         ids: Tensor,
@@ -94,7 +97,7 @@ class ModernEncoder(Bert):
         trace: dict[str, Tensor] | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """As ``Bert.forward``: ids (B, T) -> hidden states (B, T, D), after ``norm``. ``token_types`` are not read."""
+        """Compute hidden states (B, T, D), after ``norm``, from ids (B, T). ``token_types`` are not read."""
         if mask is not None:
             check("mask whole", mask)
             mask = mask.bool() if mask.ndim == 4 else mask.bool()[:, None, None, :]  # (B, 1, T or 1, T)
@@ -131,7 +134,7 @@ class PreNormLayer(nn.Module):
 
 
 def rotary(positions: Tensor, width: int, base: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of each position's angles: positions (B, T) -> twice (B, 1, T, K), for all heads alike.
+    """Compute cosine and sine of each position's angles: positions (B, T) -> twice (B, 1, T, K), for all heads alike.
 
     Pair i of K/2 turns by ``base ** (-2i / K)`` a token, the first pair by 1 radian (section 3.4.3 of the paper, whose
     base is 10,000). ``rotary([[2]], 4, 10000, float64)``: angles 2, .02, 2, .02.
@@ -146,7 +149,7 @@ def rotary(positions: Tensor, width: int, base: float, dtype: torch.dtype) -> tu
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Every pair of columns turned by its angle: x (B, H, T, K), cos and sin (B, 1, T, K) -> (B, H, T, K).
+    """Turn every pair of columns by its angle: x (B, H, T, K), cos and sin (B, 1, T, K) -> (B, H, T, K).
 
     A quarter turn takes (3, 4) to (-4, 3).
     """
@@ -207,7 +210,7 @@ def check_default_rope(*ropes: dict[str, Any] | None) -> None:
 
 
 def spaced_kinds(raw: dict[str, Any], key: str, default: int, first: int) -> list[str]:
-    """The kinds of layers in a file that states how often one is global: every n-th from layer ``first`` of n.
+    """List the kinds of layers if a file states how often one is global: every n-th from layer ``first`` of n.
 
     n is the value of ``key``. For 5 layers, n = 3 and ``first`` 0 layers 0 and 3 are global.
     """

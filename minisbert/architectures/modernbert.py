@@ -45,7 +45,7 @@ def geglu(x: Tensor, activation: str = "gelu") -> Tensor:
 
 
 def local_mask(positions: Tensor, mask: Tensor | None, half: int) -> Tensor:
-    """The keys that a query of a local layer may attend to, (B, 1, T, T): ``half`` to each side, if ``mask`` allows.
+    """Mark the keys that a query of a local layer attends to, (B, 1, T, T): ``half`` to each side, if ``mask`` allows.
 
     positions (B, T), mask (B, 1, T or 1, T) or None. ``local_mask([[0, 1, 2]], None, 1)[0, 0, 0] = [1, 1, 0]``.
     """
@@ -163,7 +163,7 @@ class ModernBertFamily(Architecture):
     """ModernBERT's names and settings."""
 
     def read(self, raw: dict[str, Any]) -> ModernBertConfig:
-        """As ``Architecture.read``; newer files state the kind of each layer, and the bases in ``rope_parameters``."""
+        """Read a config; newer files state the kind of each layer, and the bases in ``rope_parameters``."""
         ropes = raw.get("rope_parameters") or {}
         check_default_rope(raw.get("rope_scaling"), ropes, ropes.get(GLOBAL), ropes.get(LOCAL))
         kinds = raw.get("layer_types") or spaced_kinds(raw, "global_attn_every_n_layers", 3, first=0)

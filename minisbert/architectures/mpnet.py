@@ -23,7 +23,7 @@ STARTS = [*range(8), *(math.ceil(8 * 16 ** (k / 8)) for k in range(8))]
 
 
 def relative_buckets(distances: Tensor) -> Tensor:
-    """The bucket of each distance, key's position minus query's: any shape of integers in, the same shape out.
+    """Map each distance, key's position minus query's, to its bucket: any shape of integers in, the same shape out.
 
     ``relative_buckets([0, -1, -7, -8, -11, -12, -200]) = [0, 1, 7, 8, 8, 9, 15]``, and for keys after the query
     ``relative_buckets([1, 7, 8, 200]) = [17, 23, 24, 31]``. T5 takes logarithms, which gives the same integers as these
@@ -96,10 +96,11 @@ class MPNet(ModernEncoder):
         return self.embeddings(ids, None, positions)  # (B, T, D)
 
     def views(self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[tuple]:
-        """What each layer adds to its scores, (B, H, T, T): a bias, and minus infinity for masked keys."""
+        """Compute what each layer adds to its scores, (B, H, T, T): a bias, and minus infinity for masked keys."""
         distances = positions[:, None, :] - positions[:, :, None]  # (B, T, T): key's position minus query's
         bias = self.relative(relative_buckets(distances)).permute(0, 3, 1, 2)  # (B, T, T, H) -> (B, H, T, T)
-        bias = bias.contiguous()  # every layer reads it, and attention is slow where the last axis has gaps
+        # every layer reads it, and attention is slow where the last axis has gaps
+        bias = bias.contiguous()
         if mask is not None:
             bias = bias.masked_fill(~mask, float("-inf"))
         return [(bias,)] * len(self.layers)

@@ -10,6 +10,7 @@ Legend as in ``core/bert.py``; ``G`` is the number of heads of keys and values. 
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -47,7 +48,7 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
 
 
 def repeat_heads(x: Tensor, times: int) -> Tensor:
-    """Keys or values (B, G, T, K) -> (B, G * ``times``, T, K): heads 0, 0, 1, 1 for two of ``times`` 2.
+    """Repeat heads of keys or values, (B, G, T, K) -> (B, G * ``times``, T, K): heads 0, 0, 1, 1 of two, ``times`` 2.
 
     Grouped queries (Ainslie et al. 2023, arXiv 2305.13245): H / G heads of queries in a row look at the same keys.
     """
@@ -55,7 +56,7 @@ def repeat_heads(x: Tensor, times: int) -> Tensor:
 
 
 def causal_mask(mask: Tensor | None, tokens: int, device: torch.device) -> Tensor:
-    """The keys that a query may attend to, (1 or B, 1, T, T): its own and earlier ones, if ``mask`` allows them.
+    """Mark the keys that a query may attend to, (1 or B, 1, T, T): its own and earlier ones, if ``mask`` allows them.
 
     ``mask`` (B, 1, 1, T) is True for real tokens, (B, 1, T, T) if two tokens are of the same text, or None.
     """
@@ -69,8 +70,9 @@ def causal_mask(mask: Tensor | None, tokens: int, device: torch.device) -> Tenso
 def grouped_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, dropout: float = 0.0
 ) -> tuple[Tensor, Tensor | None]:
-    """The book's ``attention``, with keys and values (B, G, T, K). ``causal`` counts if ``mask`` is None."""
-    if bert.FUSED and not dropout:  # told that the mask is causal it does half of the work; heads are not repeated
+    """Compute the book's ``attention`` with keys and values (B, G, T, K). ``causal`` counts if ``mask`` is None."""
+    # told that the mask is causal it does half of the work; heads are not repeated
+    if bert.FUSED and not dropout:
         how = {"is_causal": causal and mask is None, "enable_gqa": True}
         return nn.functional.scaled_dot_product_attention(query, key, value, mask, **how), None
     if causal and mask is None:
@@ -161,9 +163,7 @@ class Decoder(ModernEncoder):
     causal = True  # the first token has seen no other
 
     def __init__(self, config: DecoderConfig, pooler: bool = False):
-        def norm() -> RMSNorm:
-            return RMSNorm(config.hidden_size, config.rms_norm_eps)
-
+        norm = partial(RMSNorm, config.hidden_size, config.rms_norm_eps)
         layers = (
             PreNormLayer(norm(), GroupedAttention(config), norm(), GatedFeedForward(config))
             for _ in range(config.num_hidden_layers)
@@ -171,7 +171,7 @@ class Decoder(ModernEncoder):
         super().__init__(config, layers, norm())
 
     def views(self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[tuple]:
-        """The causal mask (None: attention makes it), and the rotation of each place."""
+        """Return the causal mask (None: attention makes it) and the rotation of each position, for every layer."""
         # positions are the same in all layers, and so is what follows from them
         rotation = rotary(positions, self.config.head_dim, self.config.rope_theta, dtype)
         if mask is not None:
@@ -183,7 +183,7 @@ class QwenFamily(Architecture):
     """Qwen3's names and settings."""
 
     def read(self, raw: dict[str, Any]) -> DecoderConfig:
-        """As ``Architecture.read``; newer files state the base of the rotation in ``rope_parameters``."""
+        """Read a config; newer files state the base of the rotation in ``rope_parameters``."""
         rope, scaling = raw.get("rope_parameters") or {}, raw.get("rope_scaling") or {}
         check_default_rope(rope, scaling)
         content = raw | {"layer_types": tuple(raw.get("layer_types") or ())}

@@ -27,7 +27,7 @@ from minisbert.core.weights import BERT, Family, dense, read_config
 
 class DistilBertFamily(Family):
     def fields(self, raw: dict[str, Any]) -> dict[str, Any]:
-        """As transformers reads them: three sizes under BERT's names too, which win; BERT's other names say nothing."""
+        """Read as transformers does: three sizes under BERT's names too, which win; BERT's other names are ignored."""
         content = super().fields({key: value for key, value in raw.items() if key not in self.settings})
         for key in ("hidden_size", "num_hidden_layers", "num_attention_heads"):
             if key in raw:
@@ -75,7 +75,7 @@ DISTILBERT = DistilBertFamily(
 
 class RobertaFamily(Family):
     def fields(self, raw: dict[str, Any]) -> dict[str, Any]:
-        """The contents of ``config.json``, and the offset of the positions that follows from the padding index."""
+        """Return the contents of ``config.json``, and the positions' offset, which follows from the padding index."""
         content = {"pad_token_id": 1}
         for key, value in super().fields(raw).items():
             if value is not None:
@@ -119,7 +119,7 @@ CLASSIFIERS = {
 
 
 def read_family(folder: Path, raw: dict[str, Any]) -> tuple[Family, Any]:
-    """The family and the sizes in the contents of a folder's ``config.json``. ``InputError`` as in the book."""
+    """Return the family and the sizes in the contents of a folder's ``config.json``. ``InputError`` as in the book."""
     path, kind = folder / "config.json", raw.get("model_type")
     family = ENCODER_FAMILIES.get(str(kind))
     if family is None and raw.get("auto_map"):
@@ -132,7 +132,7 @@ def read_family(folder: Path, raw: dict[str, Any]) -> tuple[Family, Any]:
 
 
 def build_bert(config: BertConfig, pooler: bool) -> Bert:
-    """A new encoder of any of the families."""
+    """Build a new encoder of any of the families."""
     family = ENCODER_FAMILIES[config.model_type]
     if isinstance(family, Architecture):
         return family.encoder(config, pooler)

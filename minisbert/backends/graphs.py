@@ -126,7 +126,8 @@ def bfloat16_attention(qkv: Tensor, bias: Tensor) -> Tensor:
     rows, tokens, _, heads, width = qkv.shape
     q, k, v = (x.transpose(1, 2).bfloat16().reshape(-1, tokens, width) for x in qkv.unbind(2))  # (R H, T, K)
     scores = torch.bmm(q, k.transpose(1, 2)).view(rows, heads, tokens, tokens)
-    scores = scores.float() * width**-0.5 + bias.float()  # not in the product: one loop with the softmax
+    # not in the product: one loop with the softmax
+    scores = scores.float() * width**-0.5 + bias.float()
     probabilities = scores.softmax(dim=-1).bfloat16().view(-1, tokens, tokens)  # (R H, T, T)
     return torch.bmm(probabilities, v).view(rows, heads, tokens, width).to(qkv.dtype)
 
@@ -159,7 +160,8 @@ def attention_by_length(qkv: Tensor, bias: Tensor) -> Tensor:
     So: ``looped`` up to FEW tokens, which is one short text alone, where calling a library takes longer than the
     arithmetic; ``bfloat16_attention`` up to SHORT, the length up to which texts share rows; ``fused`` above it.
     """
-    tokens = torch.scalar_tensor(qkv.shape[1], dtype=torch.int64)  # a tensor, or the example's length is compiled in
+    # a tensor, or the example's length is compiled in
+    tokens = torch.scalar_tensor(qkv.shape[1], dtype=torch.int64)
     return torch.cond(tokens <= SHORT, short_attention, fused, (qkv, bias))
 
 

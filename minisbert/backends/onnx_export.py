@@ -57,7 +57,8 @@ def export_onnx(encoder: SentenceEncoder, path: Path) -> None:
     ids = torch.ones(2, 5, dtype=torch.int64)
     sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("tokens", max=encoder.tokenizer.limit)}
     graph = OnnxGraph(encoder)
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns about every package that it does not find
+    # it warns about every package that it does not find
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with evaluating(graph), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(

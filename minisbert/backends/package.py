@@ -63,7 +63,7 @@ PACKAGE = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class About:
-    """What a package says about itself: first the ``package_identity`` of its model."""
+    """Metadata of a package: first the ``package_identity`` of its model."""
 
     kind: str = ""  # SentenceEncoder or PairModel
     dtype: str = ""
@@ -374,7 +374,8 @@ def compile_apart(folder: Path, dtype: str, pooling: str | None, path: Path) -> 
     """
     check_compiler()  # here, too: starting the other process takes seconds
     say(f"compiling {folder.name} in {dtype} for this CPU, 20 to 90 seconds")
-    # -P: without it, -m would run a torch.py in the current folder. An empty entry of PYTHONPATH is that folder, too
+    # -P: without it, -m would import a module called torch from the current folder, which an empty entry of PYTHONPATH
+    # names, too
     paths = [str(PACKAGE.parent), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     arguments = [str(folder.resolve()), dtype, pooling or "", str(path.resolve())]
     command = [sys.executable, "-P", "-m", "minisbert.backends.graphs", *arguments]
@@ -385,6 +386,7 @@ def compile_apart(folder: Path, dtype: str, pooling: str | None, path: Path) -> 
     if done.returncode:
         reason = f"compiling {folder.name} ended with exit code {done.returncode}"
         for line in done.stderr.splitlines():
-            if "error: " in line:  # the first one of the last line: the compiler's own message may have another
+            # the first one of the last line: the compiler's own message may have another
+            if "error: " in line:
                 reason = line.partition("error: ")[2]
         raise InputError(reason)

@@ -1,4 +1,4 @@
-"""What the JSON files of a model's folder may state: the names of the files, and a dataclass for each of them.
+"""Read the JSON files of a model's folder: their names, and a dataclass for the settings in each of them.
 
 Each setting that changes vectors is read by its name, and honoured or refused; docs/models.md lists them all.
 Imports ``core`` and ``system``.
@@ -46,7 +46,7 @@ class JsonSettings:
                     self.values[key] = path, value
 
     def get(self, key: str, kind: type, default: Any = None, items: type | None = None) -> Any:
-        """The value of a key, one of the types in ``EXPECTED``; ``items`` is the type of a list's or object's items."""
+        """Return the value of a key, of a type in ``EXPECTED``; ``items`` is the type of a list's or object's items."""
         if key not in self.values:
             return default
         value = self.values[key][1]
@@ -64,31 +64,31 @@ class JsonSettings:
         return value
 
     def size(self, key: str, needed: bool = False) -> int | None:
-        """A number of columns or tokens."""
+        """Return a number of columns or tokens."""
         value = self.get(key, int)
         if (value is None and needed) or (value is not None and not 0 < value <= LARGEST_SIZE):
             raise self.error(key, "an integer from 1")
         return value
 
     def choice(self, key: str, *choices: Any) -> Any:
-        """One of the values that are supported, of which the first is the default."""
+        """Return one of the supported values, of which the first is the default."""
         value = self.values[key][1] if key in self.values else choices[0]
         if value not in choices:
             raise self.error(key, " or ".join(str(choice) for choice in choices if choice is not None))
         return value
 
     def place(self, key: str) -> Path:
-        """The file that states a key."""
+        """Return the file that states a key."""
         return self.values.get(key, (self.path, None))[0]
 
     def error(self, key: str, expected: str) -> InputError:
-        """The error for the value of a key."""
+        """Make the error for the value of a key."""
         value = self.values.get(key, (self.path, None))[1]
         return InputError(f"{self.place(key)}: {key} must be {expected}, not {one_line(value)}")
 
 
 def unsupported(path: Path, key: str, value: Any, reason: str) -> InputError:
-    """The error for a setting that would change the vectors."""
+    """Make the error for a setting that would change the vectors."""
     return InputError(f"{path}: {key} {one_line(value)} is not supported: {reason}")
 
 
@@ -113,12 +113,13 @@ class EncoderSettings:
 
     @classmethod
     def read(cls, settings: JsonSettings, **more: Any) -> "EncoderSettings":
-        """The settings in a file. ``more`` are the values of a subclass's fields."""
+        """Read the settings in a file. ``more`` are the values of a subclass's fields."""
         prompts = {}
         for name, text in settings.get("prompts", dict, {}).items():
             if text is not None and not isinstance(text, str):
                 raise settings.error("prompts", "an object, each item a string")
-            prompts[name] = text or ""  # sentence-transformers puts nothing before a text for null
+            # sentence-transformers puts nothing before a text for null
+            prompts[name] = text or ""
         default_prompt_name = settings.get("default_prompt_name", str)
         if default_prompt_name is not None and default_prompt_name not in prompts:
             raise settings.error("default_prompt_name", f"one of the prompts, {[*prompts]}")

@@ -111,9 +111,10 @@ class ModelFolder:
         return folder if isinstance(folder, ModelFolder) else cls(folder)
 
     def has(self, name: str) -> bool:
-        """Whether there is such a file. ``InputError`` for what is not a regular file, or is far too large."""
+        """Return whether there is such a file. ``InputError`` for what is not a regular file, or is far too large."""
         path = self.path / name
-        if not os.path.lexists(path):  # not Path.exists, which raises OSError for a name that is too long
+        # not Path.exists, which raises OSError for a name that is too long
+        if not os.path.lexists(path):
             return False
         if not path.is_file():
             raise InputError(f"{path} is a folder, device or broken link, not a file")
@@ -122,7 +123,7 @@ class ModelFolder:
         return True
 
     def read(self, name: str) -> bytes:
-        """The bytes of a file."""
+        """Read the bytes of a file, once."""
         if name not in self.files:
             self.has(name)
             with reading(self.path / name):
@@ -130,7 +131,7 @@ class ModelFolder:
         return self.files[name]
 
     def json(self, name: str, kind: type = dict, needed: bool = False) -> Any:
-        """The contents of a JSON file; an empty object (or list) if there is none and it is not ``needed``."""
+        """Read the contents of a JSON file; an empty object (or list) if there is none and it is not ``needed``."""
         if name not in self.contents:
             if self.has(name) or needed:
                 self.contents[name] = read_json(self.path / name, kind)
@@ -139,7 +140,7 @@ class ModelFolder:
         return self.contents[name]
 
     def json_settings(self, name: str, needed: bool = False) -> JsonSettings:
-        """The settings in a JSON file."""
+        """Read the settings in a JSON file."""
         return JsonSettings((self.path / name, self.json(name, needed=needed)))
 
     @cached_property
@@ -172,7 +173,7 @@ class ModelFolder:
 
     @property
     def described(self) -> bool:
-        """Whether sentence-transformers reads its own settings here; elsewhere they are leftovers.
+        """True where sentence-transformers reads its own settings; elsewhere they are leftovers.
 
         It does beside modules.json, and in a CrossEncoder's folder only if they call it one.
         """
@@ -182,7 +183,7 @@ class ModelFolder:
 
     @property
     def holds_pair_model(self) -> bool:
-        """Whether there is a head for pairs: a ``PairModel``'s or a CrossEncoder's."""
+        """True for a folder with a head for pairs, a ``PairModel``'s or a CrossEncoder's."""
         return self.has(HEAD_FILE) or bool(self.model.classifier)
 
     @cached_property
@@ -204,13 +205,13 @@ class ModelFolder:
         return self.classes
 
     def opened_by(self, name: str) -> "ModelFolder":
-        """The folder; ``InputError`` if a class other than ``name`` opens it. Any class opens one without modules."""
+        """Return the folder; ``InputError`` if another class than ``name`` opens it. Without modules any does."""
         if self.model_class != name and (self.classes or name == SENTENCE_ENCODER):
             raise InputError(f"{self.path} is not a {name}'s folder: {self.model_class}.load opens it")
         return self
 
     def places(self, module: str) -> list[str]:
-        """The subfolders of the modules of one class."""
+        """List the subfolders of the modules of one class."""
         return [place for name, place in self.modules if name == module]
 
     @cached_property
@@ -241,7 +242,7 @@ class ModelFolder:
 
     @cached_property
     def normalize(self) -> bool:
-        """Whether vectors are scaled to length 1."""
+        """True if vectors are scaled to length 1."""
         places = self.places("Normalize")
         for place in places:
             check_module_names(self.json_settings(f"{place}/{CONFIG}"))
@@ -249,13 +250,13 @@ class ModelFolder:
 
     @cached_property
     def settings(self) -> EncoderSettings:
-        """How vectors are cut and compared, and prompts."""
+        """The settings that say how vectors are cut and compared, and the prompts."""
         include_prompt = True
         for place in self.places("Pooling"):
             name = f"{place}/{CONFIG}"
             include_prompt = self.json_settings(name).get("include_prompt", bool, True)
             if not include_prompt and "weightedmean" in (self.pooling or ""):
-                raise unsupported(self.path / name, "include_prompt", False, "with weightedmean only true is")
+                raise unsupported(self.path / name, "include_prompt", False, "with weightedmean it must be true")
         if not self.described:
             return EncoderSettings(include_prompt=include_prompt)
         others = {key: value for key, value in self.json(SENTENCE).items() if key not in WRITTEN}
@@ -263,14 +264,15 @@ class ModelFolder:
 
     @cached_property
     def model(self) -> ModelSettings:
-        """What ``config.json`` states beside the encoder's sizes."""
+        """The settings in ``config.json`` other than the encoder's sizes."""
         return ModelSettings.read(self.json_settings(CONFIG))
 
     @cached_property
     def config(self) -> tuple[Family, BertConfig]:
         """The family and the sizes of the encoder in this folder. An error names the keys of the family's own file."""
         path, content = self.path / CONFIG, dict(self.json(CONFIG, needed=True))
-        content.pop("quantization_config", None)  # ``read_encoder`` refuses weights that are quantized
+        # ``read_encoder`` refuses weights that are quantized
+        content.pop("quantization_config", None)
         for key, value in content.items():
             if value == "gelu_python":  # the exact GELU under the name of its first code
                 content[key] = "gelu"
@@ -285,7 +287,7 @@ class ModelFolder:
 
 
 def transformer_module(task: str, result: str, output: str) -> dict[str, Any]:
-    """What a Transformer module may state about itself: for each key the only value supported."""
+    """Return the only value supported for each key that a Transformer module may state about itself."""
     return {
         "transformer_task": task,
         "modality_config": {"text": {"method": "forward", "method_output_name": result}},
@@ -309,7 +311,8 @@ def find_model(model: str | Path) -> Path:
     weights = [name for name, asset in assets().items() if asset.kind == "weights"]
     if str(model) in weights:
         return ensure(str(model))
-    if os.path.isdir(model):  # not Path.is_dir, which raises OSError for a name that is too long
+    # not Path.is_dir, which raises OSError for a name that is too long
+    if os.path.isdir(model):
         return Path(model)
     if os.path.lexists(model):
         raise InputError(f"no model {one_line(str(model))}: a file or a broken link")

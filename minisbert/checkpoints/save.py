@@ -39,7 +39,7 @@ NEEDED_FILES = (("modules.json", "config.json"), ("model.safetensors.index.json"
 
 @contextmanager
 def model_folder(folder: str | Path) -> Iterator[Path]:
-    """A temporary folder to write a model to; on success it replaces ``folder`` (new, empty or a model) atomically.
+    """Yield a temporary folder for a model; on success it atomically replaces ``folder``, new, empty or a model's.
 
     Raises ``InputError`` if ``folder`` holds anything that a saved model does not have.
     """

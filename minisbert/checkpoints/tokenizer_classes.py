@@ -1,4 +1,4 @@
-"""What transformers 5 builds for each class of tokenizer from its vocabulary, and the special tokens that files name.
+"""Build what transformers 5 builds for each class of tokenizer, and read the special tokens that files name.
 
 Imports ``core``, and the settings.
 """
@@ -50,12 +50,12 @@ class SpecialTokens:
                 self.values[key], self.paths[key] = value, path
 
     def text(self, key: str) -> str:
-        """A token's text; an empty string if the files do not name one."""
+        """Return a token's text; an empty string if the files do not name one."""
         token = added_token(self.values[key])
         return "" if token is None else token.content
 
     def __getitem__(self, key: str) -> tuple[str, int]:
-        """A token and its id."""
+        """Return a token and its id."""
         token = self.text(key)
         i = self.backend.token_to_id(token)
         if i is None:
@@ -63,7 +63,7 @@ class SpecialTokens:
         return token, i
 
     def named(self) -> list[AddedToken]:
-        """Every token that the files name, by a key or in a list."""
+        """List every token that the files name, by a key or in a list."""
         values = [value for key, value in self.values.items() if key.endswith("_token")]
         more = self.values.get("extra_special_tokens")
         if isinstance(more, dict):  # each has a name, such as image_token
@@ -106,7 +106,7 @@ class SpecialTokens:
 
 
 def added_token(value: Any) -> AddedToken | None:
-    """A token as the files state it: a string, or an object with the string as ``content``; None if it is neither."""
+    """Read a token from a file's value: a string, or an object with the string as ``content``; None for others."""
     if isinstance(value, str):
         return AddedToken(value, special=True)
     if not isinstance(value, dict) or not isinstance(value.get("content"), str):
@@ -138,7 +138,7 @@ def rebuild_mpnet(backend: Backend, options: JsonSettings, special: SpecialToken
 
 
 def rebuild_bpe(backend: Backend, unknown: str | None = None) -> None:
-    """The settings of the BPE model: by default bytes, none of which is unknown; with ``unknown`` SentencePiece's."""
+    """Set up the BPE model: by default bytes, none of which is unknown; with ``unknown`` SentencePiece's."""
     model = backend.model
     model.dropout, model.unk_token = None, unknown
     model.continuing_subword_prefix = model.end_of_word_suffix = ""
@@ -170,7 +170,8 @@ def rebuild_qwen2(backend: Backend, options: JsonSettings, special: SpecialToken
     space = options.get("add_prefix_space", bool, False)
     to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=space, use_regex=False)
     backend.pre_tokenizer = pre_tokenizers.Sequence([words, to_bytes])
-    named = {token.content for token in special.named()}  # they lose their flags, such as lstrip
+    # they lose their flags, such as lstrip
+    named = {token.content for token in special.named()}
     backend.add_special_tokens([AddedToken(token) for token in sorted(named & backend.get_vocab().keys())])
 
 
@@ -195,7 +196,7 @@ def rebuild_xlm_roberta(backend: Backend, options: JsonSettings, special: Specia
 
 
 def normalizer_stages(backend: Backend) -> list[normalizers.Normalizer]:
-    """The normalizers that a text goes through, in order."""
+    """List the normalizers that a text goes through, in order."""
     if backend.normalizer is None:
         return []
     if isinstance(backend.normalizer, normalizers.Sequence):

@@ -85,7 +85,10 @@ def read_tokenizer_files(folder: ModelFolder, rows: int, module: dict[str, Any] 
         backend = build_backend(folder, name, options, files, rows)
         lower_case = texts.get("do_lower_case", bool, False)
         if lower_case:
-            prepend_lowercase(backend)
+            # before the tokenizer's own normalizer sees the text, unless that does it already
+            stages = normalizer_stages(backend)
+            if not any(isinstance(stage, normalizers.Lowercase) for stage in stages):
+                backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *stages])
         usual_side = "left" if name in LEFT_CLASSES else "right"
         padding_side = read_side(options, "padding_side", backend.padding, usual_side)
         truncation_side = read_side(options, "truncation_side", backend.truncation, "right")
@@ -103,7 +106,7 @@ def read_tokenizer_files(folder: ModelFolder, rows: int, module: dict[str, Any] 
 
 
 def read_text_settings(folder: ModelFolder, module: dict[str, Any] | None) -> JsonSettings:
-    """The settings in ``sentence_bert_config.json``.
+    """Read the settings in ``sentence_bert_config.json``.
 
     Raises ``InputError`` for an encoder's module other than ``module``, and for arguments that may change vectors.
     """
@@ -135,13 +138,13 @@ def read_text_settings(folder: ModelFolder, module: dict[str, Any] | None) -> Js
 
 
 def call_arguments(texts: JsonSettings) -> dict[str, Any]:
-    """The arguments of each call of the tokenizer with texts."""
+    """Return the arguments of each call of the tokenizer with texts."""
     calls = texts.get("processing_kwargs", dict, {}, items=dict)
     return calls.get("common", {}) | calls.get("text", {})
 
 
 def read_side(options: JsonSettings, key: str, stored: dict[str, Any] | None, usual: str) -> str:
-    """The side of a text where something is added or cut: by the options, by ``tokenizer.json``, or the usual one."""
+    """Return the side of a text to pad or cut: from the options, from ``tokenizer.json``, or the usual one."""
     side = options.choice(key, None, "left", "right")
     if side is None and stored is not None:
         side = stored["direction"].lower()
@@ -149,7 +152,7 @@ def read_side(options: JsonSettings, key: str, stored: dict[str, Any] | None, us
 
 
 def find_class(folder: ModelFolder, options: JsonSettings) -> str:
-    """The class with which transformers would read the folder, without ``Fast``."""
+    """Return the class with which transformers would read the folder, without ``Fast``."""
     name = DEFAULT_CLASSES[folder.model.model_type]
     written, path = options.get("tokenizer_class", str), folder.path / TOKENIZER_CONFIG
     if not written:
@@ -198,7 +201,7 @@ def build_backend(folder: ModelFolder, name: str, options: JsonSettings, files: 
 
 
 def read_backend(folder: ModelFolder) -> Backend:
-    """The library's tokenizer in ``tokenizer.json``, or of BERT's or RoBERTa's vocabulary if there is none."""
+    """Read the library's tokenizer from ``tokenizer.json``, or make it of BERT's or RoBERTa's vocabulary."""
     if folder.has(TOKENIZER):
         with reading(folder.path / TOKENIZER):
             return Backend.from_buffer(folder.read(TOKENIZER))
@@ -214,7 +217,7 @@ def read_backend(folder: ModelFolder) -> Backend:
 
 
 def read_word_pieces(vocab: Path) -> Backend:
-    """BERT's WordPiece from a bare list of word pieces; ``rebuild_bert`` adds the rest."""
+    """Make BERT's WordPiece from a bare list of word pieces; ``rebuild_bert`` adds the rest."""
     # subtle: not splitlines(), which also splits at U+0085 and U+2028 and would shift every id after them
     pieces = read_text(vocab).removesuffix("\n").split("\n")
     ids = {piece.rstrip("\r"): i for i, piece in enumerate(pieces)}
@@ -241,13 +244,6 @@ def check_unknown(folder: ModelFolder, backend: Backend, name: str, unknown_toke
         ids = []
     if ids != [wanted]:
         raise unsupported(folder.path / TOKENIZER, "unk_id", ids, f"{name} needs {wanted}, without byte_fallback")
-
-
-def prepend_lowercase(backend: Backend) -> None:
-    """Lower-case texts before the tokenizer's own normalizer sees them, unless that does it already."""
-    stages = normalizer_stages(backend)
-    if not any(isinstance(stage, normalizers.Lowercase) for stage in stages):
-        backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *stages])
 
 
 def check_vocabulary(backend: Backend, rows: int, folder: ModelFolder, pad_id: int = 0) -> None:

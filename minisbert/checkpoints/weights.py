@@ -36,7 +36,7 @@ MOST_FAULTS = 20  # lines of a message
 
 
 def load_transformer(folder: str | Path | ModelFolder) -> Bert:
-    """The encoder of a folder, of any family, float32, in eval mode.
+    """Load the encoder of a folder, of any family, float32, in eval mode.
 
     Raises ``InputError`` with a list of missing, unexpected and misshapen tensors.
     """
@@ -45,8 +45,9 @@ def load_transformer(folder: str | Path | ModelFolder) -> Bert:
 
 
 def read_encoder(folder: ModelFolder) -> tuple[Path, dict[str, Tensor]]:
-    """The file to name in errors, and every tensor of a folder under its canonical name."""
-    family, config = folder.config  # first, so that errors in the config come before those in the weights
+    """Return the file to name in errors, and every tensor of a folder under its canonical name."""
+    # first, so that errors in the config come before those in the weights
+    family, config = folder.config
     if folder.has(ADAPTER):
         advice = "merge it into the weights (peft: merge_and_unload) and save those"
         raise InputError(f"{folder.path / ADAPTER}: adapters are not supported: {advice}")
@@ -62,7 +63,8 @@ def read_encoder(folder: ModelFolder) -> tuple[Path, dict[str, Tensor]]:
     # floats beside this key are the weights before they were quantized, or dequantized ones: they count as they are
     quantization = folder.json(CONFIG).get("quantization_config")
     for tensor in tensors.values() if quantization is not None else ():
-        if not tensor.is_floating_point() or tensor.element_size() == 1:  # integers, or the eight bits of a float8
+        # integers, or the eight bits of a float8
+        if not tensor.is_floating_point() or tensor.element_size() == 1:
             reason = "save the dequantized weights (transformers: model.dequantize()) without this key"
             raise unsupported(folder.path / CONFIG, "quantization_config", quantization, reason)
     # a damaged number must not fill the memory with layers before they are compared with the file
@@ -86,7 +88,7 @@ def weight_files(folder: ModelFolder) -> list[Path]:
 
 
 def check_present(path: Path) -> Path:
-    """The path; ``InputError`` if the file is missing, naming what is there instead."""
+    """Return the path; ``InputError`` if the file is missing, naming what is there instead."""
     if ModelFolder(path.parent).has(path.name):
         return path
     old = path.with_name("pytorch_model.bin")
@@ -96,7 +98,7 @@ def check_present(path: Path) -> Path:
 
 
 def fill_bert(folder: ModelFolder, path: Path, tensors: dict[str, Tensor]) -> Bert:
-    """An encoder with the tensors of ``read_encoder``, built without memory or random numbers for its weights."""
+    """Build an encoder around the tensors of ``read_encoder``, without memory or random numbers for its weights."""
     family, config = folder.config
     # no setting says whether a file has a pooler
     pooler = any(name.startswith(f"{stored}.") for stored in family.pooler.values() for name in tensors)
@@ -133,12 +135,12 @@ class Unfilled(TorchFunctionMode):
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Every tensor of a model's file by name. Raises ``InputError`` if it is missing or damaged."""
+    """Read every tensor of a model's file by name. Raises ``InputError`` if it is missing or damaged."""
     return read_safetensors(check_present(path))
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """The metadata of a safetensors file; ``InputError`` if it is not one or is damaged."""
+    """Read the metadata of a safetensors file; ``InputError`` if it is not one or is damaged."""
     with reading(path), safe_open(path, "pt") as file:
         return file.metadata() or {}
 
@@ -176,7 +178,7 @@ def save_bert(bert: Bert, folder: Path) -> None:
 
 
 def stored_config(config: BertConfig) -> dict[str, Any]:
-    """The contents of the family's ``config.json``, without what it never states."""
+    """Return the contents of the family's ``config.json``, without the keys that it never has."""
     family, fields = ENCODER_FAMILIES[config.model_type], dataclasses.asdict(config)
     content = {"architectures": [family.architecture], "dtype": "float32"}
     if isinstance(family, Architecture):
@@ -191,7 +193,7 @@ def stored_config(config: BertConfig) -> dict[str, Any]:
 
 
 def named_tensors(bert: Bert) -> dict[str, Tensor]:
-    """The parameters under the names that the model's own family has for them, float32."""
+    """Return the parameters in float32, under the names of the model's own family."""
     family = ENCODER_FAMILIES[bert.config.model_type]
     names = family.names(bert.config.num_hidden_layers, bert.pooler is not None)
     return {names[ours]: parameter.float() for ours, parameter in bert.named_parameters()}
@@ -208,7 +210,8 @@ def convert(path: Path, out: Path) -> int:
             content = torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:  # the bytes decide what an unpickler raises
             cause = type(error).__name__
-            refused = re.search(r"GLOBAL \S+", str(error))  # torch also says how to run the code in the file
+            # torch also says how to run the code in the file
+            refused = re.search(r"GLOBAL \S+", str(error))
             if refused:
                 cause = refused[0]
             raise InputError(f"{path} is not a checkpoint of tensors alone: {one_line(cause)}") from error
@@ -224,7 +227,7 @@ def convert(path: Path, out: Path) -> int:
 
 
 def is_storable(name: object, tensor: object) -> bool:
-    """Whether safetensors can hold an entry of a state dict."""
+    """Return whether safetensors can hold an entry of a state dict."""
     if not isinstance(name, str) or not name.isprintable() or name == "__metadata__":
         return False
     if type(tensor) not in (Tensor, nn.Parameter) or tensor.is_nested or tensor.layout != torch.strided:

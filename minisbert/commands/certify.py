@@ -24,6 +24,7 @@ from minisbert.system.files import check_ending, check_output
 
 if TYPE_CHECKING:
     from minisbert.diagnosis.certificate import Certificate
+    from minisbert.diagnosis.vector_sources import VectorFile
     from minisbert.loading import Encoder
 
 SHOWN_LINES = 5  # that are named
@@ -93,16 +94,7 @@ def main(arguments: list[str] | None = None) -> None:
         certificate = certify(encoder, texts, given.values, prompt, options.vectors)
 
     with exiting(0 if certificate.harmless else 1):
-        if options.json:
-            report = {"model": options.model, "vectors": str(options.vectors), "shape": given.values.shape}
-            report |= asdict(certificate)
-            report |= {"dtype": given.dtype, "digits": certificate.digits, "harmless": certificate.harmless}
-            print(json.dumps(report | {"sentence": sentence(certificate)}))
-        else:
-            count, width = given.values.shape
-            print(f"model      {options.model}: {about}")
-            print(f"vectors    {options.vectors}: {count:,} x {width}, {given.dtype}")
-            print_certificate(certificate, count, options.golden)
+        print_certificate(options, certificate, given, about)
 
 
 def settings_in_words(encoder: "Encoder") -> str:
@@ -112,8 +104,17 @@ def settings_in_words(encoder: "Encoder") -> str:
     return words
 
 
-def print_certificate(certificate: "Certificate", count: int, golden: Path | None) -> None:
-    """Print the numbers and the verdict on ``count`` vectors, which were compared with a model or a golden file."""
+def print_certificate(options: argparse.Namespace, certificate: "Certificate", given: "VectorFile", about: str) -> None:
+    """Print the numbers and the verdict on the given vectors; ``about`` describes what they were compared with."""
+    count, width = given.values.shape
+    if options.json:
+        report = {"model": options.model, "vectors": str(options.vectors), "shape": given.values.shape}
+        report |= asdict(certificate)
+        report |= {"dtype": given.dtype, "digits": certificate.digits, "harmless": certificate.harmless}
+        print(json.dumps(report | {"sentence": sentence(certificate)}))
+        return
+    print(f"model      {options.model}: {about}")
+    print(f"vectors    {options.vectors}: {count:,} x {width}, {given.dtype}")
     if certificate.difference is not None:
         print(f"largest difference  {certificate.difference:.2e}, line {certificate.row + 1:,}")
         # as many digits as say something: 0.9124, 0.99999983
@@ -128,7 +129,7 @@ def print_certificate(certificate: "Certificate", count: int, golden: Path | Non
     showing = certificate.showing
     if showing:
         print(f"It can show in {len(showing):,} of {count:,} texts, the longer ones: {lines_of(showing)}.")
-    if golden and certificate.verdict == "unexplained":
+    if options.golden and certificate.verdict == "unexplained":
         print("To have the cause named, compare with the model itself: --model and --texts instead of --golden.")
 
 

@@ -227,7 +227,7 @@ def show_similarities(encoder: "Encoder", texts: list[str], vectors: Any, heatma
             for number, words in enumerate(encoder.words(vectors), start=1):
                 print(f"{number:>6}  " + ", ".join(f"{word} {weight:.2f}" for word, weight in words))
     if heatmap:
-        plots.heatmap(texts, matrix, encoder.settings.similarity, heatmap)
+        plots.save(plots.draw_heatmap(texts, matrix, encoder.settings.similarity), heatmap)
         say(f"wrote {heatmap}")
 
 

@@ -51,19 +51,17 @@ def main(arguments: list[str] | None = None) -> None:
         difference = float(np.abs(onnx_vectors(encoder, path) - expected).max())
         if not difference <= LARGEST * max(1.0, float(np.abs(expected).max())):
             raise InputError(f"the exported graph gives other vectors, by {difference:.1e}: please report this model")
-        lines = [f"onnx/model.onnx: {megabytes(path)}, largest difference {difference:.1e}"]
+        lines = [f"onnx/model.onnx: {path.stat().st_size / 1e6:.1f} MB, largest difference {difference:.1e}"]
         if options.int8:
             smaller = path.with_name("model_int8.onnx")
             quantize_onnx(path, smaller)
             u, v = onnx_vectors(encoder, smaller), expected
             cosines = (u * v).sum(axis=1) / np.linalg.norm(u, axis=1) / np.linalg.norm(v, axis=1)  # (N,)
-            lines.append(f"onnx/model_int8.onnx: {megabytes(smaller)}, lowest cosine {cosines.min():.4f}")
+            lines.append(
+                f"onnx/model_int8.onnx: {smaller.stat().st_size / 1e6:.1f} MB, lowest cosine {cosines.min():.4f}"
+            )
     for line in lines:  # now that the folder is in its place
         print(line)
-
-
-def megabytes(path: Path) -> str:
-    return f"{path.stat().st_size / 1e6:.1f} MB"
 
 
 if __name__ == "__main__":

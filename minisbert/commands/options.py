@@ -1,4 +1,4 @@
-"""What several commands share: options, the model and the texts that they name, and how results are printed.
+"""Options that several commands share, the model and the texts that they name, and the printing of results.
 
 Parsers are made without torch, which takes a second to import: the functions that load a model import it.
 """
@@ -185,7 +185,7 @@ def if_compiled(options: argparse.Namespace, load: Callable[[str | bool], Any]) 
     try:
         return load(package)
     except InputError as error:
-        # who asked for a package by name wants to know why it does not fit; "auto" takes what there is
+        # if you name a package, you want to know why it does not fit; "auto" takes what there is
         if package != "auto":
             raise
         say(f"not compiled: {error}")

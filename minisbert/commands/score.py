@@ -8,6 +8,7 @@ Scores are 0 to 5 from a regression head, probabilities from a classifier. Witho
 one for each point of the STS scale, and shown as a table.
 """
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +20,6 @@ from minisbert.system.command_line import command_parser
 from minisbert.system.console import run_command, say
 
 if TYPE_CHECKING:
-    from minisbert.backends.package import CompiledPairModel
     from minisbert.models.pair_model import PairScorer
 
 SIX_PAIRS = (  # the pairs of the STS-B notebook, and the scores that it expects
@@ -65,10 +65,7 @@ def main(arguments: list[str] | None = None) -> None:
     use_threads(options.threads)
     path = find_model(options.model)
 
-    def compiled(package: str | bool) -> "CompiledPairModel":
-        return CompiledPairModel.load(path, package, max_length=options.max_length)
-
-    model = if_compiled(options, compiled)
+    model = if_compiled(options, partial(CompiledPairModel.load, path, max_length=options.max_length))
     if model is None:
         model = PairModel.load(path, device=options.device, max_length=options.max_length)
     scores = model.predict(pairs, show_progress_bar=True, apply_softmax=True)
@@ -117,9 +114,8 @@ def print_six_pairs(model: "PairScorer", scores: np.ndarray) -> None:
     """Print the six examples as a table; scores from 0 to 5 also rounded, halves up, as in the notebook."""
     shown = [format_score(model, score) for score in scores]
     if model.task == "regression":
-        shown = [
-            f"{text} -> {int(float(np.clip(score, 0, 5)) + 0.5)}" for text, score in zip(shown, scores, strict=True)
-        ]
+        for i, score in enumerate(np.clip(scores, 0, 5)):
+            shown[i] += f" -> {int(float(score) + 0.5)}"
     width = max(5, len(shown[0]))
     print(f"people  {'model':<{width}}  pair")
     for (first, second, people), text in zip(SIX_PAIRS, shown, strict=True):

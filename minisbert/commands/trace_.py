@@ -84,7 +84,6 @@ def main(arguments: list[str] | None = None) -> None:
             return
     if not other:
         other = tracing.huggingface(path, inputs, options.double)
-
     compare_both(options, encoder, inputs, ours, other)
 
 
@@ -100,16 +99,12 @@ def compare_both(
 
     against = options.against or "hf"
     unknown = tracing.unknown_names(ours, other, against)
-    tolerance, vector_tolerance = tracing.HIDDEN, tracing.HIDDEN
-    if encoder.normalize:  # its values are smaller than those of hidden states
-        vector_tolerance = tracing.VECTOR
-    if options.double:
-        tolerance = vector_tolerance = tracing.DOUBLE
-    tolerances = dict.fromkeys(ours, tolerance) | {"vector": vector_tolerance}
+    hidden, final = tracing.tolerances(encoder, options.double)
 
     def compare() -> "list[Stage]":
         # computed anew, because a mistake may be planted
-        return tracing.compare_states(tracing.our_states(encoder, inputs), other, inputs["mask"], tolerances)
+        bounds = dict.fromkeys(ours, hidden) | {"vector": final}
+        return tracing.compare_states(tracing.our_states(encoder, inputs), other, inputs["mask"], bounds)
 
     rows = compare()
     first = tracing.first_divergence(rows)
@@ -125,11 +120,10 @@ def compare_both(
             print(json.dumps(report | {"unknown": unknown, "verdict": verdict}))
             return
         print_setting(options, encoder, inputs["mask"].sum(dim=1).tolist())
-        print(f"tolerance  {tolerance:g}, for the final vector {vector_tolerance:g}\n")
+        print(f"tolerance  {hidden:g}, for the final vector {final:g}\n")
         tracing.print_rows(rows)
         print()
-        missing = [name for name in ours if name not in other]
-        for side, names in (("we have", unknown), ("the other side has", missing)):
+        for side, names in (("we have", unknown), ("the other side has", [name for name in ours if name not in other])):
             if names:
                 print(f"not compared because {side} no such tensor: {', '.join(names)}")
         print(verdict)

@@ -31,7 +31,7 @@ UNHASHED = ("prompts", "default_prompt_name", "similarity_fn_name")  # settings 
 
 
 def made_from(encoder: Encoder, prompt: str) -> dict[str, str]:
-    """The settings that determine the vectors of texts with this prompt, as stored in the index."""
+    """Return the settings that determine the vectors of texts with this prompt, as stored in the index."""
     width = min(encoder.settings.truncate_dim or encoder.width, encoder.width)
     return {
         "model": model_hash(encoder),
@@ -59,9 +59,11 @@ def differences(made: Mapping[str, str], wanted: Mapping[str, str]) -> str:
 
 def model_hash(encoder: Encoder) -> str:
     """Hash all that determines vectors except the prompt: configuration, tokenizer, names and bytes of weights."""
-    compiled_for = getattr(encoder, "compiled_dtype", "float32")  # int8 gives other vectors than float32
+    # int8 gives other vectors than float32
+    compiled_for = getattr(encoder, "compiled_dtype", "float32")
     encoder = uncompiled(encoder)
-    settings = dataclasses.asdict(encoder.settings)  # with a late-interaction model's lengths and skipped words
+    # with a late-interaction model's lengths and skipped words
+    settings = dataclasses.asdict(encoder.settings)
     bert = getattr(encoder, "bert", None)  # a table of static vectors has none
     # what the modules are and how they are set, then the bytes of all weights
     about = {
@@ -107,7 +109,8 @@ def indexed_vectors(encoder: Encoder, texts: Sequence[str], path: str | Path, pr
     made = index_metadata(path)
     if made is not None:
         changed = differences(made, wanted)
-        if not changed:  # also of an encoder that was saved elsewhere: paths and dates do not count
+        # also of an encoder that was saved elsewhere: paths and dates do not count
+        if not changed:
             tensors = read_safetensors(path)
             with reading(path):
                 return encoder.from_tensors(tensors)

@@ -31,7 +31,7 @@ class Triplet(NamedTuple):
 
 @dataclass(frozen=True)
 class Rules:
-    """Which candidates become negatives. Raises ``InputError`` for rules that no candidate can meet.
+    """Rules that choose negatives among candidates. Raises ``InputError`` for rules that no candidate can meet.
 
     With the lowest cosine p of an anchor and its positives, a candidate of cosine c is left out if
     c + absolute_margin > p, c > p - relative_margin |p|, c > max_score or c < min_score. Of those that remain, best

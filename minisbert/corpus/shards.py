@@ -66,7 +66,8 @@ class Shards:
     def load(self, shard: int) -> np.ndarray:
         """Map the vectors of a shard; ``InputError`` if its file has another shape, dtype or size."""
         path, fits = self.path(shard), False
-        with suppress(InputError), reading(path):  # which error a damaged header raises depends on its bytes
+        # which error a damaged header raises depends on its bytes
+        with suppress(InputError), reading(path):
             vectors = open_memmap(path, mode="r")
             size = vectors.offset + vectors.nbytes  # a longer file could be mapped, too
             fits = (vectors.shape, str(vectors.dtype)) == (self.shape(shard), self.made["dtype"])
@@ -122,7 +123,8 @@ def open_shards(shards: Shards) -> Stacked:
             f"{shards.folder} lacks {len(missing):,} of {len(paths):,} shards, {listed(missing)}: encode them first, "
             f"with --out {shards.folder} --shard-rows {shards.shard_rows} and the other options of the first run"
         )
-    for shard in range(len(shards)):  # all of them now: a search must not end in its last minute
+    # all of them now: a search must not end in its last minute
+    for shard in range(len(shards)):
         shards.load(shard)
 
     def load(shard: int) -> np.ndarray:
@@ -241,7 +243,8 @@ def write_shards(
             with atomic_file(shards.path(shard)) as partial:
                 write_npy(encoder.encode_stream(counted(batch, bar), **options), shards.shape(shard)[0], partial)
                 # now, not at the end: a shard that has been renamed into place counts
-                check_unchanged(file, state)
+                if file_state(file) != state:
+                    raise InputError(f"{file} changed while it was being read: run encode again")
             written.append(shard)
             truncated += encoder.truncated
     return written, truncated
@@ -259,11 +262,6 @@ def file_state(file: str) -> tuple[int, ...]:
     with reading(file):
         status = os.stat(file)
     return status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def check_unchanged(file: str, state: tuple[int, ...]) -> None:
-    if file_state(file) != state:
-        raise InputError(f"{file} changed while it was being read: run encode again")
 
 
 def check_foreign(folder: Path) -> None:

@@ -34,7 +34,7 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import say
 
 FLOAT32 = 2e-6  # the tolerance for real unit embeddings in float32; correct engines stay below 1e-6
-SAMPLE_TEXTS = 12  # that are recomputed
+RECOMPUTED = 12  # that are recomputed
 FIRST = 4  # of these, the shortest: most mistakes are ruled out by them alone
 NOISE = 4  # another engine's float16 may be this many times as far off as ours
 LESS = 4  # in float16 and bfloat16 a cause must leave at most this part of the difference
@@ -135,7 +135,8 @@ class Case:
         self.encoder, self.texts, self.prompt = encoder, texts, prompt
         self.ours, self.values = ours, values
         self.precision = stored_precision(values)
-        self.tried: list[tuple[float, Hypothesis]] = []  # the difference that each leaves; without its vectors
+        # the difference that each leaves; without its vectors
+        self.tried: list[tuple[float, Hypothesis]] = []
         self.gaps = np.zeros(len(texts))  # beyond rounding, (N,)
         self.base = Certificate(UNEXPLAINED)
         if ours.shape == values.shape:
@@ -183,7 +184,8 @@ class Case:
 
     def lengths(self) -> Certificate | None:
         """Compare directions only: right directions, wrong lengths."""
-        if self.precision.absolute:  # relative to a small vector this rounding could be anything
+        # relative to a small vector this rounding could be anything
+        if self.precision.absolute:
             return None
         directions = Precision("", 2 * self.precision.relative)
         left = row_differences(unit_rows(self.ours), unit_rows(self.values), directions).max()
@@ -199,7 +201,7 @@ class Case:
     @cached_property
     def sample(self) -> Sample:
         """The texts to recompute: the worst, the best, the longest, the shortest, and some across the file."""
-        texts, count = self.texts, min(SAMPLE_TEXTS, len(self.texts))
+        texts, count = self.texts, min(RECOMPUTED, len(self.texts))
         say(f"not equal: {count} texts are computed again under every known cause")
         lengths = full_lengths(self.encoder.tokenizer, [self.prompt + text for text in texts])
         # stable, so that the same file is judged by the same texts on every machine
@@ -208,7 +210,7 @@ class Case:
         across = np.linspace(0, len(texts) - 1, count).astype(int)
         wanted = np.concatenate([worst[:4], longest[:3], longest[-1:], worst[-1:], across])
         distinct = list(dict.fromkeys(wanted.tolist()))
-        rows = sorted(distinct[:SAMPLE_TEXTS])
+        rows = sorted(distinct[:RECOMPUTED])
         self.base = replace(self.base, checked=len(rows))
         return Sample(self.encoder, [texts[row] for row in rows], rows, lengths, self.prompt, self.values.shape[1])
 

@@ -36,7 +36,8 @@ def stored_precision(values: np.ndarray) -> Precision:
     if (tensor.bfloat16().double() == tensor).all():
         return Precision("bfloat16", 2**-8)
     if (tensor.half().double() == tensor).all():
-        return Precision("float16", 2**-11, 2**-25)  # the absolute part is that of subnormal numbers
+        # the absolute part is that of subnormal numbers
+        return Precision("float16", 2**-11, 2**-25)
     return Precision("float32")
 
 
@@ -135,7 +136,8 @@ def order_in_words(rows: np.ndarray, lengths: Sequence[Sequence[int]], total: in
     ``lengths`` are the lengths of all texts, measured in one way or several: tokens, characters.
     """
     in_place = np.arange(len(rows))
-    complete = len(rows) == total and (np.sort(rows) == in_place).all()  # all rows were looked up, each was met once
+    # all rows were looked up, each was met once
+    complete = len(rows) == total and (np.sort(rows) == in_place).all()
     if complete and (rows == in_place[::-1]).all():
         return "the rows are in reverse order"
     for measure in lengths:

@@ -201,10 +201,14 @@ class Sample:
         tokens, everything = [], []
         for number, ids in zip(self.rows, right.ids, strict=True):
             likely = {len(ids), limit, *PADDED, *padded_lengths(number, cut)}
-            sizes = [size for size in sorted(likely) if len(ids) <= size <= self.longest]
-            hidden = [self.encoder.bert(self.padded(ids, size)) for size in sizes]  # (1, P, D) each
-            tokens.append(torch.cat([pool(x[:, : len(ids)]) for x in hidden]))
-            everything.append(torch.cat([pool(x) for x in hidden]))
+            without_pads, with_pads = [], []
+            for size in sorted(likely):
+                if len(ids) <= size <= self.longest:
+                    hidden = self.encoder.bert(self.padded(ids, size))  # (1, P, D)
+                    without_pads.append(pool(hidden[:, : len(ids)]))
+                    with_pads.append(pool(hidden))
+            tokens.append(torch.cat(without_pads))
+            everything.append(torch.cat(with_pads))
         yield Pooled([PADS_ATTENDED], tokens)
         yield Pooled([PADS_IN_BOTH], everything)
 

@@ -43,7 +43,7 @@ FEW_TEXTS = 0.01  # share of the texts; below it, long texts are a note
 NO_LETTER = re.compile(r"[\W_]+")  # nor a digit
 SCALES = (1, 5, 10, 100)  # usual ends of a scale that begins at 0
 ODD = 0.05  # share of the scores that may be off the scale that the others show; of ten or more, one
-OBJECTIVES = {
+OBJECTIVE_OF = {  # the format of a file -> the objective that the suggested command names
     SCORED: "cosine",
     LABELLED: "contrastive",
     NLI: "softmax",
@@ -309,7 +309,7 @@ def training_command(
     first = files[0]
     if first.form is None or not first.lines:
         return None
-    words = ["--objective", OBJECTIVES[first.form], "--data", str(first.path)]
+    words = ["--objective", OBJECTIVE_OF[first.form], "--data", str(first.path)]
     for flag, file in zip(("--dev", "--test"), files[1:], strict=False):
         words += [flag, str(file.path)]
     if first.form is SCORED and first.scale != MAX_SCORE:

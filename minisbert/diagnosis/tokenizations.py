@@ -88,7 +88,8 @@ def cased(tokenizer: Tokenizer, texts: list[str]) -> Iterator[tuple[Clue, list[l
         clue = ("lower-cased", "the texts were lower-cased, and this model has capitals")
         yield clue, tokenizer.encode([text.lower() for text in texts]).ids
         return
-    for strip_accents in (None, True):  # by default accents are stripped only together with lower-casing
+    # by default accents are stripped only together with lower-casing
+    for strip_accents in (None, True):
         changed = []
         for part in parts:
             if part.get("lowercase"):

@@ -57,6 +57,16 @@ def our_states(encoder: SentenceEncoder, inputs: dict[str, Tensor]) -> dict[str,
     return states
 
 
+def tolerances(encoder: SentenceEncoder, double: bool) -> tuple[float, float]:
+    """Return how far a hidden state and the final vector may differ."""
+    if double:
+        return DOUBLE, DOUBLE
+    # the numbers of a vector of length 1 are smaller than those of hidden states
+    if encoder.normalize:
+        return HIDDEN, VECTOR
+    return HIDDEN, HIDDEN
+
+
 def inputs_of(encoder: SentenceEncoder, texts: list[str]) -> dict[str, Tensor]:
     """Tokenize texts to ids, mask and token types, (B, T) each."""
     encoded = encoder.tokenizer.encode(texts)
@@ -190,7 +200,8 @@ def suspects(rows: list[Stage], again: Callable[[], list[Stage]]) -> tuple[list[
     whole: list[str] = []
     part: dict[str, str] = {}
     for mistake, compared in with_each_mistake(again):
-        if [row.name for row in compared] != order:  # without a pooler, say: no proof of anything
+        # without a pooler, say: no proof of anything
+        if [row.name for row in compared] != order:
             continue
         left = first_divergence(compared)
         if left is None:

@@ -37,7 +37,8 @@ class VectorFile(NamedTuple):
 
 def checked(array: np.ndarray) -> np.ndarray:
     """Return vectors (N, D) as float64. Raises ``ValueError`` for anything but real, finite numbers."""
-    values = array.astype(np.float64, casting="same_kind")  # raises for complex numbers and texts
+    # raises for complex numbers and texts
+    values = array.astype(np.float64, casting="same_kind")
     check("vectors (N, D)", values)
     finite = np.isfinite(values).all(axis=1)
     if not finite.all():
@@ -232,7 +233,7 @@ def golden_texts() -> list[str]:
 
 @dataclass(frozen=True)
 class Golden:
-    """What a golden file holds; ``about`` says in words what the vectors (N, D) are."""
+    """Contents of a golden file; ``about`` describes the vectors (N, D) in words."""
 
     model: str
     about: str
@@ -250,7 +251,8 @@ def write_golden(
         about += f", prompt {prompt!r}"
     rows = []
     for row in vectors.tolist():
-        rows.append([float(f"{value:.9g}") for value in row])  # nine digits are enough for every float32
+        # nine digits are enough for every float32
+        rows.append([float(f"{value:.9g}") for value in row])
     content = {"minisbert": GOLDEN_MARK, "model": model, "about": about, "texts": list(texts), "vectors": rows}
     with atomic_file(path) as partial:
         write_json(partial, content)

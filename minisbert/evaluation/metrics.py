@@ -41,7 +41,7 @@ def precision_recall_f1(predicted: ArrayLike, labels: ArrayLike) -> tuple[float,
 
 
 def best_threshold(scores: ArrayLike, labels: ArrayLike, metric: str = "f1") -> tuple[float, float]:
-    """The threshold with the highest F1 or ``"accuracy"``, and that value, when ``score >= threshold`` means 1.
+    """Find the threshold with the highest F1 or ``"accuracy"``, and that value, when ``score >= threshold`` means 1.
 
     scores (N,), labels (N,) of 0 and 1. Every cut is tried: between two adjacent different scores (the threshold is
     their midpoint), below all (the lowest score) and above all (just above the highest). Of equally good cuts the
@@ -107,7 +107,7 @@ def triplet_accuracy(anchor: ArrayLike, positive: ArrayLike, negative: ArrayLike
 
 
 def alignment(u: ArrayLike, v: ArrayLike) -> float:
-    """How close positive pairs are: mean of ||u - v||^2 on the unit sphere (Wang & Isola 2020, section 4.1).
+    """Measure how close positive pairs are: mean of ||u - v||^2 on the unit sphere (Wang & Isola 2020, section 4.1).
 
     u and v (N, D), each row scaled to length 1 first. 0 is best, 4 is worst; it is 2 - 2 * the mean cosine.
     ``u = [[1, 0], [0, 2]], v = [[1, 0], [1, 1]]`` gives (0 + 0.58579) / 2 = 0.29289.
@@ -118,7 +118,7 @@ def alignment(u: ArrayLike, v: ArrayLike) -> float:
 
 
 def uniformity(x: ArrayLike) -> float:
-    """How evenly vectors are spread: log of the mean of exp(-2 ||x - y||^2) over all pairs of different rows.
+    """Measure how evenly vectors are spread: log of the mean of exp(-2 ||x - y||^2) over all pairs of different rows.
 
     Wang & Isola 2020, section 4.1, with t = 2. x (N, D), N >= 2, each row scaled to length 1 first. Lower is better:
     0 if all directions are the same, about -4 for an even spread over a sphere of many dimensions.
@@ -249,7 +249,7 @@ METRICS: dict[str, Callable[[ArrayLike, ArrayLike, int], float]] = {
 
 
 def _check(ranked: ArrayLike, judged: ArrayLike, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """The first k of ``ranked`` (Q, R), and ``judged`` (Q, J): grades in float64, those below 0 as 0."""
+    """Return the first k of ``ranked`` (Q, R), and ``judged`` (Q, J): grades in float64, those below 0 as 0."""
     ranked, judged = np.asarray(ranked, dtype=np.float64), np.asarray(judged, dtype=np.float64)
     check("ranked (Q, R) finite, judged (Q, J) finite, k an integer from 1", ranked, judged, k)
     found, relevant = (ranked > 0).sum(axis=1), (judged > 0).sum(axis=1)

@@ -29,16 +29,12 @@ def new_figure(inches: tuple[float, float]) -> Any:
     return Figure(figsize=inches, dpi=110, layout="constrained")
 
 
-def heatmap(texts: Sequence[str], matrix: np.ndarray, similarity: str, target: Path) -> None:
-    """Plot the ``similarity`` (N, N) of each text with each other to ``target``, a PNG file."""
-    save(draw_heatmap(texts, matrix, similarity), target)
-
-
 def draw_histogram(axes: Any, tokens: Sequence[int], limit: int | None = None, unit: str = "tokens") -> None:
-    """Lengths of texts; a limit beyond twice the longest text becomes an arrow at the right edge."""
+    """Draw the lengths of texts; a limit beyond twice the longest text becomes an arrow at the right edge."""
     longest = max(tokens)
     width = -(-longest // 100)  # lengths per bar, for at most 100 bars
-    edges = np.arange(longest, -width, -width)[::-1] + 0.5  # integers fall inside a bar, not on its edge
+    # integers fall inside a bar, not on its edge
+    edges = np.arange(longest, -width, -width)[::-1] + 0.5
     axes.stairs(np.histogram(tokens, edges)[0], edges, fill=True, color="#b8cbd9")
     median, most = np.median(tokens), np.percentile(tokens, 95)
     axes.axvline(median, color=COLOURS[0], linewidth=2, label=f"median: {median:g}")
@@ -73,7 +69,10 @@ def draw_lengths(files: Sequence[tuple[str, Sequence[int], Sequence[int], int]])
 
 
 def draw_heatmap(texts: Sequence[str], matrix: np.ndarray, similarity: str) -> Any:
-    """A ``Figure``. Cosines are coloured on a fixed scale of 0 to 1, so that two pictures can be compared."""
+    """Draw the ``similarity`` (N, N) of each text with each other as a ``Figure``.
+
+    Cosines are coloured on a fixed scale of 0 to 1, so that two pictures can be compared.
+    """
     size = 0.55 * len(texts) if len(texts) <= MAX_NUMBERS else 0.28 * len(texts)  # inches
     figure = new_figure((size + 5, size + 3.5))
     axes = figure.subplots()
@@ -91,7 +90,7 @@ def draw_heatmap(texts: Sequence[str], matrix: np.ndarray, similarity: str) -> A
 
 
 def shorten(text: str, most: int) -> str:
-    """At most ``most`` characters, all of which a file can hold."""
+    """Cut a text to ``most`` characters, and escape those that a file cannot hold."""
     text = text if len(text) <= most else text[: most - 3] + "..."
     return text.encode(errors="backslashreplace").decode()
 

@@ -29,7 +29,7 @@ class MinisbertTextEmbedder(Embedder):
 
     @component.output_types(embedding=list[float])
     def run(self, text: str) -> dict[str, list[float]]:
-        """A text -> D numbers."""
+        """Embed a text: D numbers."""
         self.warm_up()
         return {"embedding": self.encoder.encode_query([text])[0].tolist()}
 
@@ -40,7 +40,7 @@ class MinisbertDocumentEmbedder(Embedder):
 
     @component.output_types(documents=list[Document])
     def run(self, documents: list[Document]) -> dict[str, list[Document]]:
-        """N documents -> copies of them with an embedding of D numbers each."""
+        """Return copies of N documents with an embedding of D numbers each."""
         self.warm_up()
         texts = [document.content or "" for document in documents]
         vectors = self.encoder.encode_document(texts).tolist()

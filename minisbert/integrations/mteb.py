@@ -21,7 +21,7 @@ class MinisbertEncoder:
         self.mteb_model_meta = ModelMeta.create_empty(overwrites=about)
 
     def encode(self, inputs: Any, *, prompt_type: Any = None, **_: Any) -> np.ndarray:
-        """The texts of a data loader's batches -> (N, D)."""
+        """Encode the texts of a data loader's batches: (N, D)."""
         texts = [text for batch in inputs for text in batch["text"]]
         role = getattr(prompt_type, "value", prompt_type)
         if role == "query":
@@ -31,9 +31,9 @@ class MinisbertEncoder:
         return self.encoder.encode_document(texts)
 
     def similarity(self, embeddings1: np.ndarray, embeddings2: np.ndarray) -> np.ndarray:
-        """(N, D) and (M, D) -> (N, M)."""
+        """Compare every vector (N, D) with every other one (M, D): (N, M)."""
         return self.encoder.similarity(embeddings1, embeddings2)
 
     def similarity_pairwise(self, embeddings1: np.ndarray, embeddings2: np.ndarray) -> np.ndarray:
-        """(N, D) and (N, D) -> (N,)."""
+        """Compare the vectors of each row, (N, D) twice: (N,)."""
         return self.encoder.similarity_pairwise(embeddings1, embeddings2)

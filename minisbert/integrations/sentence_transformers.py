@@ -14,7 +14,8 @@ class EncoderModule(nn.Module):
 
     def __init__(self, encoder: Encoder):
         super().__init__()
-        object.__setattr__(self, "encoder", encoder)  # not a submodule: ``to`` and ``half`` would change the model
+        # not a submodule: ``to`` and ``half`` would change the model
+        object.__setattr__(self, "encoder", encoder)
         self.max_seq_length = encoder.tokenizer.limit
 
     def preprocess(self, inputs: list[str], prompt: str | None = None, **_: Any) -> dict[str, Any]:

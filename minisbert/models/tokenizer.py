@@ -1,6 +1,6 @@
 """The book's tokenizer for every kind of folder: settings from several files, a bare ``vocab.txt``, and saving.
 
-Imports ``core``, ``system`` and ``checkpoints``, whose ``tokenizer_files.py`` reads the files.
+Imports ``core``, ``system`` and ``checkpoints``; ``checkpoints/tokenizer_files.py`` reads the files.
 """
 
 import json

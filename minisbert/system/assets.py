@@ -260,5 +260,6 @@ def copy(stream: Any, path: Path, size: int | None) -> None:
     with Bar(total=size, desc=path.name, unit="B") as bar, open(path, "wb") as out:
         while block := stream.read(1 << 16):
             bar.update(out.write(block))
-            if out.tell() > (size or 1 << 30):  # before a wrong answer fills the disk; smaller ones fail by their hash
+            # before a wrong answer fills the disk; smaller ones fail by their hash
+            if out.tell() > (size or 1 << 30):
                 raise ValueError(f"{path.name} is too large: more than {out.tell():,} bytes")

@@ -40,7 +40,8 @@ class Parser(argparse.ArgumentParser):
         super().exit(status, message)
 
     def parse_args(self, *arguments: Any, **options: Any) -> Any:
-        if "_ARGCOMPLETE" in os.environ:  # the shell asks what may follow; docs/commands.md says how to switch it on
+        # the shell asks what may follow; docs/commands.md says how to switch it on
+        if "_ARGCOMPLETE" in os.environ:
             import argcomplete
 
             argcomplete.autocomplete(self)

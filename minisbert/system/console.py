@@ -43,9 +43,11 @@ def run_command(main: Callable[[], None]) -> None:
         sys.exit(130)
     except Exception as error:
         settle_output()
-        if isinstance(error, BrokenPipeError):  # the reader (head, less) has closed the pipe: not an error
+        # the reader (head, less) has closed the pipe: not an error
+        if isinstance(error, BrokenPipeError):
             sys.exit(0)
-        if interrupts.raised and isinstance(error, ImportError):  # subtle: so native code reports Ctrl-C in its import
+        # subtle: so native code reports Ctrl-C in its import
+        if interrupts.raised and isinstance(error, ImportError):
             say("stopped")
             sys.exit(130)
         message = out_of_memory(error)
@@ -127,7 +129,8 @@ def out_of_memory(error: Exception) -> str | None:
     if not isinstance(error, MemoryError) and not re.search("out of memory|can't allocate memory", text):
         return None
     message = "not enough memory"
-    amount = re.search(r"allocate (\d[\d.,]* ?\w*)", text)  # "you tried to allocate 4000 bytes", "allocate 2.00 GiB"
+    # "you tried to allocate 4000 bytes", "allocate 2.00 GiB"
+    amount = re.search(r"allocate (\d[\d.,]* ?\w*)", text)
     if amount:
         message += f": {amount[1]} more were needed"
     return f"{message}; use less data or a smaller batch"
@@ -184,7 +187,8 @@ class Interrupts:
     def __enter__(self) -> "Interrupts":
         if threading.current_thread() is threading.main_thread():  # only it can set signal handlers
             for number in (signal.SIGINT, signal.SIGTERM):
-                if signal.getsignal(number) not in (signal.SIG_IGN, None):  # a shell's background job ignores Ctrl-C
+                # a shell's background job ignores Ctrl-C
+                if signal.getsignal(number) not in (signal.SIG_IGN, None):
                     self.replaced[number] = signal.signal(number, self._handle)
         return self
 

@@ -58,7 +58,8 @@ def choose_device(name: str | torch.device) -> torch.device:
         if torch.cuda.is_available():
             name = "cuda"
     try:
-        torch.empty(1, device=name).cpu()  # round trip: the meta device accepts tensors but cannot copy them back
+        # round trip: the meta device accepts tensors but cannot copy them back
+        torch.empty(1, device=name).cpu()
     except (RuntimeError, AssertionError, ImportError) as error:  # which one depends on how torch was built
         reason = re.split(r"(?<=\.)\s|\n", str(error).strip())[0]  # torch lists all its backends
         raise InputError(f"device {one_line(name)} cannot be used: {reason}") from error

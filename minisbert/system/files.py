@@ -37,7 +37,8 @@ def open_bytes(path: str | Path) -> IO[bytes]:
     """Open a file for reading; ``InputError`` if it is missing, a folder, or a named pipe, which may have no writer."""
     if Path(path).is_dir():
         raise InputError(f"{path} is a folder, a file is needed")
-    if Path(path).is_fifo() and not str(path).startswith("/dev/"):  # the shell's own: /dev/stdin, /dev/fd/63
+    # the shell's own: /dev/stdin, /dev/fd/63
+    if Path(path).is_fifo() and not str(path).startswith("/dev/"):
         raise InputError(f"{path} is a pipe, a file is needed")
     with reading(path):
         return open(path, "rb")
@@ -51,7 +52,8 @@ def read_text(path: str | Path) -> str:
 
 def write_json(path: Path, content: object) -> None:
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    with naming(path):  # backslashes: JSON's own escapes for what UTF-8 cannot hold, bytes of a file's name
+    # backslashes: JSON's own escapes for what UTF-8 cannot hold, bytes of a file's name
+    with naming(path):
         path.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
@@ -168,7 +170,8 @@ def recover(target: str | Path) -> None:
     """
     target = Path(os.path.realpath(target))
     for old in target.parent.glob(f".{escape(target.name)}.{OLD}{TOKEN}"):
-        with suppress(OSError):  # not empty: the new one is there, or another process moved the old one back
+        # not empty: the new one is there, or another process moved the old one back
+        with suppress(OSError):
             os.replace(old, target)
         if target.exists():
             shutil.rmtree(old, ignore_errors=True)

@@ -66,7 +66,8 @@ def snapshot(name: str, revision: str | None, files: Sequence[str]) -> Path:
     local, failure = constants.HF_HUB_OFFLINE or offline(), None
     options: dict[str, Any] = {"allow_patterns": [*files], "ignore_patterns": [*NOT_READ], "tqdm_class": DownloadBar}
     try:
-        if not local:  # asked first, because behind a firewall that answers nothing the download tries for minutes
+        # asked first, because behind a firewall that answers nothing the download tries for minutes
+        if not local:
             HfApi().model_info(name, revision=revision, timeout=HUB_SECONDS)
     except Exception as error:  # of this library, the one below it, or a proxy in between
         local, failure = True, error

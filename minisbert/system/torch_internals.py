@@ -25,7 +25,7 @@ FEW_ROWS = 256  # below this, torch's own linear layer is as fast
 
 
 def products(a: Tensor, b: Tensor) -> Tensor:
-    """Products (R, C) of a (R, D) with b (C, D), in float32 on the CPU; b may be ``laid_out``."""
+    """Multiply a (R, D) with the rows of b (C, D): (R, C), in float32 on the CPU; b may be ``laid_out``."""
     with torch.autocast("cpu", enabled=False):
         if ONEDNN:
             return torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], "")
@@ -33,7 +33,7 @@ def products(a: Tensor, b: Tensor) -> Tensor:
 
 
 def laid_out(matrix: Tensor) -> Tensor:
-    """A float32 matrix (C, D) as oneDNN reads it fastest, for ``products`` only; itself if oneDNN does not run."""
+    """Lay out a float32 matrix (C, D) for oneDNN, for ``products`` only; unchanged if oneDNN does not run."""
     if ONEDNN:
         return torch.ops.mkldnn._reorder_linear_weight(matrix)
     return matrix
@@ -50,7 +50,7 @@ class OneDNNLinear(TorchFunctionMode):
 
 
 def suits(x: Tensor, weight: Tensor) -> bool:
-    """Whether ``OneDNNLinear`` may multiply x (..., D) and weight (C, D)."""
+    """Return whether ``OneDNNLinear`` may multiply x (..., D) and weight (C, D)."""
     if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
         return False
     if any(each.device.type != "cpu" or each.dtype != torch.float32 for each in (x, weight)):
@@ -108,7 +108,7 @@ def fastest_linear() -> AbstractContextManager:
 
 
 def int8_products(a: Tensor, b: Tensor) -> Tensor:
-    """Products (R, C) int32 of a (R, D) with b (C, D), both int8 on the CPU. On one with avx512_vnni oneDNN's."""
+    """Multiply a (R, D) with the rows of b (C, D), both int8 on the CPU: (R, C) int32; with avx512_vnni by oneDNN."""
     if hasattr(torch, "_int_mm"):
         return torch._int_mm(a, b.mT)
     return a.int() @ b.mT.int()
@@ -122,11 +122,13 @@ def package_runner(path: Path) -> Callable[..., Sequence[Tensor]]:
     try:
         loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
     except (AttributeError, TypeError):  # another version of torch
-        run = torch._inductor.aoti_load_package(str(path))  # returns a tensor if it is the only output
+        # returns a tensor if it is the only output
+        run = torch._inductor.aoti_load_package(str(path))
         return lambda *inputs: torch.utils._pytree.tree_leaves(run(*inputs))
 
     def boxed(*inputs: Tensor) -> Sequence[Tensor]:
-        torch.get_num_threads()  # subtle: OpenMP keeps the number for each thread; asking for it hands on torch's
+        # subtle: OpenMP keeps the number for each thread; asking for it hands on torch's
+        torch.get_num_threads()
         return loader.boxed_run(list(inputs))
 
     return boxed

@@ -22,7 +22,7 @@ MAX_MARKERS = 50  # points; on longer lines markers would overlap
 
 @dataclass(frozen=True)
 class History:
-    """What a run has logged in ``metrics.jsonl``, by step."""
+    """The entries of a run's ``metrics.jsonl``, by step."""
 
     folder: Path
     metric: str  # the one that selects the best model
@@ -44,7 +44,8 @@ def read_run(folder: Path) -> History:
         raise InputError(f"{folder} is not the folder of a run: it has no {RUN_LOG}, which training writes")
     with reading(folder / RUN_CONFIG):
         metric = read_json(folder / RUN_CONFIG)["best_metric"]
-    losses, rates, scores, dev_losses = {}, {}, {}, {}  # by step, so what a resumed run logs again counts once
+    # by step, so what a resumed run logs again counts once
+    losses, rates, scores, dev_losses = {}, {}, {}, {}
     with reading(log) as at:
         for at.line, entry in enumerate(read_lines(log), 1):
             step, dev = int(number_in(entry, "step")), entry.get("dev")
@@ -113,7 +114,8 @@ def draw_curves(runs: Sequence[History]) -> Any:
     logged = []
     for run in runs:
         logged += filter(math.isfinite, (*run.losses.values(), *run.dev_losses.values()))
-    if logged and 0 < 30 * min(logged) < max(logged):  # losses of different kinds, or one that falls far
+    # losses of different kinds, or one that falls far
+    if logged and 0 < 30 * min(logged) < max(logged):
         loss.set_yscale("log")
     title = "training loss: pale as logged, bold running mean"
     if any(run.dev_losses for run in runs):

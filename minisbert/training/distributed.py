@@ -93,7 +93,8 @@ class DistributedNetwork(nn.Module):
 
     def __init__(self, network: nn.Module, group: ProcessGroup, cut: Cut = whole):
         super().__init__()
-        self.replica = nn.parallel.DistributedDataParallel(network)  # rank 0's weights, combined gradients
+        # rank 0's weights, combined gradients
+        self.replica = nn.parallel.DistributedDataParallel(network)
         self.group, self.cut = group, cut
 
     def forward(self, rows: list[int]) -> Tensor:
@@ -128,7 +129,8 @@ def process_group(device: str) -> Iterator[ProcessGroup]:
         # gloo beside NCCL too: what waits for rank 0's evaluation waits on the CPU
         waiting = distributed.new_group(backend="gloo", timeout=PATIENCE)
         yield ProcessGroup(rank, size, place, waiting)
-        distributed.barrier(waiting)  # torchrun stops all processes when one has failed: rank 0 must report first
+        # torchrun stops all processes when one has failed: rank 0 must report first
+        distributed.barrier(waiting)
     except RuntimeError as error:
         if not lost_contact(error):
             raise
@@ -136,7 +138,8 @@ def process_group(device: str) -> Iterator[ProcessGroup]:
             f"process {rank} of {size} has lost its connection to another one, which has ended: see that process's "
             "message, or its exit code in torchrun's summary"
         ) from error
-    distributed.destroy_process_group()  # not after an error: others may be waiting, and the process ends anyway
+    # not after an error: others may be waiting, and the process ends anyway
+    distributed.destroy_process_group()
 
 
 def read_environment() -> tuple[int, int]:
@@ -176,7 +179,8 @@ def run_distributed_command(main: Callable[[], None]) -> None:
         if processes() == 1:
             raise
         settle_output()
-        os._exit(end.code or 0)  # without Python's clean-up, in which gloo's threads sometimes abort the process
+        # without Python's clean-up, in which gloo's threads sometimes abort the process
+        os._exit(end.code or 0)
 
 
 def lost_contact(error: BaseException) -> bool:

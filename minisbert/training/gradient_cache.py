@@ -71,7 +71,8 @@ def replay(network: nn.Module, parts: Sequence[Part], states: Sequence[dict[str,
     gradients = gradient.split([len(part) for part in parts])  # (b, n, D) each
     with torch.enable_grad():  # it is off while backward calls this
         for part, state, part_gradient in zip(parts, states, gradients, strict=True):
-            set_random_state(state, gradient.device)  # subtle: other dropout masks would be another network's gradient
+            # subtle: other dropout masks would be another network's gradient
+            set_random_state(state, gradient.device)
             # the graph of this part exists between these two calls only, which is what saves the memory
             network(part).backward(part_gradient)
 

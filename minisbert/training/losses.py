@@ -57,7 +57,7 @@ def mlm_losses(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def mlm_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """The mean of ``mlm_losses``: what BERT was trained on, besides the next sentence."""
+    """Average ``mlm_losses``: BERT's loss, besides the next sentence's."""
     return mlm_losses(logits, targets).mean()
 
 
@@ -94,7 +94,7 @@ def nt_xent_loss(u: Tensor, v: Tensor, temperature: float = 0.05) -> Tensor:
 
 
 def flops_loss(vectors: Tensor) -> Tensor:
-    """The sum over words of the squared mean weight in a batch (Paria et al. 2020, arXiv 2004.05665): (B, V) -> scalar.
+    """Sum over words the squared mean weight in a batch (Paria et al. 2020, arXiv 2004.05665): (B, V) -> scalar.
 
     A word's mean is about how often it is in a text, and its square how often two texts must be compared for it.
     [[1, 0], [3, 0]] costs 4, [[2, 0], [0, 2]] costs 2: the same weights, but two words share the work.

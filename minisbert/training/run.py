@@ -86,7 +86,8 @@ class Run:
     def __enter__(self) -> "Run":
         self.interrupts.__enter__()
         if self.log:
-            self.log.truncate(self.state.logged)  # lines after the saved state will be written again
+            # lines after the saved state will be written again
+            self.log.truncate(self.state.logged)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -103,7 +104,7 @@ class Run:
 
     @property
     def evaluation_due(self) -> bool:
-        """Whether to evaluate now: every ``--eval-every`` steps or each epoch, and before training and at its end."""
+        """True if it is time: every ``--eval-every`` steps or each epoch, and before training and at its end."""
         if self.state.evaluated == self.state.step:
             return False
         if self.finished or self.state.evaluated < 0:
@@ -218,7 +219,8 @@ class Run:
             self.line.clear()
         if self.group.rank != 0:
             return
-        with suppress(KeyboardInterrupt), self.interrupts.defer():  # a further request is already being served
+        # a further request is already being served
+        with suppress(KeyboardInterrupt), self.interrupts.defer():
             self.save()
             self.objective.model.save(self.folder / LAST)
             best = ""

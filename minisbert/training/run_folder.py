@@ -36,7 +36,6 @@ from minisbert.system.files import (
     foreign_entries,
     listed,
     lock,
-    recover,
     remove_leftovers,
     write_json,
 )
@@ -158,12 +157,6 @@ def open_log(out: Path) -> TextIO:
     return log
 
 
-def recover_run(out: Path) -> None:
-    """Restore what processes of this run were replacing when they were killed; another one may be saving now."""
-    for name in (STATE, MODEL, LAST, RESULTS):
-        recover(out / name)
-
-
 def print_table(before: dict[str, Scores], after: dict[str, Scores]) -> None:
     """Print every metric on dev and test, before training and of the best model; the loss is in ``results.json``."""
     print(f"{'x 100':<16}{'dev':>17}{'test':>19}")
@@ -171,7 +164,8 @@ def print_table(before: dict[str, Scores], after: dict[str, Scores]) -> None:
         if metric == "loss":
             continue
         shown = {"dev": "", "test": ""}
-        for split in shown:  # test may have no alike pairs for alignment, no qrels for a search, or no rows at all
+        # test may have no alike pairs for alignment, no qrels for a search, or no rows at all
+        for split in shown:
             if metric in before[split]:
                 shown[split] = f"{100 * before[split][metric]:.2f} -> {100 * after[split][metric]:.2f}"
         print(f"{metric:<16}{shown['dev']:>17}{shown['test']:>19}".rstrip())
@@ -234,7 +228,8 @@ def load_state(folder: Path, network: nn.Module, optimizer: Optimizer, data: str
             f"{folder}: the training rows, dev, test, the model or config.json have changed since the run started"
         )
     try:
-        network.load_state_dict(with_prefix("network.", tensors))  # strict, and into the existing memory
+        # strict, and into the existing memory
+        network.load_state_dict(with_prefix("network.", tensors))
     except RuntimeError as error:
         raise InputError(f"{folder} is the state of another network: {error}") from error
     # the optimizer numbers its parameters group by group; their names do not depend on that order

@@ -8,8 +8,9 @@ from typing import Any
 
 from minisbert.core import InputError, read_json, reading
 from minisbert.system.command_line import Parser, command_parser
-from minisbert.training import MODEL, RESULTS, RUN_CONFIG, STATE
-from minisbert.training.run_folder import publish, recover_run
+from minisbert.system.files import recover
+from minisbert.training import LAST, MODEL, RESULTS, RUN_CONFIG, STATE
+from minisbert.training.run_folder import publish
 from minisbert.training.settings import FIRST_ADVANCED, FREE, GROUPS, OBJECTIVES, SETTINGS, RunSettings, reads
 
 ABOUT = ("source", "needs", "expected")  # describe a recipe; all its other keys are options
@@ -137,7 +138,9 @@ def list_recipes() -> str:
 
 def resumed(explicit: dict[str, Any], run: Path) -> RunSettings:
     """Return the settings of a stopped run; ``InputError`` if it is finished, or if an option changes its result."""
-    recover_run(run)
+    # a process of this run may have been killed while it replaced these; another one may be saving now
+    for name in (STATE, MODEL, LAST, RESULTS):
+        recover(run / name)
     if (run / RESULTS).is_file():
         run = publish(run)  # it may have been killed while it replaced another run
         raise InputError(f"{run} is finished: its model is in {run / MODEL}, its scores are in {RESULTS}")

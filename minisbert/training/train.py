@@ -149,12 +149,14 @@ def main(arguments: list[str] | None = None) -> None:
 
 def train(options: RunSettings, group: ProcessGroup) -> None:
     """Train as the options say; ``group`` is the processes of the run, usually one."""
-    torch.manual_seed(options.seed)  # before the model is made: new heads are drawn from it, later dropout
+    # before the model is made: new heads are drawn from it, later dropout
+    torch.manual_seed(options.seed)
     dtype, reason = choose_dtype(options.dtype, group.device)
     objective, counts = prepare_objective(options, group.device, dtype)
     optimizer = adamw(objective.parameter_groups(options.lr, options.head_lr), options.lr, options.weight_decay)
     with Run(options, objective, optimizer, group) as run:
-        if options.threads not in (None, torch.get_num_threads()):  # a resumed run has its own number by now
+        # a resumed run has its own number by now
+        if options.threads not in (None, torch.get_num_threads()):
             say_once(f"threads: {options.threads}, before {torch.get_num_threads()}: the last bits may differ")
             torch.set_num_threads(options.threads)
         if group.rank == 0:
@@ -182,7 +184,8 @@ def prepare_objective(
         raise InputError(f"--freeze-layers {options.freeze_layers}: the encoder has {len(encoder.bert.layers)} layers")
     freeze(encoder.bert, options.freeze_layers, options.freeze_embeddings)
     objective = make_objective(options, encoder, dtype)
-    counts = count_parameters(objective.model)  # before more is frozen: the options' number of trainable ones
+    # before more is frozen: the options' number of trainable ones
+    counts = count_parameters(objective.model)
     for parameter in objective.unused_parameters():
         parameter.requires_grad_(False)
     if not any(parameter.requires_grad for parameter in objective.network.parameters()):

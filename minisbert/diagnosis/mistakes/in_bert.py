@@ -4,6 +4,8 @@ Where several mistakes are wrong choices of one thing, its formula takes the cho
 ones, and each mistake is a row of a table.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
@@ -16,19 +18,22 @@ _forward = bert.Bert.forward  # the right one, from before anything is planted
 # ---------------------------------------------------------------------------------------------- gelu
 
 
-@mistake(bert, "gelu", "tanh GELU", "the tanh approximation replaces the exact GELU")
-def _(x: Tensor) -> Tensor:
-    return nn.functional.gelu(x, approximate="tanh")
-
-
-@mistake(bert, "gelu", "quick GELU", "x * sigmoid(1.702 x) replaces GELU")
-def _(x: Tensor) -> Tensor:
-    return x * torch.sigmoid(1.702 * x)
-
-
-@mistake(bert, "gelu", "ReLU", "ReLU replaces GELU")
-def _(x: Tensor) -> Tensor:
+def gelu_with(x: Tensor, *, kind: str) -> Tensor:
+    if kind == "tanh":
+        return nn.functional.gelu(x, approximate="tanh")
+    if kind == "quick":
+        return x * torch.sigmoid(1.702 * x)
     return x.clamp_min(0)
+
+
+wrong_choices(
+    bert,
+    "gelu",
+    gelu_with,
+    ("tanh GELU", "the tanh approximation replaces the exact GELU", {"kind": "tanh"}),
+    ("quick GELU", "x * sigmoid(1.702 x) replaces GELU", {"kind": "quick"}),
+    ("ReLU", "ReLU replaces GELU", {"kind": "relu"}),
+)
 
 
 # ---------------------------------------------------------------------------------------- layer norm
@@ -109,28 +114,42 @@ def _(self: bert.Attention, x: Tensor) -> Tensor:
     return x.reshape(x.shape[0], x.shape[2], -1)
 
 
-@mistake(bert.Attention, "split", "heads split without transposing", "(B, T, D) is reshaped to (B, H, T, K) directly")
-def _(self: bert.Attention, x: Tensor) -> Tensor:
+def split_with(self: bert.Attention, x: Tensor, *, interleaved: bool) -> Tensor:
+    if interleaved:
+        return x.unflatten(-1, (-1, self.heads)).movedim(-1, 1)
+    # the right shape with the wrong numbers in it: nothing raises
     return x.reshape(x.shape[0], self.heads, x.shape[1], -1)
 
 
-@mistake(bert.Attention, "split", "heads interleaved", "head h takes every H-th column, not K adjacent columns")
-def _(self: bert.Attention, x: Tensor) -> Tensor:
-    return x.unflatten(-1, (-1, self.heads)).movedim(-1, 1)
+wrong_choices(
+    bert.Attention,
+    "split",
+    split_with,
+    ("heads split without transposing", "(B, T, D) is reshaped to (B, H, T, K) directly", {"interleaved": False}),
+    ("heads interleaved", "head h takes every H-th column, not K adjacent columns", {"interleaved": True}),
+)
 
 
-@mistake(bert.Attention, "forward", "no attention biases", "attention's four dense layers have no bias")
-def _(self: bert.Attention, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    query, key, value = (self.split(x @ dense.weight.T) for dense in (self.query, self.key, self.value))
+def attend_with(self, x, mask, *, biased=True, projected=True):
+    """``biased`` is False to leave out the bias of all four dense layers, ``projected`` to leave out the last one."""
+    layers = [self.query, self.key, self.value, self.output]
+    if not biased:
+        layers = [partial(nn.functional.linear, weight=layer.weight) for layer in layers]
+    query, key, value = (self.split(layer(x)) for layer in layers[:3])
     context, probabilities = bert.attention(query, key, value, mask)
-    return self.merge(context) @ self.output.weight.T, probabilities
+    context = self.merge(context)
+    if projected:
+        context = layers[3](context)
+    return context, probabilities
 
 
-@mistake(bert.Attention, "forward", "no output projection", "the output layer is not applied to the merged heads")
-def _(self: bert.Attention, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    query, key, value = (self.split(dense(x)) for dense in (self.query, self.key, self.value))
-    context, probabilities = bert.attention(query, key, value, mask)
-    return self.merge(context), probabilities
+wrong_choices(
+    bert.Attention,
+    "forward",
+    attend_with,
+    ("no attention biases", "attention's four dense layers have no bias", {"biased": False}),
+    ("no output projection", "the output layer is not applied to the merged heads", {"projected": False}),
+)
 
 
 # ------------------------------------------------------------------------------------------- modules
@@ -141,15 +160,12 @@ def _(self: bert.FeedForward, x: Tensor) -> Tensor:
     return bert.gelu(x @ self.up.weight.T) @ self.down.weight.T
 
 
-@mistake(bert.Layer, "forward", "pre-LayerNorm", "each block normalises its input, not the residual sum")
-def _(self: bert.Layer, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    attended, probabilities = self.attention(self.attention_norm(x), mask)
-    x = x + attended
-    return x + self.feed_forward(self.feed_forward_norm(x)), probabilities
-
-
-def layer_with(self, x, mask, *, first=1, second=1, last="feed_forward"):
+def layer_with(self, x, mask, *, before=False, first=1, second=1, last="feed_forward"):
     """``first`` and ``second`` are factors of the residuals, ``last`` is the block whose LayerNorm ends the layer."""
+    if before:  # pre-norm: each block reads its input normalised, and no norm ends the layer
+        attended, probabilities = self.attention(self.attention_norm(x), mask)
+        x = x + attended
+        return x + self.feed_forward(self.feed_forward_norm(x)), probabilities
     attended, probabilities = self.attention(x, mask)
     x = self.attention_norm(first * x + attended)
     return getattr(self, f"{last}_norm")(second * x + self.feed_forward(x)), probabilities
@@ -159,28 +175,27 @@ wrong_choices(
     bert.Layer,
     "forward",
     layer_with,
+    ("pre-LayerNorm", "each block normalises its input, not the residual sum", {"before": True}),
     ("attention's residual forgotten", "the input is not added to attention's output", {"first": 0}),
     ("feed-forward's residual forgotten", "the input is not added to feed-forward's output", {"second": 0}),
     ("one LayerNorm for both blocks", "feed-forward uses attention's LayerNorm", {"last": "attention"}),
 )
 
 
-def summed(self, ids, token_types, positions=None, *, start=0, position=1, token_type=1):
-    """Add up the embeddings (B, T, D) of any family; ``position`` and ``token_type`` are factors."""
+def embeddings_with(
+    self, ids, token_types, positions=None, *, start=0, position=1, token_type=1, typed=True, normalised=True
+):
+    """Embed the tokens (B, T, D) of any family; ``position`` and ``token_type`` are factors."""
     if positions is None:
         positions = torch.arange(ids.shape[1], device=ids.device)
     x = self.word(ids) + position * self.position(positions + self.offset + start)
-    if self.token_type is None:
-        return x
-    if token_types is None:
-        token_types = torch.zeros_like(ids)
-    return x + token_type * self.token_type(token_types)
-
-
-def embeddings_with(self, ids, token_types, positions=None, *, typed=True, **choices):
-    if not typed:
-        token_types = None
-    return self.norm(summed(self, ids, token_types, positions, **choices))
+    if self.token_type is not None:
+        if token_types is None or not typed:
+            token_types = torch.zeros_like(ids)
+        x = x + token_type * self.token_type(token_types)
+    if normalised:
+        x = self.norm(x)
+    return x
 
 
 wrong_choices(
@@ -191,9 +206,7 @@ wrong_choices(
     ("positions forgotten", "the position embeddings are not added", {"position": 0}),
     ("token types ignored", "every token gets type 0, the first sentence", {"typed": False}),
     ("token types left out", "the token type embedding is not added, not even type 0's", {"token_type": 0}),
-)
-mistake(bert.Embeddings, "forward", "embeddings not normalised", "the LayerNorm after the embeddings is missing")(
-    summed
+    ("embeddings not normalised", "the LayerNorm after the embeddings is missing", {"normalised": False}),
 )
 
 

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from minisbert.architectures import modern, qwen3
 from minisbert.core import bert
-from minisbert.diagnosis.mistakes.planting import mistake
+from minisbert.diagnosis.mistakes.planting import mistake, wrong_choices
 
 # the right ones, from before anything is planted
 _rotary, _attention = modern.rotary, bert.attention
@@ -13,29 +13,32 @@ _rotary, _attention = modern.rotary, bert.attention
 # ------------------------------------------------------------------------------------------ rotation
 
 
-@mistake(modern, "rotate", "rotation interleaved", "column 2i is paired with 2i + 1, not i with i + K/2")
-def _(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    first, second = x[..., 0::2], x[..., 1::2]
-    half = cos.shape[-1] // 2
-    cos, sin = cos[..., :half], sin[..., :half]
-    return torch.stack([first * cos - second * sin, second * cos + first * sin], dim=-1).flatten(-2)
-
-
-@mistake(modern, "rotate", "rotated backwards", "each pair is turned by minus its angle")
-def _(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def rotate_with(x, cos, sin, *, pairs="halves", signs=(-1, 1)):
+    """``pairs`` are the columns that turn together, ``signs`` those of the halves that the sine gets."""
+    if pairs == "adjacent":
+        first, second = x[..., 0::2], x[..., 1::2]
+        half = cos.shape[-1] // 2
+        cos, sin = cos[..., :half], sin[..., :half]
+        return torch.stack([first * cos - second * sin, second * cos + first * sin], dim=-1).flatten(-2)
+    if pairs == "neighbours":
+        return x * cos - x.roll(-1, dims=-1) * sin
     first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat([second, -first], dim=-1) * sin
+    return x * cos + torch.cat([signs[0] * second, signs[1] * first], dim=-1) * sin
 
 
-@mistake(modern, "rotate", "sign of the second half forgotten", "the halves are swapped, and none is negated")
-def _(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat([second, first], dim=-1) * sin
-
-
-@mistake(modern, "rotate", "every column turned by its neighbour", "roll by one column takes the place of the halves")
-def _(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    return x * cos - x.roll(-1, dims=-1) * sin
+wrong_choices(
+    modern,
+    "rotate",
+    rotate_with,
+    ("rotation interleaved", "column 2i is paired with 2i + 1, not i with i + K/2", {"pairs": "adjacent"}),
+    ("rotated backwards", "each pair is turned by minus its angle", {"signs": (1, -1)}),
+    ("sign of the second half forgotten", "the halves are swapped, and none is negated", {"signs": (1, 1)}),
+    (
+        "every column turned by its neighbour",
+        "roll by one column takes the place of the halves",
+        {"pairs": "neighbours"},
+    ),
+)
 
 
 @mistake(modern, "rotary", "rotary base 10,000", "the angles have the base of RoFormer, not the model's own")
@@ -64,49 +67,52 @@ def _(
 # ------------------------------------------------------------------------------------------- RMSNorm
 
 
-@mistake(qwen3, "rms_norm", "RMSNorm with a mean", "the mean is subtracted first: that is LayerNorm")
-def _(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    return nn.functional.layer_norm(x, weight.shape, weight, None, eps)
+def rms_norm_with(x, weight, eps, *, centred=False, rooted=True, summed=False, plus=0, power=1):
+    """``plus`` is added to the weight, whose ``power`` is 0 to leave it out."""
+    if centred:
+        return nn.functional.layer_norm(x, weight.shape, weight, None, eps)
+    square = x.pow(2).mean(-1, keepdim=True)
+    if summed:
+        square = x.pow(2).sum(-1, keepdim=True)
+    scale = (square + eps).sqrt()
+    if not rooted:
+        scale = square.sqrt() + eps
+    return x / scale * (plus + weight) ** power
 
 
-@mistake(qwen3, "rms_norm", "RMSNorm's eps outside the root", "eps is added to the root, not to the mean square")
-def _(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    return x / (x.pow(2).mean(-1, keepdim=True).sqrt() + eps) * weight
-
-
-@mistake(qwen3, "rms_norm", "sum of squares", "the vector is divided by its length, not by the root of the mean square")
-def _(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    return x * torch.rsqrt(x.pow(2).sum(-1, keepdim=True) + eps) * weight
-
-
-@mistake(qwen3, "rms_norm", "RMSNorm's weight plus one", "1 is added to the weight, as Gemma's files want it")
-def _(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * (1 + weight)
-
-
-@mistake(qwen3, "rms_norm", "RMSNorm without its weight", "the vector is scaled, and the learned weight left out")
-def _(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
+wrong_choices(
+    qwen3,
+    "rms_norm",
+    rms_norm_with,
+    ("RMSNorm with a mean", "the mean is subtracted first: that is LayerNorm", {"centred": True}),
+    ("RMSNorm's eps outside the root", "eps is added to the root, not to the mean square", {"rooted": False}),
+    ("sum of squares", "the vector is divided by its length, not by the root of the mean square", {"summed": True}),
+    ("RMSNorm's weight plus one", "1 is added to the weight, as Gemma's files want it", {"plus": 1}),
+    ("RMSNorm without its weight", "the vector is scaled, and the learned weight left out", {"power": 0}),
+)
 
 
 # ------------------------------------------------------------------------------------------ the gate
 
 
-@mistake(qwen3, "swiglu", "gate and up swapped", "the bend is on what passes, not on what decides")
-def _(gate: Tensor, up: Tensor) -> Tensor:
-    return gate * nn.functional.silu(up)
+def swiglu_with(gate, up, *, bend=nn.functional.silu, swapped=False, added=False):
+    if swapped:
+        gate, up = up, gate
+    if added:
+        return bend(gate) + up
+    return bend(gate) * up
 
 
-@mistake(qwen3, "swiglu", "GELU in the gate", "the gate's bend is GELU: that is GeGLU")
-def _(gate: Tensor, up: Tensor) -> Tensor:
-    return nn.functional.gelu(gate) * up
-
-
-@mistake(qwen3, "swiglu", "sigmoid alone in the gate", "the gate's sigmoid is not multiplied by the gate: that is GLU")
-def _(gate: Tensor, up: Tensor) -> Tensor:
-    return torch.sigmoid(gate) * up
-
-
-@mistake(qwen3, "swiglu", "gate and up added", "the two ways are added, where they should be multiplied")
-def _(gate: Tensor, up: Tensor) -> Tensor:
-    return nn.functional.silu(gate) + up
+wrong_choices(
+    qwen3,
+    "swiglu",
+    swiglu_with,
+    ("gate and up swapped", "the bend is on what passes, not on what decides", {"swapped": True}),
+    ("GELU in the gate", "the gate's bend is GELU: that is GeGLU", {"bend": nn.functional.gelu}),
+    (
+        "sigmoid alone in the gate",
+        "the gate's sigmoid is not multiplied by the gate: that is GLU",
+        {"bend": torch.sigmoid},
+    ),
+    ("gate and up added", "the two ways are added, where they should be multiplied", {"added": True}),
+)

@@ -42,11 +42,19 @@ wrong_mask(
 )
 
 
-@mistake(pooling, "mean_pool", "divided by T", "the sum over real tokens is divided by the padded length")
-def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+def zeroed_pool(hidden: Tensor, mask: Tensor | None = None, *, reduce: Callable[[Tensor, int], Tensor]) -> Tensor:
+    """Set the pads to 0 and reduce over all T tokens."""
     if mask is not None:
         hidden = hidden * mask.unsqueeze(-1)
-    return hidden.mean(1)
+    return reduce(hidden, 1)
+
+
+wrong_choices(
+    pooling,
+    "mean_pool",
+    zeroed_pool,
+    ("divided by T", "the sum over real tokens is divided by the padded length", {"reduce": torch.mean}),
+)
 
 
 @mistake(pooling, "mean_pool", "one global denominator", "all texts are divided by the batch's average length")
@@ -65,11 +73,12 @@ def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
     return (hidden * inner.unsqueeze(-1)).sum(1) / inner.sum(1, keepdim=True).clamp_min(1)
 
 
-@mistake(pooling, "max_pool", "pads set to 0 before max", "a pad's 0 wins over a column of negative numbers")
-def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-    if mask is not None:
-        hidden = hidden * mask.unsqueeze(-1)
-    return hidden.amax(1)
+wrong_choices(
+    pooling,
+    "max_pool",
+    zeroed_pool,
+    ("pads set to 0 before max", "a pad's 0 wins over a column of negative numbers", {"reduce": torch.amax}),
+)
 
 
 @mistake(pooling, "cls_pool", "CLS taken from the last token", "the last position is read, not the first")

@@ -64,7 +64,8 @@ def with_each_mistake(compute: Callable[[], Any]) -> Iterator[tuple[Mistake, Any
         if not chosen.stand_in.__module__.startswith(__package__):  # a lesson has entered it
             continue
         try:
-            with unfused(), planted(chosen):  # PyTorch's own operations contain what it replaces
+            # PyTorch's own operations contain what it replaces
+            with unfused(), planted(chosen):
                 result = compute()
         except Exception:  # of any kind; then the mistake does not explain the numbers in question
             continue
@@ -110,7 +111,8 @@ def replace_in_class(stand_in: Callable, owner: type, attribute: str) -> Callabl
     setattr(owner, attribute, stand_in)
 
     def restore() -> None:
-        if before is None:  # it was inherited: a copy here would hide later changes of the parent
+        # it was inherited: a copy here would hide later changes of the parent
+        if before is None:
             delattr(owner, attribute)
         else:
             setattr(owner, attribute, before)

@@ -84,8 +84,9 @@ def late_scores(encoder: MultiVectorEncoder, pairs: Sequence[Row]) -> Scores:
     The first is encoded as a query. Their sum, ``max_sim``, grows with the number of tokens: it ranks texts for one
     query, but does not compare pairs.
     """
-    queries = encoder.encode([pair.sentence1 for pair in pairs], show_progress_bar=True, query=True)
-    documents = encoder.encode([pair.sentence2 for pair in pairs], show_progress_bar=True, query=False)
+    first, second = two_columns(pairs)
+    queries = encoder.encode(first, show_progress_bar=True, query=True)
+    documents = encoder.encode(second, show_progress_bar=True, query=False)
     values = []
     for query, document in zip(queries, documents, strict=True):  # (T, K) each
         values.append((query @ document.T).max(axis=1).mean())
@@ -94,10 +95,10 @@ def late_scores(encoder: MultiVectorEncoder, pairs: Sequence[Row]) -> Scores:
 
 def pair_scores(model: PairModel, rows: Sequence[Row], loss: Loss | None = None) -> Scores:
     """For a head: correlations, binary scores at a probability of .5, or accuracy; and the ``loss`` of its outputs."""
-    outputs = model.outputs([row.sentence1 for row in rows], [row.sentence2 for row in rows], progress=True)
+    outputs = model.outputs(*two_columns(rows), progress=True)
     found = outputs.numpy()
     if model.task == "regression":
-        scores = correlate("the head's scores against people's (a lower --head-lr may help)", found, rows)
+        scores = correlate("the head's scores against the human ones (a lower --head-lr may help)", found, rows)
     elif model.task in ("binary", "labels"):  # with several labels, each is a decision; a logit of 0 is .5
         scores = binary_scores(found.ravel(), labels_of(rows).ravel(), threshold=0)
     else:
@@ -136,6 +137,15 @@ def score_targets(pairs: Sequence[Row]) -> Tensor:
 
 def labels_of(rows: Sequence[Row]) -> np.ndarray:
     return np.array([row.label for row in rows])
+
+
+def two_columns(rows: Sequence[Row]) -> tuple[list[str], list[str]]:
+    """Return the first texts of all pairs, and their second ones."""
+    first, second = [], []
+    for row in rows:
+        first.append(row.sentence1)
+        second.append(row.sentence2)
+    return first, second
 
 
 class VectorNetwork(nn.Module):
@@ -206,7 +216,8 @@ class Objective:
 
         def loss_of(*prefixes: Tensor) -> Tensor:
             vectors = torch.stack(prefixes, dim=1)  # (B, n, width)
-            return self.loss(lambda rows: vectors, rows)  # a network that has encoded the rows already
+            # a network that has encoded the rows already
+            return self.loss(lambda rows: vectors, rows)
 
         return matryoshka_loss(loss_of, *network(rows).unbind(dim=1), dims=self.prefixes)
 

@@ -11,9 +11,17 @@ from minisbert.core.data import TextColumns
 from minisbert.data.datasets import Notes, duplicate_rows, holds_pairs, scored_rows, sentence_rows, triplet_rows
 from minisbert.evaluation.retrieval import retrieval_from_pairs
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.similarity import MAX_SCORE
 from minisbert.training import losses as more_losses
-from minisbert.training.objectives.base import Objective, Scores, VectorNetwork, cosine_scores, vector_scores
+from minisbert.training.objectives.base import (
+    Objective,
+    Scores,
+    VectorNetwork,
+    cosine_scores,
+    labels_of,
+    score_targets,
+    two_columns,
+    vector_scores,
+)
 from minisbert.training.settings import RunSettings, reads, sources_of
 
 Columns = Sequence[Sequence[str]]  # of texts, one of each for a training row
@@ -40,8 +48,8 @@ class CosineRegression(VectorObjective):
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
         self.rows, notes = scored_rows(sources_of(options), options.scale)
         pairs = self.rows["train"]
-        self.targets = torch.tensor([pair.score / MAX_SCORE for pair in pairs], device=encoder.device)  # (N,)
-        super().__init__(encoder, [[pair.sentence1 for pair in pairs], [pair.sentence2 for pair in pairs]], notes)
+        self.targets = score_targets(pairs).to(encoder.device)  # (N,)
+        super().__init__(encoder, two_columns(pairs), notes)
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
         return losses.cosine_mse_loss(*network(rows).unbind(dim=1), self.targets[rows])
@@ -72,9 +80,9 @@ class Contrastive(VectorObjective):
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
         self.rows, notes = duplicate_rows(sources_of(options))
         pairs = self.rows["train"]
-        self.labels = torch.tensor([pair.label for pair in pairs], device=encoder.device)
+        self.labels = torch.from_numpy(labels_of(pairs)).to(encoder.device)
         self.margin = options.margin or 0.5
-        super().__init__(encoder, [[pair.sentence1 for pair in pairs], [pair.sentence2 for pair in pairs]], notes)
+        super().__init__(encoder, two_columns(pairs), notes)
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
         return losses.contrastive_loss(*network(rows).unbind(dim=1), self.labels[rows], self.margin)
@@ -119,8 +127,10 @@ class UnscoredRows(VectorObjective):
         if "dev" in searches:
             self.best = "ndcg@10"
         if not self.separable:
-            self.keys = self.rows["train"]  # a text in two rows of a batch would be its own negative
-        if not self.batches(options.batch_size, torch.Generator()):  # any generator: is there a batch at all?
+            # a text in two rows of a batch would be its own negative
+            self.keys = self.rows["train"]
+        # any generator: is there a batch at all?
+        if not self.batches(options.batch_size, torch.Generator()):
             raise InputError(f"{note}: any two rows share a text, so no batch has a negative")
 
     def evaluate(self, split: str) -> Scores:
@@ -181,7 +191,8 @@ class SupervisedSimCSE(TripletRows):
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
         vectors = network(rows)  # (B, n, D)
-        if vectors.shape[1] != 3:  # eq. 5 without negatives, or with all of them in the sum: the ranking loss
+        # eq. 5 without negatives, or with all of them in the sum: the ranking loss
+        if vectors.shape[1] != 3:
             return self.ranking_loss(vectors)
         return losses.simcse_loss(*vectors.unbind(dim=1), self.options.temperature)
 

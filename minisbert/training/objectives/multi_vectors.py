@@ -75,7 +75,8 @@ class TokenObjective(VectorObjective):
     def vectors(self, network: nn.Module, rows: list[int]) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries (B, T, K), documents (B, C, T, K), and which of their tokens are compared, (B, C, T)."""
         real = self.network.counted(rows)
-        vectors = network(rows)[:, :, : real.shape[2]]  # the network pads to the longest text of the run
+        # the network pads to the longest text of the run
+        vectors = network(rows)[:, :, : real.shape[2]]
         return vectors[:, 0], vectors[:, 1:], real
 
     def evaluate(self, split: str) -> Scores:

@@ -26,10 +26,19 @@ from minisbert.data.datasets import (
 from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.similarity import MAX_SCORE
 from minisbert.system.console import say
 from minisbert.training import losses as more_losses
-from minisbert.training.objectives.base import Loss, Objective, PairNetwork, Scores, pair_scores, vector_scores
+from minisbert.training.objectives.base import (
+    Loss,
+    Objective,
+    PairNetwork,
+    Scores,
+    labels_of,
+    pair_scores,
+    score_targets,
+    two_columns,
+    vector_scores,
+)
 from minisbert.training.settings import RunSettings, sources_of
 
 
@@ -38,24 +47,27 @@ class PairObjective(Objective):
 
     task, labels = "regression", ()  # of the ``PairModel``
     concat = "u,v,|u-v|"  # what a head over two vectors reads: SBERT's best (table 6)
+    reads_pairs = False  # both texts in one input, not two vectors
     formula: Loss
 
     def __init__(
-        self, options: RunSettings, encoder: SentenceEncoder, rows: dict[str, list], notes: Notes, targets: list
+        self, options: RunSettings, encoder: SentenceEncoder, rows: dict[str, list], notes: Notes, targets: Tensor
     ):
         try:
             head = continued(options, self.make_head(options, encoder), self.task, self.labels)
             model = PairModel(encoder, head, self.task, self.labels)
         except ValueError as error:  # settings that the head refuses
             raise InputError(f"objective {options.objective}: {error}") from error
-        encoded = model.tokenize([row.sentence1 for row in rows["train"]], [row.sentence2 for row in rows["train"]])
+        encoded = model.tokenize(*two_columns(rows["train"]))
         super().__init__(PairNetwork(model, encoded), [encoded], model.lengths(encoded), notes)
         self.rows = rows
-        self.targets = torch.tensor(targets, device=encoder.device)
+        self.targets = targets.to(encoder.device)
 
     def make_head(self, options: RunSettings, encoder: SentenceEncoder) -> nn.Module:
-        """Make a head over the concatenation of two vectors, with an output for each label, or one."""
+        """Make a head with an output for each label, or one: joint, or over the concatenation of two vectors."""
         outputs = len(self.labels) or 1
+        if self.reads_pairs:
+            return joint_head(options, encoder, outputs)
         return ConcatHead(encoder.width, self.concat, options.head_hidden, outputs, options.head_dropout)
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
@@ -81,7 +93,7 @@ class ScoreRegression(PairObjective):
             "weighted-mse-literal": partial(more_losses.weighted_mse_loss, threshold=1.0),
         }
         self.formula = formulas[options.loss]
-        super().__init__(options, encoder, rows, notes, [pair.score / MAX_SCORE for pair in rows["train"]])
+        super().__init__(options, encoder, rows, notes, score_targets(rows["train"]))
 
     def make_head(self, options: RunSettings, encoder: SentenceEncoder) -> nn.Module:
         if options.objective == "cross-encoder":
@@ -139,7 +151,7 @@ class Duplicates(PairObjective):
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
         rows, notes = duplicate_rows(sources_of(options))
         self.formula = partial(more_losses.binary_cross_entropy_loss, pos_weight=options.pos_weight)
-        super().__init__(options, encoder, rows, notes, [float(row.label) for row in rows["train"]])
+        super().__init__(options, encoder, rows, notes, torch.from_numpy(labels_of(rows["train"])).float())
 
 
 class Softmax(PairObjective):
@@ -154,8 +166,9 @@ class Softmax(PairObjective):
         rows, notes, self.labels = class_rows(sources_of(options))
         self.stsb = {split: load_scored_pairs("stsb", split) for split in ("dev", "test")}
         self.formula = losses.softmax_cross_entropy_loss
-        super().__init__(options, encoder, rows, notes, [row.label for row in rows["train"]])
-        if options.bias_free:  # a frozen bias of 0, so that the saved head has the same tensors as any other
+        super().__init__(options, encoder, rows, notes, torch.from_numpy(labels_of(rows["train"])))
+        # a frozen bias of 0, so that the saved head has the same tensors as any other
+        if options.bias_free:
             nn.init.zeros_(self.model.head.mlp[-1].bias).requires_grad_(False)
 
     def evaluate(self, split: str) -> Scores:
@@ -169,18 +182,15 @@ class MultiLabel(PairObjective):
     ``f1``, ``precision`` and ``recall`` are those of all decisions, a pair's about each label.
     """
 
-    best, task = "f1", "labels"
+    best, task, reads_pairs = "f1", "labels", True
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
         rows, notes, self.labels = multilabel_rows(sources_of(options))
-        super().__init__(options, encoder, rows, notes, [row.label for row in rows["train"]])
-
-    def make_head(self, options: RunSettings, encoder: SentenceEncoder) -> nn.Module:
-        return joint_head(options, encoder, len(self.labels))
+        super().__init__(options, encoder, rows, notes, torch.from_numpy(labels_of(rows["train"])))
 
     @staticmethod
     def formula(logits: Tensor, target: Tensor) -> Tensor:
-        """The mean over pairs and labels, (B, C) each."""
+        """Average the binary cross-entropy over pairs and labels, (B, C) each."""
         return more_losses.binary_cross_entropy_loss(logits.flatten(), target.flatten())
 
 
@@ -190,8 +200,7 @@ class MultiLabel(PairObjective):
 class BinaryReranker(Duplicates):
     """Predict labels 0 and 1 by binary cross-entropy, both texts in one input."""
 
-    def make_head(self, options: RunSettings, encoder: SentenceEncoder) -> nn.Module:
-        return joint_head(options, encoder)
+    reads_pairs = True
 
 
 class RankingReranker(Objective):
@@ -210,7 +219,8 @@ class RankingReranker(Objective):
             raise InputError(f"{notes['train']}: rows with a negative are needed; minisbert mine finds them")
         head = continued(options, joint_head(options, encoder), "logit")
         model = PairModel(encoder, head, "logit")
-        encoded = model.tokenize(*candidate_pairs(self.rows["train"]))  # N C pairs, those of a row side by side
+        # N C pairs, those of a row side by side
+        encoded = model.tokenize(*candidate_pairs(self.rows["train"]))
         tokens = np.array(model.lengths(encoded)).reshape(-1, self.candidates)  # (N, C)
         # as in a batch of rows like it: all candidates padded to the longest
         lengths = (self.candidates * tokens.max(axis=1)).tolist()
