@@ -73,9 +73,9 @@ parser.add_argument(
     help="a file's scores must be 0 to S, or -S to S for -S (default: any scale)",
 )
 add_json_option(parser)
-of_model = parser.add_argument_group("model")
-add_model_options(of_model)
-add_similarity_option(of_model)
+model_options = parser.add_argument_group("model")
+add_model_options(model_options)
+add_similarity_option(model_options)
 
 
 def main(arguments: list[str] | None = None) -> None:

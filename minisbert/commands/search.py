@@ -20,6 +20,7 @@ from minisbert.commands.options import (
     prompt_of,
     read_corpus,
 )
+from minisbert.core import InputError
 from minisbert.system.command_line import command_parser
 from minisbert.system.console import bounded, check_usage, run_command, say
 
@@ -96,6 +97,8 @@ def search(options: argparse.Namespace, queries: list[str], corpus: list[str]) -
     if isinstance(vectors, Bits):
         # all rows of signs have the same length: the order is that of dot products, too, but the scores are cosines
         similarity = "cosine"
+        if options.similarity not in (None, similarity):
+            raise InputError(f"{options.index} holds bits, whose scores are cosines: leave out --similarity")
         scores, indices = vectors.top_k(query_vectors, count, options.rescore or RESCORE)
     else:
         scores, indices = encoder.top_k(query_vectors, vectors, count, progress=True)

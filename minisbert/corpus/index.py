@@ -126,16 +126,16 @@ def indexed_vectors(encoder: Encoder, texts: Sequence[str], path: str | Path, pr
 
 def check_vectors(tensors: Mapping[str, torch.Tensor], shape: Sequence[int], needed: tuple[int, int]) -> None:
     """Raise ``ValueError`` unless the vectors of an index have the ``needed`` shape and are finite floats."""
+    problem = ""
     if tuple(shape) != needed:
-        raise ValueError(f"the vectors have shape {tuple(shape)}, not {needed}: remove the file to rebuild it")
-    for name in NUMBERS:
-        if name not in tensors:
-            continue
-        numbers = tensors[name]
-        if numbers.dtype not in (torch.float32, torch.float64):
-            raise ValueError(f"{name} has dtype {numbers.dtype}, not float32: remove the file to rebuild it")
-        if not numbers.isfinite().all():
-            raise ValueError(f"{name} holds NaN or infinity: remove the file to rebuild it")
+        problem = f"the vectors have shape {tuple(shape)}, not {needed}"
+    for name in tensors.keys() & set(NUMBERS):
+        if tensors[name].dtype not in (torch.float32, torch.float64):
+            problem = f"{name} has dtype {tensors[name].dtype}, not float32"
+        elif not tensors[name].isfinite().all():
+            problem = f"{name} holds NaN or infinity"
+    if problem:
+        raise ValueError(f"{problem}: remove the file, and it is made anew")
 
 
 def coded_vectors(encoder: Encoder, texts: Sequence[str], path: Path, prompt: str) -> Stacked | Bits:

@@ -31,7 +31,7 @@ def sparse_rows(dense: Tensor, top: int | None = None) -> Tensor:
     return dense.to_sparse_csr()
 
 
-def unit_rows(rows: Tensor) -> Tensor:
+def scaled_rows(rows: Tensor) -> Tensor:
     """Scale CSR rows (N, V) to length 1; rows without a weight stay as they are."""
     starts, values = rows.crow_indices(), rows.values().double()
     row_of = torch.arange(len(starts) - 1).repeat_interleave(starts.diff())  # the row of each weight
