@@ -37,7 +37,7 @@ def scaled_rows(rows: Tensor) -> Tensor:
     row_of = torch.arange(len(starts) - 1).repeat_interleave(starts.diff())  # the row of each weight
     squares = torch.zeros(len(starts) - 1, dtype=torch.float64).index_add_(0, row_of, values**2)  # (N,)
     scaled = (values / squares.sqrt()[row_of]).to(rows.dtype)
-    return torch.sparse_csr_tensor(starts, rows.col_indices(), scaled, rows.shape)
+    return torch.sparse_csr_tensor(starts, rows.col_indices(), scaled, rows.shape, check_invariants=False)
 
 
 def sparse_tensors(rows: Tensor) -> dict[str, Tensor]:

@@ -1,7 +1,8 @@
-"""A model trained for dot products is searched, evaluated and mined by them: against sentence-transformers and by hand."""
+"""A model trained for dot products is searched, evaluated and mined by them: by hand and against the reference."""
 
 import json
 import shutil
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -126,7 +127,7 @@ def test_retrieval_is_perfect_by_the_models_own_similarity_alone(retrieval, caps
 def test_retrieval_is_that_of_sentence_transformers(folder):
     reference = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
     evaluation = pytest.importorskip("sentence_transformers.sentence_transformer.evaluation")
-    texts = {f"d{i}": f"{first} {second}" for i, (first, second) in enumerate(zip(CORPUS, CORPUS[1:], strict=False))}
+    texts = {f"d{i}": f"{first} {second}" for i, (first, second) in enumerate(pairwise(CORPUS))}
     data = dict(enumerate(QUERIES)), texts, {0: {"d0"}, 1: {"d3", "d1"}}
     expected = evaluation.InformationRetrievalEvaluator(*data, write_csv=False)(
         reference.SentenceTransformer(str(folder), device="cpu")
@@ -138,10 +139,8 @@ def test_retrieval_is_that_of_sentence_transformers(folder):
 
 def test_triplets_and_correlations_name_the_similarity(folder, tmp_path, capsys):
     rows = [("the cat", "the sun", "music"), ("rain", "a small dog", "snow"), ("moon", "the sky", "the dog")]
-    path = tmp_path / "triplets.jsonl"
-    path.write_text(
-        "".join(json.dumps(dict(zip(("anchor", "positive", "negative"), r, strict=True))) + "\n" for r in rows)
-    )
+    path = tmp_path / "triplets.tsv"
+    path.write_text("\n".join("\t".join(row) for row in [("anchor", "positive", "negative"), *rows]))
     anchor, positive, negative = (SentenceEncoder.load(folder).encode(column) for column in zip(*rows, strict=True))
     for name in NAMES:
         evaluate.main(["--model", str(folder), "--data", str(path), "--similarity", name, "--json"])
