@@ -20,7 +20,6 @@ from minisbert.commands.options import (
     prompt_of,
     read_corpus,
 )
-from minisbert.core import InputError
 from minisbert.system.command_line import command_parser
 from minisbert.system.console import bounded, check_usage, run_command, say
 
@@ -80,8 +79,14 @@ def search(options: argparse.Namespace, queries: list[str], corpus: list[str]) -
     from minisbert.search.vector_files import RESCORE, Bits
 
     # checked here and not with the other options, because the file's header says what it holds
-    has_codes = options.index is not None and options.index.is_file() and "quantized" in index_metadata(options.index)
-    check_usage((options.rescore and not has_codes, "--rescore is for an --index that encode --quantize wrote"))
+    codes = None
+    if options.index is not None and options.index.is_file():
+        codes = index_metadata(options.index).get("quantized")
+    another = codes == "binary" and options.similarity not in (None, "cosine")
+    check_usage(
+        (options.rescore and not codes, "--rescore is for an --index that encode --quantize wrote"),
+        (another, f"--similarity {options.similarity}: bits have no lengths, so only the cosine ranks them"),
+    )
     # loaded before the corpus is encoded: a wrong name should not cost an hour
     reranker = None
     top = min(options.top, len(corpus))
@@ -97,8 +102,6 @@ def search(options: argparse.Namespace, queries: list[str], corpus: list[str]) -
     if isinstance(vectors, Bits):
         # all rows of signs have the same length: the order is that of dot products, too, but the scores are cosines
         similarity = "cosine"
-        if options.similarity not in (None, similarity):
-            raise InputError(f"{options.index} holds bits, whose scores are cosines: leave out --similarity")
         scores, indices = vectors.top_k(query_vectors, count, options.rescore or RESCORE)
     else:
         scores, indices = encoder.top_k(query_vectors, vectors, count, progress=True)

@@ -28,7 +28,7 @@ from minisbert.models.guards import check_choice, check_count
 from minisbert.models.prompts import PROMPT_NAMES, role_prompt, role_prompt_name, with_prompt
 from minisbert.models.similarity import as_array, similarity, similarity_pairwise
 from minisbert.models.tokenizer import Tokenizer, valid_texts
-from minisbert.search import dense
+from minisbert.search.dense import top_k
 from minisbert.search.quantized import CALIBRATED, PRECISIONS, quantize
 from minisbert.system.console import say
 from minisbert.system.devices import choose_device
@@ -171,7 +171,7 @@ class TextEncoder(EncoderProperties):
 
     def top_k(self, queries: Any, corpus: Any, k: int, progress: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Search by the model's own similarity: vectors of queries (Q, D), corpus (N, D) -> scores and rows, (Q, k)."""
-        return dense.top_k(queries, corpus, k, progress, self.similarity_fn_name)
+        return top_k(queries, corpus, k, progress, self.similarity_fn_name)
 
     @staticmethod
     def to_tensors(vectors: Any) -> dict[str, Tensor]:
