@@ -101,7 +101,7 @@ def quality(model: Path) -> dict[str, float]:
     for split in ("dev", "test"):
         command = [sys.executable, "-m", "minisbert", "evaluate", "--model", str(model), "--split", split, "--json"]
         done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
-        scores[split] = json.loads(done.stdout)["spearman"]["cosine"]
+        scores[split] = json.loads(done.stdout)["spearman_cosine"]
     return scores
 
 

@@ -5,7 +5,7 @@ hits = util.semantic_search(encoder.encode_query("a cat?"), encoder.encode_docum
 pairs = util.paraphrase_mining(encoder, sentences)
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,21 +18,38 @@ from minisbert.loading import Encoder
 from minisbert.models.guards import check_count
 from minisbert.models.similarity import as_rows
 from minisbert.search import dense
+from minisbert.search.inverted import rank
 
 COMMUNITY_ROWS = 1024  # rows of the cosines of all with all that are in memory at the same time
 
 
 def semantic_search(
-    query_embeddings: np.ndarray | Tensor, corpus_embeddings: np.ndarray | Tensor, *, top_k: int = 10
+    query_embeddings: np.ndarray | Tensor,
+    corpus_embeddings: np.ndarray | Tensor,
+    *,
+    top_k: int = 10,
+    score_function: str | Callable[[Tensor, Tensor], Any] = "cosine",
 ) -> list[list[dict[str, Any]]]:
-    """Find for each query (Q, D), or one (D,), the ``top_k`` rows of the corpus (N, D) with the highest cosine.
+    """Find for each query (Q, D), or one (D,), the ``top_k`` rows of the corpus (N, D) with the highest score.
 
-    Returns ``[[{"corpus_id": 3, "score": 0.91}, ...], ...]``, best first, ties by number; exact, in blocks.
+    ``score_function`` is "cosine", "dot", "euclidean", "manhattan", or a function of tensors (Q, D) and (N, D) such as
+    ``encoder.similarity``; vectors do not say which one their model was trained for: give
+    ``encoder.similarity_fn_name``. A name is searched in blocks, a function query by query.
+    Returns ``[[{"corpus_id": 3, "score": 0.91}, ...], ...]``, best first, ties by number; exact.
     Raises ``InputError`` as ``minisbert.search.dense.top_k``.
     """
     check_count("top_k", top_k)
     queries, corpus = as_rows(query_embeddings), as_rows(corpus_embeddings)
-    scores, rows = dense.top_k(queries, corpus, min(top_k, len(corpus)))
+    k = min(top_k, len(corpus))
+    if callable(score_function):
+        left, right = torch.tensor(queries), torch.tensor(corpus)
+
+        def scores_of_query(query: int) -> np.ndarray:
+            return np.asarray(score_function(left[query : query + 1], right), np.float32)[0]
+
+        scores, rows = rank(scores_of_query, queries.shape, corpus.shape, k, progress=False)
+    else:
+        scores, rows = dense.top_k(queries, corpus, k, similarity=score_function)
     hits = []
     for best, numbers in zip(scores.tolist(), rows.tolist(), strict=True):
         hits.append([{"corpus_id": row, "score": score} for score, row in zip(best, numbers, strict=True)])
@@ -47,9 +64,9 @@ def paraphrase_mining(
     show_progress_bar: bool = False,
     **options: Any,
 ) -> list[list[float | int]]:
-    """Find the ``max_pairs`` pairs of sentences with the highest cosine: ``[[score, i, j], ...]``, i < j, best first.
+    """Find the ``max_pairs`` most similar pairs of sentences: ``[[score, i, j], ...]``, i < j, best first.
 
-    Compares every pair. ``options`` are those of ``encode``.
+    Compares every pair by the model's own similarity. ``options`` are those of ``encode``.
     """
     check_count("max_pairs", max_pairs)
     sentences = check_texts(sentences)
@@ -57,7 +74,8 @@ def paraphrase_mining(
     if count < 2:
         return []
     vectors = model.encode(sentences, show_progress_bar=show_progress_bar, **options)
-    scores, pairs = dense.closest_pairs(vectors, min(max_pairs, count * (count - 1) // 2), progress=show_progress_bar)
+    most = min(max_pairs, count * (count - 1) // 2)
+    scores, pairs = dense.closest_pairs(vectors, most, show_progress_bar, model.similarity_fn_name)
     return [[score, *pair] for score, pair in zip(scores.tolist(), pairs.tolist(), strict=True)]
 
 

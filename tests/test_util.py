@@ -20,6 +20,13 @@ def test_semantic_search_by_hand():
     found = util.semantic_search(QUERIES, torch.tensor(CORPUS), top_k=2)
     assert [[hit["corpus_id"] for hit in hits] for hits in found] == [[0, 1], [1, 0]]
     assert [hit["score"] for hits in found for hit in hits] == pytest.approx([0.6, 0, 1, 0.8], abs=1e-6)
+    for dot in ("dot", lambda a, b: a @ b.T):
+        hits = util.semantic_search(QUERIES, CORPUS, top_k=3, score_function=dot)
+        products = np.asarray(QUERIES, np.float32) @ np.asarray(CORPUS, np.float32).T
+        for row, found_row in zip(products, hits, strict=True):
+            order = np.argsort(-row, kind="stable")
+            assert [hit["corpus_id"] for hit in found_row] == order.tolist()
+            assert [hit["score"] for hit in found_row] == pytest.approx(row[order].tolist())
     assert len(util.semantic_search(QUERIES[0], CORPUS)[0]) == 3, "of fewer rows than top_k all"
 
 

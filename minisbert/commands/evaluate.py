@@ -10,8 +10,9 @@ minisbert evaluate --suite sts
 
 Scored pairs: Pearson's and Spearman's correlation of the similarities with the scores. Pairs labelled 0 or 1, under a
 header that says label: average precision, and F1 and accuracy at the best threshold. Triplets: the share whose anchor
-is closer to the positive than to the negative, by the cosine. --queries, --corpus and --qrels: accuracy, precision,
-recall, MRR, nDCG and MAP of the exact search. --suite sts: STS12 to STS16, STS-B and SICK-R as papers report them.
+is closer to the positive than to the negative. --queries, --corpus and --qrels: accuracy, precision, recall, MRR, nDCG
+and MAP of the exact search. --suite sts: STS12 to STS16, STS-B and SICK-R as papers report them. Vectors are compared
+by the model's own similarity, or by --similarity.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from minisbert.commands.options import (
     add_json_option,
     add_model_options,
+    add_similarity_option,
     chosen_encoder,
     load_pooled,
     print_result,
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from minisbert.loading import Encoder
 
 RETRIEVAL = ("queries", "corpus", "qrels")
-DECISIONS = "average_precision f1 f1_threshold precision recall accuracy accuracy_threshold".split()
+DECISIONS = "ap f1 f1_threshold precision recall accuracy accuracy_threshold".split()
 ONLY_SEARCH = "only search data evaluates it (--queries, --corpus)"  # of a model with a vector per token
 
 parser = command_parser("evaluate", __doc__)
@@ -71,7 +73,9 @@ parser.add_argument(
     help="a file's scores must be 0 to S, or -S to S for -S (default: any scale)",
 )
 add_json_option(parser)
-add_model_options(parser.add_argument_group("model"))
+model_options = parser.add_argument_group("model")
+add_model_options(model_options)
+add_similarity_option(model_options)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -114,7 +118,8 @@ def show_evaluation(
     above = [f"{name:<9} {value}" for name, value in shown.items()]
     if lines:
         above.append("")
-    result = data | {"model": options.model, "pooling": encoder.pooling_mode} | result
+    about = {"model": options.model, "pooling": encoder.pooling_mode, "similarity": encoder.similarity_fn_name}
+    result = data | about | result
     print_result(options, result, above + lines)
 
 
@@ -130,25 +135,40 @@ def evaluate_rows(options: argparse.Namespace) -> None:
     encoder = load_pooled(options, ONLY_SEARCH)
     result = measure(encoder, rows, progress=True)
     split = f", {options.split} split" if options.split else ""
-    header = {"data": f"{options.data}{split}, {len(rows):,} {kind}"}
+    similarity = encoder.similarity_fn_name
+    header = {"data": f"{options.data}{split}, {len(rows):,} {kind}", "scored by": similarity}
     counted, texts_of_a_row = "pairs", 2
     if kind == "triplets":
         counted, texts_of_a_row = "triplets", 3
-        share = f"{100 * result['triplet_accuracy']:.2f} %"
-        header["accuracy"] = f"{share} have cos(anchor, positive) > cos(anchor, negative)"
+        share = f"{100 * result[f'{similarity}_accuracy']:.2f} %"
+        header["accuracy"] = f"{share} have an anchor that is closer to the positive than to the negative"
         lines = []
     elif kind == "pairs without scores":
         header["protocol"] = "each anchor's positive among all positives, by the exact search"
         lines = retrieval_table(result)
+        result = {f"{similarity}_{metric}": value for metric, value in result.items()}
     elif kind == "labelled pairs":
         header["protocol"] = "thresholds chosen on these very pairs, which flatters all but average precision"
+        header["scored by"] += "; the other similarities for comparison"
         lines = decision_table(result)
+        result = flat(result)
     else:
         header["protocol"] = PROTOCOL
+        header["scored by"] += "; the other similarities for comparison"
         cells = [(name, result["pearson"][name], result["spearman"][name]) for name in result["pearson"]]
         lines = table([("x 100", "Pearson", "Spearman"), *cells], 10, 10)
+        result = flat(result)
     data = {"data": options.data, "split": options.split, counted: len(rows)}
     show_evaluation(options, encoder, texts_of_a_row * len(rows), data, result, header, lines)
+
+
+def flat(result: dict[str, dict[str, float]]) -> dict[str, float]:
+    """Join the keys of two levels as sentence-transformers names them: ``spearman_cosine``, ``cosine_ap``."""
+    named = {}
+    for first, values in result.items():
+        for second, value in values.items():
+            named[f"{first}_{second}"] = value
+    return named
 
 
 def decision_table(result: dict[str, dict[str, float]]) -> list[str]:
@@ -182,11 +202,12 @@ def evaluate_search(options: argparse.Namespace) -> None:
     task = load_retrieval(options.queries, options.corpus, options.qrels, options.ignore_identical_ids)
     encoder = chosen_encoder(options)
     queries, documents = len(task.queries), len(task.corpus)
-    search, order = None, "exact search by cosine, ties in the order of the corpus"
+    similarity = encoder.similarity_fn_name
+    search, order = None, f"exact search by {similarity}, ties in the order of the corpus"
     if options.rerank:
         reranker = PairModel.load(options.rerank, device=options.device)
         search = two_stage_search(encoder.top_k, reranker, task.queries, task.corpus, options.candidates)
-        order = f"exact search by cosine, the first {options.candidates} sorted by {options.rerank}"
+        order = f"exact search by {similarity}, the first {options.candidates} sorted by {options.rerank}"
     scores = retrieval_scores(encoder, task, search=search)
     unjudged = f" ({task.unjudged:,} more have no relevant document)" if task.unjudged else ""
     header = {
@@ -194,8 +215,12 @@ def evaluate_search(options: argparse.Namespace) -> None:
         "protocol": f"{order}; mean over the queries",
     }
     data = {name: getattr(options, name) for name in (*RETRIEVAL, "ignore_identical_ids", "rerank")}
+    lines = retrieval_table(scores)
+    # the scores of two stages are no longer those of the similarity
+    if not options.rerank:
+        scores = {f"{similarity}_{metric}": value for metric, value in scores.items()}
     result = {"evaluated_queries": queries, "documents": documents} | scores
-    show_evaluation(options, encoder, queries + documents, data, result, header, retrieval_table(scores))
+    show_evaluation(options, encoder, queries + documents, data, result, header, lines)
 
 
 def evaluate_suite_of_sts(options: argparse.Namespace) -> None:
@@ -222,7 +247,8 @@ def evaluate_suite_of_sts(options: argparse.Namespace) -> None:
         shown, how = f"{total:.2f}", "of STS12 to SICK-R, each rounded first, as in SimCSE"
     rows.append(["average", "", shown, "", "", f"  {how}"])
     result = {"average": total, "tasks": scores, "missing": list(missing)}
-    header = {"protocol": "each sentence encoded alone, Spearman's correlation of the cosine with the scores, x 100"}
+    header = {"protocol": "each sentence encoded alone, Spearman's correlation with the scores, x 100"}
+    header["scored by"] = encoder.similarity_fn_name
     texts = 2 * sum(task["pairs"] for task in scores)
     show_evaluation(options, encoder, texts, {"suite": options.suite}, result, header, table(rows, 13, 9))
 

@@ -40,10 +40,10 @@ RULE_OPTIONS = {  # the fields of ``Rules``, which has their defaults: type, met
     "num_negatives": (int, "N", "at most N for each anchor (default: 3)"),
     "range_min": (int, "N", "skip the N best, which may be unlabelled positives"),
     "range_max": (int, "N", "consider the N best (default: 10 per negative if a rule can exclude some)"),
-    "absolute_margin": (float, "M", "at least M below the anchor's worst positive in cosine"),
-    "relative_margin": (float, "M", "at least M times the positive's cosine below it"),
-    "max_score": (float, "S", "no cosine above S"),
-    "min_score": (float, "S", "no cosine below S"),
+    "absolute_margin": (float, "M", "at least M below the score of the anchor's worst positive"),
+    "relative_margin": (float, "M", "at least M times the positive's score below it"),
+    "max_score": (float, "S", "no score above S"),
+    "min_score": (float, "S", "no score below S"),
 }
 REMEDY = "relax the margins and scores, raise --range-max, lower --range-min, or give a larger --corpus"
 
@@ -79,7 +79,8 @@ def main(arguments: list[str] | None = None) -> None:
     with atomic_file(options.out) as partial:  # opened first: a folder that is missing is found before the work
         encoder, documents = encode_documents(task, corpus, options)
         anchors = encode_with_progress(encoder, task.anchors, prompt_of(encoder, options, "query"))
-        mined = mine(anchors, documents, task, rules, progress=True)
+        similarity = encoder.similarity_fn_name
+        mined = mine(anchors, documents, task, rules, True, similarity)
         result = summary(task, mined, rules)
         if not result["triplets"]:
             reasons = ", ".join(f"{count:,} by {reason}" for reason, count in result["left_out"].items() if count)
@@ -92,8 +93,8 @@ def main(arguments: list[str] | None = None) -> None:
     if lost:  # training would miss them without a word
         pairs = f"{result['pairs_without_negative']:,} of {result['pairs']:,} pairs"
         say(f"{pairs} are not in the file, no candidate is left for their anchors: {listed(lost)}; {REMEDY}")
-    about = {"model": options.model, "out": str(options.out)}
-    print_result(options, about | result, summary_lines(result, rules.num_negatives, options.out))
+    about = {"model": options.model, "similarity": similarity, "out": str(options.out)}
+    print_result(options, about | result, summary_lines(about | result, rules.num_negatives, options.out))
 
 
 def read_candidates(options: argparse.Namespace) -> tuple["Candidates", list[str]]:
@@ -141,9 +142,9 @@ def summary(task: "Candidates", mined: "Mined", rules: "Rules") -> dict[str, Any
         triplets += len(positives) * count  # each positive with each negative
         if count == 0:
             lost_pairs.append(len(positives))
-    cosines: dict[str, float | None] = {}
+    means: dict[str, float | None] = {}
     for noun, scores in (("positives", mined.positive_scores), ("negatives", mined.scores)):
-        cosines[noun] = statistics.fmean(chain.from_iterable(scores)) if any(scores) else None
+        means[noun] = statistics.fmean(chain.from_iterable(scores)) if any(scores) else None
     return {
         "anchors": len(task.anchors),
         "pairs": sum(map(len, task.positives)),
@@ -154,7 +155,7 @@ def summary(task: "Candidates", mined: "Mined", rules: "Rules") -> dict[str, Any
         "pairs_without_negative": sum(lost_pairs),
         "anchors_with_fewer": sum(0 < count < rules.num_negatives for count in negatives),
         "left_out": {"copy of anchor or positive": sum(map(len, task.copies))} | mined.failed,
-        "mean_cosine": cosines,
+        "mean_score": means,
     }
 
 
@@ -166,8 +167,9 @@ def summary_lines(result: dict[str, Any], num_negatives: int, out: Path) -> list
     lines.append(f"{result['anchors_without_negative']:>12,}  {lost}")
     lines.append(f"{result['anchors_with_fewer']:>12,}  anchors with fewer than {num_negatives} negatives")
     lines.append(f"{result['negatives']:>12,}  negatives, {result['triplets']:,} triplets in {out}")
-    positive, negative = result["mean_cosine"].values()
-    lines.append(f"mean cosine with the anchor: positives {positive:.4f}, negatives {negative:.4f}")
+    positive, negative = result["mean_score"].values()
+    means = f"positives {positive:.4f}, negatives {negative:.4f}"
+    lines.append(f"mean {result['similarity']} similarity to the anchor: {means}")
     return lines
 
 

@@ -79,9 +79,17 @@ def add_prompt_option(group: argparse._ActionsContainer, role: str = "") -> None
     one.add_argument(f"{flag}-name", metavar="NAME", help="one of the model's prompts")
 
 
+def add_similarity_option(group: argparse._ActionsContainer) -> None:
+    """Add ``--similarity``, which ``chosen_encoder`` reads."""
+    about = "compare vectors by this, not by the model's own similarity"
+    group.add_argument("--similarity", choices=("cosine", "dot", "euclidean", "manhattan"), help=about)
+
+
 def add_corpus_options(parser: argparse.ArgumentParser, roles: Sequence[str] = ("",)) -> None:
     """Add the options shared by ``search``, ``pairs`` and ``mine``; with a prompt for each of the roles."""
-    add_model_options(parser.add_argument_group("model"))
+    model = parser.add_argument_group("model")
+    add_model_options(model)
+    add_similarity_option(model)
     prompts = parser.add_argument_group("prompts")
     for role in roles:
         add_prompt_option(prompts, role)
@@ -162,6 +170,13 @@ def chosen_encoder(options: argparse.Namespace) -> "Encoder":
             kind = type(encoder).__name__
             raise InputError(f"--truncate-dim is for dense vectors, whose first columns may do; this is a {kind}")
         encoder.truncate_dim = options.truncate_dim
+    similarity = getattr(options, "similarity", None)
+    if similarity is not None:
+        if encoder.vectors_are == "per token":
+            raise InputError(
+                f"{options.model} has a vector per token, which only maxsim compares: leave out --similarity"
+            )
+        encoder.similarity_fn_name = similarity
     return encoder
 
 

@@ -4,6 +4,8 @@ minisbert pairs sentences.txt --top 20
 minisbert pairs questions.txt.gz --top 1000 --min-score 0.9 --index questions.safetensors --json
 """
 
+import math
+
 from minisbert.commands.options import CORPUS_FILES, add_corpus_options, load_and_encode, print_result, read_corpus
 from minisbert.core import InputError
 from minisbert.system.command_line import command_parser
@@ -12,14 +14,14 @@ from minisbert.system.console import bounded, run_command, say
 parser = command_parser("pairs", __doc__)
 parser.add_argument("file", metavar="FILE", help=f"{CORPUS_FILES}; empty lines are skipped")
 parser.add_argument("--top", type=bounded(int, 1), default=20, metavar="K", help="pairs to show (default: %(default)s)")
-parser.add_argument("--min-score", type=float, default=-1.0, metavar="S", help="only pairs with at least this cosine")
+parser.add_argument("--min-score", type=float, metavar="S", help="only pairs with at least this score")
 add_corpus_options(parser)
 
 
 def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
-    if not -1 <= options.min_score <= 1:
-        raise InputError(f"--min-score {options.min_score} is not a cosine, which is from -1 to 1")
+    if options.min_score is not None and not math.isfinite(options.min_score):
+        raise InputError(f"--min-score must be a number, got {options.min_score}")
     texts = read_corpus(options.file)
     count = len(texts) * (len(texts) - 1) // 2
     if count == 0:
@@ -28,18 +30,22 @@ def main(arguments: list[str] | None = None) -> None:
         say(f"--top {options.top}: {len(texts)} sentences make only {count} pairs; all are compared")
     from minisbert.search.dense import closest_pairs
 
-    _, vectors, _ = load_and_encode(texts, options)
-    scores, pairs = closest_pairs(vectors, min(options.top, count), progress=True)
-    # the scores are sorted, so this is a prefix
-    close = scores >= options.min_score
-    if not close.all():
-        say(f"{close.sum()} of the {len(scores)} closest pairs have a cosine of at least {options.min_score}")
+    encoder, vectors, _ = load_and_encode(texts, options)
+    similarity = encoder.similarity_fn_name
+    scores, pairs = closest_pairs(vectors, min(options.top, count), True, similarity)
+    say(f"scored by {similarity}")
+    if options.min_score is not None:
+        close = scores >= options.min_score  # the scores are sorted, so this is a prefix
+        if not close.all():
+            say(f"{close.sum()} of the {len(scores)} closest pairs have a score of at least {options.min_score}")
+        scores, pairs = scores[close], pairs[close]
     rows = []
     lines = []
-    for score, (i, j) in zip(scores[close].tolist(), pairs[close].tolist(), strict=True):
+    for score, (i, j) in zip(scores.tolist(), pairs.tolist(), strict=True):
         rows.append({"score": score, "indices": [i, j], "texts": [texts[i], texts[j]]})
         lines.append(f"{score:8.4f}  {texts[i]}\n{'':8}  {texts[j]}")
-    print_result(options, {"model": options.model, "sentences": len(texts), "pairs": rows}, lines)
+    about = {"model": options.model, "similarity": similarity, "sentences": len(texts)}
+    print_result(options, about | {"pairs": rows}, lines)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Search a file of texts for the ones closest in meaning to a query, by cosine (a SparseEncoder: dot products).
+"""Search a file of texts for the ones closest in meaning to a query, by the model's own similarity.
 
 minisbert search corpus.txt --query "A man plays a guitar." --top 5
 minisbert search corpus.txt --queries questions.txt --index corpus.safetensors --json
@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> None:
     corpus = read_corpus(options.corpus)
     if options.top > len(corpus):
         say(f"--top {options.top}: the corpus has only {len(corpus)} sentences; all are shown")
-    scores, indices = search(options, queries, corpus)
+    scores, indices, similarity = search(options, queries, corpus)
     results = []
     lines = []
     for query, its_scores, its_indices in zip(queries, scores.tolist(), indices.tolist(), strict=True):
@@ -67,19 +67,26 @@ def main(arguments: list[str] | None = None) -> None:
             hits.append({"score": score, "index": index, "text": corpus[index]})
             lines.append(f"{score:8.4f}  {corpus[index]}")
         results.append({"query": query, "hits": hits})
-    print_result(options, {"model": options.model, "corpus": len(corpus), "results": results}, lines)
+    about = {"model": options.model, "similarity": similarity, "rerank": options.rerank, "corpus": len(corpus)}
+    print_result(options, about | {"results": results}, lines)
 
 
-def search(options: argparse.Namespace, queries: list[str], corpus: list[str]) -> tuple[Any, Any]:
-    """Return scores and indices, arrays (Q, K), the best first."""
+def search(options: argparse.Namespace, queries: list[str], corpus: list[str]) -> tuple[Any, Any, str]:
+    """Return scores and indices, arrays (Q, K), the best first, and the similarity that ranked them."""
     from minisbert.corpus.index import encode_with_progress, index_metadata
     from minisbert.evaluation.retrieval import rerank
     from minisbert.models.pair_model import PairModel
     from minisbert.search.vector_files import RESCORE, Bits
 
     # checked here and not with the other options, because the file's header says what it holds
-    has_codes = options.index is not None and options.index.is_file() and "quantized" in index_metadata(options.index)
-    check_usage((options.rescore and not has_codes, "--rescore is for an --index that encode --quantize wrote"))
+    codes = None
+    if options.index is not None and options.index.is_file():
+        codes = index_metadata(options.index).get("quantized")
+    another = codes == "binary" and options.similarity not in (None, "cosine")
+    check_usage(
+        (options.rescore and not codes, "--rescore is for an --index that encode --quantize wrote"),
+        (another, f"--similarity {options.similarity}: bits have no lengths, so only the cosine ranks them"),
+    )
     # loaded before the corpus is encoded: a wrong name should not cost an hour
     reranker = None
     top = min(options.top, len(corpus))
@@ -90,14 +97,20 @@ def search(options: argparse.Namespace, queries: list[str], corpus: list[str]) -
         count = min(max(options.candidates, top), len(corpus))
     encoder, vectors, _ = load_and_encode(corpus, options)
     query_vectors = encode_with_progress(encoder, queries, prompt_of(encoder, options, "query"))
+    similarity = encoder.similarity_fn_name
     # bits are compared by Hamming distance first, and the best rescored with the float32 query
     if isinstance(vectors, Bits):
+        # all rows of signs have the same length: the order is that of dot products, too, but the scores are cosines
+        similarity = "cosine"
         scores, indices = vectors.top_k(query_vectors, count, options.rescore or RESCORE)
     else:
         scores, indices = encoder.top_k(query_vectors, vectors, count, progress=True)
     if reranker:
+        say(f"candidates by {similarity}, scored by {options.rerank}")
         scores, indices = rerank(reranker, queries, corpus, indices)
-    return scores[:, :top], indices[:, :top]
+    else:
+        say(f"scored by {similarity}")
+    return scores[:, :top], indices[:, :top], similarity
 
 
 if __name__ == "__main__":

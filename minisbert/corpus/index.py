@@ -27,6 +27,7 @@ from minisbert.system.files import atomic_file, check_ending
 
 INDEX_MARK = {"minisbert": "vectors"}  # in the metadata of such a file
 MODEL_OPTIONS = ("pooling", "max_length", "width")  # a model's hash covers them
+NUMBERS = ("vectors", "values", "rows")  # the tensor of floats in an index of dense, sparse or many vectors
 UNHASHED = ("prompts", "default_prompt_name", "similarity_fn_name")  # settings that change no vector by themselves
 
 
@@ -102,7 +103,8 @@ def text_line(text: str) -> bytes:
 def indexed_vectors(encoder: Encoder, texts: Sequence[str], path: str | Path, prompt: str | None = None) -> np.ndarray:
     """Return the vectors (N, D) of the texts, read from the index at ``path`` or encoded and written there.
 
-    Rebuilds an index of another model or other texts, and says so. Raises ``InputError`` if the file is not an index.
+    Rebuilds an index of another model or other texts, and says so. Raises ``InputError`` if the file is not an index,
+    or holds other vectors than its header says.
     """
     path, prompt = Path(path), choose_prompt(encoder.settings, prompt)
     wanted = made_from(encoder, prompt) | {"texts": texts_hash(texts)}
@@ -113,7 +115,9 @@ def indexed_vectors(encoder: Encoder, texts: Sequence[str], path: str | Path, pr
         if not changed:
             tensors = read_safetensors(path)
             with reading(path):
-                return encoder.from_tensors(tensors)
+                vectors = encoder.from_tensors(tensors)
+                check_vectors(tensors, vectors.shape, (len(texts), int(wanted["width"])))
+                return vectors
         say(f"{path} was made with {changed}: rebuilding it")
     # opened before the work: a path that cannot be written is found at once, and the old index stays until the end
     with atomic_file(path) as partial:
@@ -121,6 +125,20 @@ def indexed_vectors(encoder: Encoder, texts: Sequence[str], path: str | Path, pr
         write_safetensors(encoder.to_tensors(vectors), partial, INDEX_MARK | wanted)
     say(f"wrote {len(vectors):,} vectors of width {vectors.shape[1]} to {path}")
     return vectors
+
+
+def check_vectors(tensors: Mapping[str, torch.Tensor], shape: Sequence[int], needed: tuple[int, int]) -> None:
+    """Raise ``ValueError`` unless the vectors of an index have the ``needed`` shape and are finite floats."""
+    problem = ""
+    if tuple(shape) != needed:
+        problem = f"the vectors have shape {tuple(shape)}, not {needed}"
+    for name in tensors.keys() & set(NUMBERS):
+        if tensors[name].dtype not in (torch.float32, torch.float64):
+            problem = f"{name} has dtype {tensors[name].dtype}, not float32"
+        elif not tensors[name].isfinite().all():
+            problem = f"{name} holds NaN or infinity"
+    if problem:
+        raise ValueError(f"{problem}: remove the file, and it is made anew")
 
 
 def coded_vectors(encoder: Encoder, texts: Sequence[str], path: Path, prompt: str) -> Stacked | Bits:

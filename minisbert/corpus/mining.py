@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from minisbert.core import InputError
-from minisbert.search.dense import Source, Vectors, cosines_of, top_k
+from minisbert.search.dense import Source, Vectors, scores_of, top_k
 from minisbert.system.progress import Bar
 
 ANCHOR_BLOCK = 1024  # anchors at a time
@@ -33,7 +33,7 @@ class Triplet(NamedTuple):
 class Rules:
     """Rules that choose negatives among candidates. Raises ``InputError`` for rules that no candidate can meet.
 
-    With the lowest cosine p of an anchor and its positives, a candidate of cosine c is left out if
+    With the lowest score p of an anchor and its positives, a candidate with the score c is left out if
     c + absolute_margin > p, c > p - relative_margin |p|, c > max_score or c < min_score. Of those that remain, best
     first, ``range_min`` are skipped, and the next ``num_negatives`` are taken.
     """
@@ -123,30 +123,39 @@ class Mined:
     """The negatives of each anchor, and what became of the other candidates."""
 
     negatives: RowLists = field(default_factory=list)  # best first
-    scores: list[list[float]] = field(default_factory=list)  # their cosines
+    scores: list[list[float]] = field(default_factory=list)  # their similarities to the anchor
     positive_scores: list[list[float]] = field(default_factory=list)  # of each anchor and its positives
     failed: dict[str, int] = field(default_factory=dict)  # candidates by the first rule that they failed
 
 
-def mine(anchors: np.ndarray, documents: Source, task: Candidates, rules: Rules, progress: bool = False) -> Mined:
+def mine(
+    anchors: np.ndarray,
+    documents: Source,
+    task: Candidates,
+    rules: Rules,
+    progress: bool = False,
+    similarity: str = "cosine",
+) -> Mined:
     """Find negatives by exact search in vectors of anchors (A, D) and documents (N, D).
 
-    Equal scores are in the order of the documents. Raises ``InputError`` as ``top_k`` does.
+    ``similarity`` is one of ``top_k``'s. Equal scores are in the order of the documents. Raises ``InputError`` as
+    ``top_k`` does.
     """
     mined, count, depth = Mined(), len(documents), rules.depth(task.most)
     for start in Bar(range(0, len(anchors), ANCHOR_BLOCK), desc="comparing", unit=" blocks of anchors", shown=progress):
         some = slice(start, start + ANCHOR_BLOCK)
         positives, copies = task.positives[some], task.copies[some]
         # copies take no rank: search for so many more, then move them behind all others and cut
-        scores, rows = top_k(anchors[some], documents, min(depth + max(map(len, copies)), count))  # (A, C)
+        most = min(depth + max(map(len, copies)), count)
+        scores, rows = top_k(anchors[some], documents, most, similarity=similarity)  # (A, C)
         copied = belongs(rows, copies, count)
         order = copied.argsort(axis=1, kind="stable")[:, :depth]
         scores = np.take_along_axis(scores, order, axis=1)
         rows = np.take_along_axis(rows, order, axis=1)
         copied = np.take_along_axis(copied, order, axis=1)
 
-        positive_scores = cosines_with(anchors[some], documents, positives)
-        lowest = np.array([min(cosines) for cosines in positive_scores], np.float32)[:, None]  # (A, 1)
+        positive_scores = scores_with(anchors[some], documents, positives, similarity)
+        lowest = np.array([min(some_scores) for some_scores in positive_scores], np.float32)[:, None]  # (A, 1)
         remaining = ~belongs(rows, positives, count) & ~copied
         for name, fails in rules.failures(scores, lowest):
             mined.failed[name] = mined.failed.get(name, 0) + int((remaining & fails).sum())
@@ -155,9 +164,9 @@ def mine(anchors: np.ndarray, documents: Source, task: Candidates, rules: Rules,
         # ranks from 0, of those that remain: range_min skips candidates, not rows of the search
         rank = remaining.cumsum(axis=1) - 1
         remaining &= (rank >= rules.range_min) & (rank < rules.range_min + rules.num_negatives)
-        for row, cosines, chosen in zip(rows, scores, remaining, strict=True):
+        for row, row_scores, chosen in zip(rows, scores, remaining, strict=True):
             mined.negatives.append(row[chosen].tolist())
-            mined.scores.append(cosines[chosen].tolist())
+            mined.scores.append(row_scores[chosen].tolist())
         mined.positive_scores += positive_scores
     return mined
 
@@ -169,13 +178,14 @@ def belongs(rows: np.ndarray, lists: RowLists, count: int) -> np.ndarray:
     return np.isin(np.arange(len(rows))[:, None] * count + rows, np.array(members, dtype=np.int64))
 
 
-def cosines_with(anchors: np.ndarray, documents: Source, lists: RowLists) -> list[list[float]]:
-    """Compute the cosines of each anchor with the documents in its list; they may rank too low to be found."""
+def scores_with(anchors: np.ndarray, documents: Source, lists: RowLists, similarity: str) -> list[list[float]]:
+    """Compare each anchor with the documents in its list; they may rank too low to be found."""
     counts = [len(rows) for rows in lists]
-    which = torch.arange(len(lists)).repeat_interleave(torch.tensor(counts))  # (n,), the anchor of each cosine
+    which = torch.arange(len(lists)).repeat_interleave(torch.tensor(counts))  # (n,), the anchor of each score
     rows = torch.tensor([row for rows in lists for row in rows])  # (n,)
-    cosines = cosines_of(Vectors(anchors, "anchors"), which, Vectors(documents, "documents"), rows[:, None])
-    return [part.tolist() for part in cosines.flatten().split(counts)]
+    left, right = Vectors(anchors, "anchors", similarity), Vectors(documents, "documents", similarity)
+    scores = scores_of(left, which, right, rows[:, None])
+    return [part.tolist() for part in scores.flatten().split(counts)]
 
 
 def triplets(task: Candidates, mined: Mined) -> Iterator[Triplet]:

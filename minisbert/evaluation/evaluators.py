@@ -53,12 +53,13 @@ class EmbeddingSimilarityEvaluator:
 
 
 class InformationRetrievalEvaluator:
-    """How well a model's exact search by the cosine finds each query's relevant documents.
+    """How well a model's exact search, by its own similarity, finds each query's relevant documents.
 
     ``queries`` and ``corpus`` map ids to texts, ``relevant_docs`` a query's id to the ids of its relevant documents.
     A query without any is left out; a relevant document that the corpus lacks counts as never found. Called with a
     model it returns ``{"cosine_accuracy@1": ..., "cosine_ndcg@10": ..., ...}``, each in 0..1, for every metric and
-    cutoff of ``retrieval_scores``. Raises ``InputError`` if no query is left, or the corpus is empty.
+    cutoff of ``retrieval_scores``; keys begin with ``model.similarity_fn_name``, after ``name`` if there is one. Raises
+    ``InputError`` if no query is left, or the corpus is empty.
     """
 
     def __init__(
@@ -80,9 +81,10 @@ class InformationRetrievalEvaluator:
             grades.append({rows.setdefault(document, len(rows)): 1 for document in relevant})
         texts = [queries[identity] for identity in judged]
         self.task = Retrieval(check_texts(texts), check_texts([*corpus.values()]), grades, [None] * len(judged))
-        self.prefix = f"{name}_cosine_" if name else "cosine_"
+        self.prefix = f"{name}_" if name else ""
         self.show_progress_bar = show_progress_bar
 
     def __call__(self, model: SentenceEncoder) -> dict[str, float]:
         found = retrieval_scores(model, self.task, progress=self.show_progress_bar)
-        return {f"{self.prefix}{metric}": score for metric, score in found.items()}
+        prefix = f"{self.prefix}{model.similarity_fn_name}_"
+        return {f"{prefix}{metric}": score for metric, score in found.items()}

@@ -169,8 +169,8 @@ def retrieval_scores(
 ) -> dict[str, float]:
     """Return ``{"accuracy@1": ..., "ndcg@10": ..., ...}``: every metric at every cutoff, over all queries, in 0..1.
 
-    Documents are ranked by ``search``, or by the encoder's ``top_k``, which is the cosine or a SparseEncoder's dot
-    product, ties in the order of the corpus. Queries and documents get the prompts that the model has for them.
+    Documents are ranked by ``search``, or by the encoder's ``top_k``, which compares by the model's own similarity,
+    ties in the order of the corpus. Queries and documents get the prompts that the model has for them.
     ``encoder.truncated`` counts the texts that were cut.
     """
     queries = encode_with(encoder, task.queries, "query", progress)  # (Q, D)

@@ -14,7 +14,7 @@ from minisbert.core.metrics import pearson, spearman
 from minisbert.data.datasets import Table, check_labels, check_scores, load_labelled, read_file, scored_table
 from minisbert.data.formats import LABELLED, PAIRS, SCORED, Row
 from minisbert.data.reader import recognise
-from minisbert.evaluation.metrics import average_precision, best_threshold, precision_recall_f1, triplet_accuracy
+from minisbert.evaluation.metrics import average_precision, best_threshold, precision_recall_f1
 from minisbert.evaluation.retrieval import retrieval_from_pairs, retrieval_scores
 from minisbert.models.sentence_encoder import SentenceEncoder
 
@@ -53,12 +53,18 @@ def evaluate(encoder: SentenceEncoder, pairs: list[Row], progress: bool = False)
 
 
 def evaluate_triplets(encoder: SentenceEncoder, triplets: Sequence[Row], progress: bool = False) -> dict[str, float]:
-    """Return ``{"triplet_accuracy": share}`` of triplets whose anchor is closer to the positive, by the cosine."""
+    """Return ``{"cosine_accuracy": share}`` of triplets whose anchor is closer to the positive; equality is not enough.
+
+    Compares by the model's own similarity, which the key names.
+    """
     texts: list[str] = []
     for row in triplets:
         texts += row.texts
     vectors = encoder.encode(texts, show_progress_bar=progress)  # (3N, D)
-    return {"triplet_accuracy": triplet_accuracy(vectors[0::3], vectors[1::3], vectors[2::3])}
+    name = encoder.similarity_fn_name
+    near = similarities(vectors[0::3], vectors[1::3])[name]  # (N,)
+    far = similarities(vectors[0::3], vectors[2::3])[name]  # (N,)
+    return {f"{name}_accuracy": float((near > far).mean())}
 
 
 def evaluate_pairs(encoder: SentenceEncoder, pairs: Sequence[Row], progress: bool = False) -> dict[str, float]:
@@ -71,8 +77,8 @@ def evaluate_labelled(
 ) -> dict[str, dict[str, float]]:
     """Measure how well each of the four ``similarities`` separates pairs with label 1 from pairs with label 0.
 
-    Returns for each ``{"accuracy", "accuracy_threshold", "f1", "f1_threshold", "precision", "recall",
-    "average_precision"}``: accuracy and F1 at the threshold that is best for each *on these pairs*, precision and
+    Returns for each ``{"accuracy", "accuracy_threshold", "f1", "f1_threshold", "precision", "recall", "ap"}``, the last
+    one average precision: accuracy and F1 at the threshold that is best for each *on these pairs*, precision and
     recall at that of F1, as sentence-transformers' ``BinaryClassificationEvaluator`` has it. Average precision needs
     no threshold.
     """
@@ -89,7 +95,7 @@ def evaluate_labelled(
             "f1_threshold": f1_threshold,
             "precision": precision,
             "recall": recall,
-            "average_precision": average_precision(values, labels),
+            "ap": average_precision(values, labels),
         }
     return result
 

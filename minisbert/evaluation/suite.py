@@ -124,40 +124,41 @@ def tab_cells(path: Path) -> list[list[str]]:
 
 
 def evaluate_suite(encoder: SentenceEncoder, tasks: Sequence[Task], progress: bool = False) -> list[dict[str, Any]]:
-    """Correlate the cosine with the scores of each task, by Spearman, in -1..1.
+    """Correlate the model's own similarity with the scores of each task, by Spearman, in -1..1.
 
     Returns a dict for each task: ``spearman`` is that of all pairs, ``sets`` has each set's, ``mean`` and
     ``weighted_mean`` are over the sets, the latter weighted by their pairs.
     """
     # In one call, so that each of the sentences that tasks share is encoded once.
     u, v = encode_pairs(encoder, [pair for task in tasks for pair in task.pairs], progress)
-    cosines = similarities(u, v)["cosine"]  # (N,)
+    name = encoder.similarity_fn_name
+    values = similarities(u, v)[name]  # (N,)
     lines = []
     for task in tasks:
         count = len(task.pairs)
-        lines.append(task_scores(task, cosines[:count]))
-        cosines = cosines[count:]
+        lines.append(task_scores(task, values[:count], name))
+        values = values[count:]
     return lines
 
 
-def task_scores(task: Task, cosines: np.ndarray) -> dict[str, Any]:
-    """Score one task whose pairs have these cosines, (N,)."""
-    what = f"{task.name}: the cosine against the scores"
-    sets, values, weights = {}, [], []
+def task_scores(task: Task, values: np.ndarray, similarity: str) -> dict[str, Any]:
+    """Score one task whose pairs have these similarities, (N,)."""
+    what = f"{task.name}: {similarity} similarity against the scores"
+    sets, correlations, weights = {}, [], []
     start = 0
     for name, pairs in task.sets.items():
-        spearman = correlate(what, cosines[start : start + len(pairs)], pairs)["spearman"]
+        spearman = correlate(what, values[start : start + len(pairs)], pairs)["spearman"]
         start += len(pairs)
         sets[name] = {"pairs": len(pairs), "spearman": spearman}
-        values.append(spearman)
+        correlations.append(spearman)
         weights.append(len(pairs))
     return {
         "task": task.name,
         "protocol": task.protocol,
-        "pairs": len(cosines),
-        "spearman": correlate(what, cosines, task.pairs)["spearman"],
-        "mean": mean(values),
-        "weighted_mean": float(np.average(values, weights=weights)),
+        "pairs": len(values),
+        "spearman": correlate(what, values, task.pairs)["spearman"],
+        "mean": mean(correlations),
+        "weighted_mean": float(np.average(correlations, weights=weights)),
         "sets": sets,
     }
 

@@ -29,7 +29,8 @@ class MinisbertEmbeddingFunction(EmbeddingFunction[Documents]):
         return "minisbert"
 
     def default_space(self) -> str:
-        return "cosine"
+        # Chroma's names; it has no Manhattan distance, and the Euclidean one is the nearest to it
+        return {"cosine": "cosine", "dot": "ip"}.get(self.encoder.similarity_fn_name, "l2")
 
     def get_config(self) -> dict[str, Any]:
         return {"model": self.model}

@@ -29,7 +29,7 @@ from minisbert.models.prompts import PROMPT_NAMES, role_prompt, role_prompt_name
 from minisbert.models.similarity import as_array, similarity, similarity_pairwise
 from minisbert.models.tokenizer import Tokenizer, valid_texts
 from minisbert.search.dense import top_k
-from minisbert.search.quantized import PRECISIONS, quantize
+from minisbert.search.quantized import CALIBRATED, PRECISIONS, quantize
 from minisbert.system.console import say
 from minisbert.system.devices import choose_device
 from minisbert.system.progress import Progress
@@ -164,12 +164,14 @@ class TextEncoder(EncoderProperties):
     hidden_size: int  # columns of a token's hidden state
     truncated = 0  # texts that the last ``encode`` had to cut
     _reminded = False
-    # How a command searches and stores what ``encode`` returns. Sparse vectors and vectors per token override all five:
-    # the options of ``encode`` for searching, (queries, corpus, k, progress) -> scores and rows (Q, k), and the tensors
-    # of a file.
+    # How a command searches and stores what ``encode`` returns: the options of ``encode`` for searching, ``top_k``, and
+    # the tensors of a file. Sparse vectors and vectors per token override all five.
     vectors_are: ClassVar[Literal["dense", "sparse", "per token"]] = "dense"
     search_options: ClassVar[dict[str, Any]] = {}
-    top_k = staticmethod(top_k)
+
+    def top_k(self, queries: Any, corpus: Any, k: int, progress: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Search by the model's own similarity: vectors of queries (Q, D), corpus (N, D) -> scores and rows, (Q, k)."""
+        return top_k(queries, corpus, k, progress, self.similarity_fn_name)
 
     @staticmethod
     def to_tensors(vectors: Any) -> dict[str, Tensor]:
@@ -408,8 +410,8 @@ def codes_of(vectors: Tensor, precision: str) -> Tensor:
     if precision in ("int8", "uint8") and len(vectors) == 1:
         raise InputError(f"precision {precision} divides the range of each column, and one text has none")
     rows = as_array(vectors)
-    if not len(rows):  # two rows of zeros have the dtype and the width that none should have
-        rows = np.zeros((2, vectors.shape[1]), np.float32)
+    if not len(rows):  # rows of zeros have the dtype and the width that none should have
+        rows = np.zeros((CALIBRATED, vectors.shape[1]), np.float32)
     return torch.from_numpy(quantize(rows, precision)[: len(vectors)])
 
 

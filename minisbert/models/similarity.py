@@ -8,6 +8,7 @@ from torch import Tensor
 
 from minisbert.core import InputError, one_line
 from minisbert.core.encoder import cosine, cosine_matrix
+from minisbert.search.dense import DISTANCES
 
 MAX_SCORE = 5.0  # of a head that scores pairs: 0 nothing in common, 5 the same meaning, as in STS
 
@@ -45,7 +46,7 @@ def similarity(a: np.ndarray | Tensor, b: np.ndarray | Tensor, name: str = "cosi
         result = cosine_matrix(u, v)
     else:
         # subtle: by products of matrices, the default for many rows, a small distance would be rounding error
-        result = -torch.cdist(u, v, distance_order(name), compute_mode="donot_use_mm_for_euclid_dist")
+        result = -torch.cdist(u, v, DISTANCES[name], compute_mode="donot_use_mm_for_euclid_dist")
     return as_given(result, a, b)
 
 
@@ -59,13 +60,8 @@ def similarity_pairwise(a: np.ndarray | Tensor, b: np.ndarray | Tensor, name: st
     elif name == "cosine":
         result = cosine(u, v)
     else:
-        result = -torch.linalg.vector_norm(u - v, distance_order(name), dim=1)
+        result = -torch.linalg.vector_norm(u - v, DISTANCES[name], dim=1)
     return as_given(result, a, b)
-
-
-def distance_order(name: str) -> int:
-    """Return the p of the norm: 1 sums absolute differences, 2 is the root of the sum of squares."""
-    return {"manhattan": 1, "euclidean": 2}[name]
 
 
 def comparable(a: np.ndarray | Tensor, b: np.ndarray | Tensor) -> tuple[Tensor, Tensor]:

@@ -34,7 +34,7 @@ from minisbert.models.masked_language_model import MaskedHead, load_head, save_m
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.similarity import as_rows
 from minisbert.models.tokenizer import Tokenizer
-from minisbert.search.inverted import from_sparse_tensors, sparse_rows, sparse_tensors, sparse_top_k
+from minisbert.search.inverted import from_sparse_tensors, scaled_rows, sparse_rows, sparse_tensors, sparse_top_k
 from minisbert.system.files import write_json
 from minisbert.system.progress import Progress
 
@@ -102,7 +102,6 @@ class SparseEncoder(SentenceEncoder):
 
     vectors_are = "sparse"
     search_options: ClassVar[dict[str, Any]] = {"convert_to_sparse_tensor": True}
-    top_k = staticmethod(sparse_top_k)
     to_tensors, from_tensors = staticmethod(sparse_tensors), staticmethod(from_sparse_tensors)
 
     @classmethod
@@ -178,6 +177,15 @@ class SparseEncoder(SentenceEncoder):
             count = sum(weight > 0 for weight in row)
             lists.append(list(zip(self.tokenizer.tokens(columns[:count]), row[:count], strict=True)))
         return lists
+
+    def top_k(self, queries: Any, corpus: Any, k: int, progress: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Search CSR rows by the dot product or the cosine. Raises ``InputError`` for a distance."""
+        name = self.similarity_fn_name
+        if name == "cosine":
+            queries, corpus = scaled_rows(queries), scaled_rows(corpus)
+        elif name != "dot":
+            raise InputError(f"sparse vectors are searched by their dot products or cosines, not by {name}")
+        return sparse_top_k(queries, corpus, k, progress)
 
     def similarity(self, a: np.ndarray | Tensor, b: np.ndarray | Tensor) -> np.ndarray:
         """Compare as ``SentenceEncoder.similarity`` does, sparse tensors too; by default by the dot product."""

@@ -1,8 +1,9 @@
-"""Search exactly by cosine: the k nearest vectors of a corpus for each query, and the closest pairs of a collection.
+"""Search exactly: the k nearest vectors of a corpus for each query, and the closest pairs of a collection.
 
 Every vector is compared with every other, in float32 and block by block. Only the k best so far survive a block, so the
 full score matrix is never in memory. The scores of the results are computed again in float64 and rounded to float32:
-they do not depend on the blocks, and equal vectors have a cosine of exactly 1.
+they do not depend on the blocks, and equal vectors have a cosine of exactly 1. The similarity is the cosine, the dot
+product, or minus a distance; distances have no fast product and are computed in float64 throughout.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +26,8 @@ MOST = 2**21  # results of a block of queries
 SINGLES = 128  # scores computed one by one, at a time: their vectors stay in the cache
 ALONE = 64  # such a score takes as long as about this many in a block
 SAME = 1 - 2**-20  # in float32 a vector and its copy have at least this cosine; higher ones count as ties
+LONGEST = 1e18  # the product of two such vectors still fits float32
+DISTANCES = {"manhattan": 1, "euclidean": 2}  # the p of the norm: sums of absolute values, roots of sums of squares
 SHORTEST = 1e-150  # a vector below this length counts as zero: its squares vanish in float64
 
 
@@ -76,10 +79,14 @@ Source = np.ndarray | Tensor | Stacked
 class Vectors:
     """Vectors (N, D) of any kind, read in blocks: an array on disk is never in memory as a whole.
 
-    ``name`` is for messages. Raises ``InputError`` for anything but a non-empty (N, D) of real numbers.
+    ``name`` is for messages; ``similarity`` is how they will be compared. Raises ``InputError`` for another similarity,
+    and for anything but a non-empty (N, D) of real numbers.
     """
 
-    def __init__(self, source: Source, name: str):
+    def __init__(self, source: Source, name: str, similarity: str = "cosine"):
+        names = ("cosine", "dot", *DISTANCES)
+        if similarity not in names:
+            raise InputError(f"similarity must be one of {', '.join(names)}, got {similarity!r}")
         with reading(f"the {name}"):
             if isinstance(source, Tensor):
                 source = source.detach().cpu()
@@ -89,16 +96,16 @@ class Vectors:
         is_tensor = isinstance(source, Tensor)
         if (is_tensor and source.is_complex()) or not (is_tensor or np.can_cast(source.dtype, np.float64)):
             raise InputError(f"the {name} must be real numbers, got {source.dtype}")
-        self.source, self.name = source, name
+        self.source, self.name, self.similarity = source, name, similarity
         self.width = source.shape[1]
 
     def __len__(self) -> int:
         return len(self.source)
 
-    def unit(self, rows: slice | Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Return some rows (R, D), given as a slice or by their numbers, scaled to length 1. Zero vectors stay zero.
+    def block(self, rows: slice | Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Return some rows (R, D), given as a slice or by their numbers; for the cosine scaled to length 1.
 
-        Raises ``InputError`` for NaN, infinity and numbers whose squares overflow in float64.
+        Zero vectors stay zero. Raises ``InputError`` for NaN, infinity and numbers too large to compare.
         """
         x = self._read(rows)
         computing = torch.float64  # float64 and integers keep their digits until they are scaled
@@ -106,17 +113,20 @@ class Vectors:
             computing = dtype
         x = x.to(computing)
         lengths = torch.linalg.vector_norm(x, dim=1, keepdim=True)  # (R, 1)
-        if not (lengths.min() > 1e-12 and lengths.max() < 1e18):  # subtle: written so that NaN comes here, too
+        if not (lengths.min() > 1e-12 and lengths.max() < LONGEST):  # subtle: written so that NaN comes here, too
             x = x.double()  # the squares of large and small float32 numbers overflow or vanish in float32
             lengths = torch.linalg.vector_norm(x, dim=1, keepdim=True)
-            finite = lengths.isfinite().flatten()  # (R,)
-            if not finite.all():
-                place = int(finite.int().argmin())
+            usable = lengths.isfinite().flatten()  # (R,)
+            if self.similarity != "cosine":  # nothing is scaled, so the scores must fit as the numbers are
+                usable = lengths.flatten() < LONGEST
+            if not usable.all():
+                place = int(usable.int().argmin())
                 row = rows.start + place if isinstance(rows, slice) else int(rows[place])
                 raise InputError(f"the {self.name}, row {row}: NaN, infinity or a number too large to square")
             lengths = lengths.clamp_min(SHORTEST)
         # vectors that a model scaled are used as they are: dividing by 1 + 1e-8 costs a copy and only rounds again
-        if dtype == torch.float64 or (lengths - 1).abs().max() > 2**-22:
+        needs_scaling = dtype == torch.float64 or (lengths - 1).abs().max() > 2**-22
+        if self.similarity == "cosine" and needs_scaling:
             x = x / lengths
         return x.to(dtype)
 
@@ -140,19 +150,23 @@ def check_k(k: int, most: int, what: str) -> None:
         raise InputError(f"k must be between 1 and {most:,} ({what}), got {k!r}")
 
 
-def top_k(queries: Source, corpus: Source, k: int, progress: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """Find the k rows of the corpus (N, D) with the highest cosine to each query (Q, D): scores and indices, (Q, k).
+def top_k(
+    queries: Source, corpus: Source, k: int, progress: bool = False, similarity: str = "cosine"
+) -> tuple[np.ndarray, np.ndarray]:
+    """Find the k rows of the corpus (N, D) most similar to each query (Q, D): scores and indices, (Q, k).
 
-    Sorted by score, ties by index. The k rows are chosen in float32. One exception: at place k, two rows whose cosines
-    differ by less than 1e-6 may swap. A zero vector has cosine 0 with everything. Needs memory for Q x k results and
-    one block; an array on disk (``np.load(path, mmap_mode="r")``) stays there. Raises ``InputError`` if k exceeds the
-    corpus, if there are no vectors, if the widths differ, and for NaN or infinity (naming the row).
+    ``similarity`` is "cosine", "dot", or minus the "euclidean" or "manhattan" distance. Sorted by score, ties by index.
+    The k rows are chosen in float32. One exception: at place k, two rows whose cosines differ by less than 1e-6, or
+    whose dot products by less than 1e-6 of the lengths' product, may swap. A zero vector has cosine 0 with everything.
+    Needs memory for Q x k results and one block; an array on disk (``np.load(path, mmap_mode="r")``) stays there.
+    Raises ``InputError`` if k exceeds the corpus, if there are no vectors, if the widths differ, and for NaN or
+    infinity (naming the row).
     """
-    queries, corpus = Vectors(queries, "queries"), Vectors(corpus, "corpus")
+    queries, corpus = Vectors(queries, "queries", similarity), Vectors(corpus, "corpus", similarity)
     if queries.width != corpus.width:
         raise InputError(f"queries have width {queries.width} and the corpus {corpus.width}: the widths must be equal")
     check_k(k, len(corpus), "the corpus size")
-    dtype = score_dtype(k, len(corpus))
+    dtype = score_dtype(k, len(corpus), similarity)
     scores = torch.full((len(queries), k), -torch.inf)  # (Q, k), the best so far, in descending order
     rows = torch.zeros((len(queries), k), dtype=torch.int64)
     height, width = max(1, min(BLOCK, MOST // k)), 4 * BLOCK
@@ -160,16 +174,16 @@ def top_k(queries: Source, corpus: Source, k: int, progress: bool = False) -> tu
     with Bar(total=blocks, desc="comparing", unit=" blocks", shown=progress) as bar:
         for i in range(0, len(queries), height):
             here = slice(i, i + height)
-            block = queries.unit(here, dtype)  # (R, D)
+            block = queries.block(here, dtype)  # (R, D)
             if dtype == torch.float32:
                 block = laid_out(block)
             for j in range(0, len(corpus), width):
-                part = corpus.unit(slice(j, j + width), dtype)  # (C, D)
-                update_best(scores[here], rows[here], compare(part, block), j)
+                part = corpus.block(slice(j, j + width), dtype)  # (C, D)
+                update_best(scores[here], rows[here], compare(part, block, similarity), j)
                 bar.update()
     if dtype == torch.float32:
         # float32 scores have done their work: the results get exact ones, which may order neighbours differently
-        scores = cosines_of(queries, torch.arange(len(queries)), corpus, rows)
+        scores = scores_of(queries, torch.arange(len(queries)), corpus, rows)
         scores, rows = by_score(scores, rows)
     return scores.numpy(), rows.numpy()
 
@@ -216,17 +230,20 @@ def update_best(best: Tensor, rows: Tensor, scores: Tensor, start: int) -> None:
     best[changed], rows[changed] = all_scores[:, :k], all_rows.gather(1, order[:, :k])
 
 
-def closest_pairs(vectors: Source, k: int, progress: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """Find the k pairs i < j with the highest cosine among vectors (N, D): scores (k,) and pairs (k, 2).
+def closest_pairs(
+    vectors: Source, k: int, progress: bool = False, similarity: str = "cosine"
+) -> tuple[np.ndarray, np.ndarray]:
+    """Find the k most similar pairs i < j among vectors (N, D): scores (k,) and pairs (k, 2).
 
-    Sorted by score, ties by i, then by j; exact as ``top_k`` is. Needs memory for k pairs and one block. Raises
-    ``InputError`` if k exceeds the N (N - 1) / 2 pairs, for fewer than two vectors, and for NaN or infinity.
+    Sorted by score, ties by i, then by j; ``similarity`` and exactness are as in ``top_k``. Needs memory for k pairs
+    and one block. Raises ``InputError`` if k exceeds the N (N - 1) / 2 pairs, for fewer than two vectors, and for NaN
+    or infinity.
     """
-    vectors = Vectors(vectors, "vectors")
+    vectors = Vectors(vectors, "vectors", similarity)
     count = len(vectors)
     most = count * (count - 1) // 2
     check_k(k, most, "the number of pairs")
-    dtype = score_dtype(k, most)
+    dtype = score_dtype(k, most, similarity)
     scores, pairs = torch.empty(0), torch.empty(0, dtype=torch.int64)  # the pair (i, j) is the number i * count + j
     lowest, last = -torch.inf, 0  # score and pair at place k, once there are k
     for i, j, block in pair_blocks(vectors, dtype, progress):
@@ -246,51 +263,63 @@ def closest_pairs(vectors: Source, k: int, progress: bool = False) -> tuple[np.n
         if len(scores) == k:
             lowest, last = scores[-1].item(), pairs[-1].item()
     if dtype == torch.float32:
-        scores = cosines_of(vectors, pairs // count, vectors, pairs[:, None] % count).flatten()
+        scores = scores_of(vectors, pairs // count, vectors, pairs[:, None] % count).flatten()
         scores, pairs = by_score(scores, pairs)
     return scores.numpy(), torch.stack([pairs // count, pairs % count], dim=1).numpy()
 
 
 def pair_blocks(vectors: Vectors, dtype: torch.dtype, progress: bool) -> Iterator[tuple[int, int, Tensor]]:
-    """Yield blocks of cosines (R, C), each with its first row i and column j; minus infinity unless row < column."""
+    """Yield blocks of scores (R, C), each with its first row i and column j; minus infinity unless row < column."""
     starts = range(0, len(vectors), BLOCK)
     blocks = len(starts) * (len(starts) + 1) // 2
     with Bar(total=blocks, desc="comparing", unit=" blocks", shown=progress) as bar:
         for i in starts:
-            first = vectors.unit(slice(i, i + BLOCK), dtype)  # (R, D)
-            within = compare(first, first)  # (R, R)
+            first = vectors.block(slice(i, i + BLOCK), dtype)  # (R, D)
+            within = compare(first, first, vectors.similarity)  # (R, R)
             yield i, i, within.masked_fill(torch.ones_like(within, dtype=torch.bool).tril(), -torch.inf)
             bar.update()
             for j in range(i + BLOCK, len(vectors), BLOCK):
-                yield i, j, compare(first, vectors.unit(slice(j, j + BLOCK), dtype))
+                yield i, j, compare(first, vectors.block(slice(j, j + BLOCK), dtype), vectors.similarity)
                 bar.update()
 
 
-def score_dtype(k: int, count: int) -> torch.dtype:
-    """Choose how to compute ``count`` scores for k results: float64 if most would be computed again anyway."""
-    if k * ALONE >= count:
+def score_dtype(k: int, count: int, similarity: str) -> torch.dtype:
+    """Choose how to compute ``count`` scores for k results: float64 if most would be computed again anyway.
+
+    Distances too: a float32 difference of two long vectors that are close to each other is mostly rounding.
+    """
+    if k * ALONE >= count or similarity in DISTANCES:
         return torch.float64
     return torch.float32
 
 
-def compare(a: Tensor, b: Tensor) -> Tensor:
-    """Compute the cosines (R, C), float32, of unit vectors (R, D) and (C, D) in their own precision."""
-    if a.dtype == torch.float32:
+def compare(a: Tensor, b: Tensor, similarity: str) -> Tensor:
+    """Compute the scores (R, C), float32, of blocks (R, D) and (C, D) of ``Vectors``, in the blocks' precision."""
+    if similarity in DISTANCES:
+        # subtle: by products of matrices, the default for many rows, a small distance would be rounding error
+        return -torch.cdist(a, b, DISTANCES[similarity], compute_mode="donot_use_mm_for_euclid_dist").float()
+    if a.dtype == torch.float64:
+        return (a @ b.T).float()
+    scores = products(a, b)
+    if similarity == "cosine":
         # copies have 1 - 6e-8 in one block and 1 + 6e-8 in another: from SAME on, all tie and the index decides
-        return products(a, b).clamp_(max=SAME)
-    return (a @ b.T).float()
+        scores.clamp_(max=SAME)
+    return scores
 
 
-def cosines_of(a: Vectors, rows: Tensor, b: Vectors, columns: Tensor) -> Tensor:
-    """Compute in float64 the cosine of each of the rows (n,) of a with the rows ``columns`` (n, k) of b: (n, k)."""
+def scores_of(a: Vectors, rows: Tensor, b: Vectors, columns: Tensor) -> Tensor:
+    """Compare in float64 each of the rows (n,) of a with the rows ``columns`` (n, k) of b: (n, k) float32."""
     height = max(1, SINGLES // columns.shape[1])
-    cosines = torch.empty(columns.shape)
+    scores = torch.empty(columns.shape)
     for start in range(0, len(rows), height):
         some = slice(start, start + height)
-        u = a.unit(rows[some], torch.float64)  # (R, D)
-        v = b.unit(columns[some].flatten(), torch.float64).view(len(u), -1, b.width)  # (R, k, D)
-        cosines[some] = (u.unsqueeze(1) * v).sum(dim=2)
-    return cosines
+        u = a.block(rows[some], torch.float64).unsqueeze(1)  # (R, 1, D)
+        v = b.block(columns[some].flatten(), torch.float64).view(len(u), -1, b.width)  # (R, k, D)
+        if a.similarity in DISTANCES:
+            scores[some] = -torch.linalg.vector_norm(u - v, DISTANCES[a.similarity], dim=2).float()
+        else:
+            scores[some] = (u * v).sum(dim=2).float()
+    return scores
 
 
 def by_score(scores: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:

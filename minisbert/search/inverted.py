@@ -31,6 +31,15 @@ def sparse_rows(dense: Tensor, top: int | None = None) -> Tensor:
     return dense.to_sparse_csr()
 
 
+def scaled_rows(rows: Tensor) -> Tensor:
+    """Scale CSR rows (N, V) to length 1; rows without a weight stay as they are."""
+    starts, values = rows.crow_indices(), rows.values().double()
+    row_of = torch.arange(len(starts) - 1).repeat_interleave(starts.diff())  # the row of each weight
+    squares = torch.zeros(len(starts) - 1, dtype=torch.float64).index_add_(0, row_of, values**2)  # (N,)
+    scaled = (values / squares.sqrt()[row_of]).to(rows.dtype)
+    return torch.sparse_csr_tensor(starts, rows.col_indices(), scaled, rows.shape, check_invariants=False)
+
+
 def sparse_tensors(rows: Tensor) -> dict[str, Tensor]:
     """Return CSR rows (N, V) as the four tensors of a file."""
     width = torch.tensor(rows.shape[1])

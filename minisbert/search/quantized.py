@@ -17,22 +17,26 @@ from torch import Tensor
 
 from minisbert.core.checks import check
 from minisbert.search.dense import check_k
+from minisbert.system.console import say
 
 INT8_STEPS = 255  # between the lowest and the highest of 256 codes
 PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")  # sentence-transformers' names
+CALIBRATED = 100  # of fewer vectors the ranges are chance
 BITS_SET = np.array([bin(byte).count("1") for byte in range(256)], dtype=np.uint8)
 
 
 def calibrate(vectors: ArrayLike) -> np.ndarray:
     """Return the lowest and the highest value of each column, (2, D) float32: the ranges that ``to_int8`` divides.
 
-    Calibrate on the corpus, or a few thousand vectors like it; never on the queries.
+    Calibrate on the corpus, or a few thousand vectors like it; never on the queries. Says so for fewer than 100.
     ``[[0, 5], [2, 1]] -> [[0, 1], [2, 5]]``.
     """
     x = as_floats(vectors)
     check("vectors (N, D)", x)
     if len(x) < 2:
         raise ValueError("one vector has no ranges: calibrate on the corpus or a sample of it")
+    if len(x) < CALIBRATED:
+        say(f"int8 ranges from only {len(x)} vectors: codes of other texts will not fit them; calibrate on more")
     return np.stack([x.min(axis=0), x.max(axis=0)]).astype(np.float32)
 
 

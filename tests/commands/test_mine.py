@@ -231,7 +231,7 @@ def test_negatives_in_the_pairs_and_the_summary(files, tiny, capsys):
     lines = captured.out.splitlines()
     assert lines[0] == "2 anchors with 2 positives, 7 documents"
     assert any(line.endswith("candidates left out: max score") for line in lines)
-    assert lines[-1].startswith("mean cosine with the anchor: positives ")
+    assert lines[-1].startswith("mean cosine similarity to the anchor: positives ")
 
 
 def test_pairs_that_the_file_lacks_are_named(files, tiny, capsys):

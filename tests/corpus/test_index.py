@@ -83,6 +83,29 @@ def test_a_file_that_is_not_an_index_is_not_replaced(encoder, path, tiny, once, 
     assert path.read_bytes() == content
 
 
+@pytest.mark.parametrize(
+    ("change", "noun"),
+    [
+        (lambda vectors: vectors[1:], "shape"),
+        (lambda vectors: vectors[:, 1:].contiguous(), "shape"),
+        (lambda vectors: vectors[0].clone(), "shape"),
+        (lambda vectors: vectors.int(), "dtype"),
+        (lambda vectors: vectors.half(), "dtype"),
+        (lambda vectors: vectors.clone().fill_(float("nan")), "NaN"),
+        (lambda vectors: vectors.clone().fill_(float("inf")), "NaN"),
+    ],
+)
+def test_an_index_with_other_vectors_than_its_header_says_is_refused(encoder, path, change, noun):
+    indexed_vectors(encoder, TEXTS, path)
+    with safe_open(path, "pt") as file:
+        metadata, vectors = file.metadata(), file.get_tensor("vectors")
+    save_file({"vectors": change(vectors)}, path, metadata=metadata)
+    content = path.read_bytes()
+    with pytest.raises(InputError, match=noun):
+        indexed_vectors(encoder, TEXTS, path)
+    assert path.read_bytes() == content
+
+
 def test_a_path_that_cannot_be_written_fails_before_the_work(encoder, tmp_path, once):
     (tmp_path / "file").write_text("")
     (tmp_path / "folder.safetensors").mkdir()

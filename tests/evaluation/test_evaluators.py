@@ -56,11 +56,14 @@ def test_correlations_equal_those_of_sentence_transformers(tiny, similarity):
 
 
 @pytest.mark.reference
-def test_retrieval_equals_that_of_sentence_transformers(tiny):
+@pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean", "manhattan"])
+def test_retrieval_equals_that_of_sentence_transformers(tiny, similarity):
     reference = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
     evaluation = pytest.importorskip("sentence_transformers.sentence_transformer.evaluation")
     theirs = evaluation.InformationRetrievalEvaluator(QUERIES, CORPUS, RELEVANT, write_csv=False)
-    expected = theirs(reference.SentenceTransformer(str(tiny), device="cpu"))
-    found = InformationRetrievalEvaluator(QUERIES, CORPUS, RELEVANT)(SentenceEncoder.load(tiny))
+    expected = theirs(reference.SentenceTransformer(str(tiny), device="cpu", similarity_fn_name=similarity))
+    encoder = SentenceEncoder.load(tiny, similarity_fn_name=similarity)
+    found = InformationRetrievalEvaluator(QUERIES, CORPUS, RELEVANT)(encoder)
+    assert f"{similarity}_ndcg@10" in expected
     assert found.keys() >= expected.keys()
     assert {key: found[key] for key in expected} == pytest.approx(expected, abs=1e-12)

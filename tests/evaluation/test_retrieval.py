@@ -289,14 +289,14 @@ def test_the_command_prints_json_and_a_table(tiny, texts, capsys):
     found = json.loads(capsys.readouterr().out)
     for name in METRICS:
         for k in CUTOFFS:
-            assert found[f"{name}@{k}"] == pytest.approx(sum(one[k][name] for one in slow) / 3, abs=1e-12)
+            assert found[f"cosine_{name}@{k}"] == pytest.approx(sum(one[k][name] for one in slow) / 3, abs=1e-12)
     about = {"queries": texts[0], "ignore_identical_ids": True, "evaluated_queries": 3, "documents": 6}
     assert found | about | {"pooling": "mean"} == found
     main(["--model", str(tiny), *flags(texts), "--ignore-identical-ids"])
     out = capsys.readouterr().out
     assert "data      3 queries (1 more have no relevant document), 6 documents" in out
     cells = out.splitlines()[-2].split()
-    assert cells == ["@10", *(f"{100 * found[f'{name}@10']:.2f}" for name in METRICS)]
+    assert cells == ["@10", *(f"{100 * found[f'cosine_{name}@10']:.2f}" for name in METRICS)]
 
 
 def test_queries_and_documents_get_the_models_prompts(tiny, texts, monkeypatch):
@@ -358,7 +358,7 @@ def test_a_run_is_judged_by_its_search(tiny, folder, tmp_path, capsys):
     main(["--model", str(tmp_path / "run" / "model"), *flags([f"{folder}/{name}" for name in names]), "--json"])
     found = json.loads(capsys.readouterr().out)
     for name in REPORTED:
-        assert results["after"]["dev"][name] == found[name]
+        assert results["after"]["dev"][name] == found[f"cosine_{name}"]
 
 
 def test_a_test_split_is_read_if_it_is_there(folder):

@@ -85,7 +85,7 @@ def task(*sets: tuple[list[float], list[float]]) -> tuple[Task, np.ndarray]:
 
 
 def test_all_mean_and_weighted_mean_by_hand():
-    found = task_scores(*task(([1, 2], [0.1, 0.2]), ([1.5, 2.5, 3.5, 4.5], [0.6, 0.5, 0.7, 0.8])))
+    found = task_scores(*task(([1, 2], [0.1, 0.2]), ([1.5, 2.5, 3.5, 4.5], [0.6, 0.5, 0.7, 0.8])), "dot")
     assert {name: one["spearman"] for name, one in found["sets"].items()} == pytest.approx({"set 0": 1, "set 1": 0.8})
     assert (found["pairs"], found["sets"]["set 1"]["pairs"]) == (6, 4)
     assert found["mean"] == pytest.approx((1 + 0.8) / 2, abs=1e-12)
@@ -95,8 +95,8 @@ def test_all_mean_and_weighted_mean_by_hand():
 
 
 def test_a_set_without_a_correlation_is_named():
-    with pytest.raises(InputError, match=r"STS12: the cosine against the scores: .*constant"):
-        task_scores(*task(([1, 1], [0.1, 0.2])))
+    with pytest.raises(InputError, match=r"STS12: dot similarity .*constant"):
+        task_scores(*task(([1, 1], [0.1, 0.2])), "dot")
 
 
 def test_the_average_is_of_rounded_scores():

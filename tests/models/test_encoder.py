@@ -122,6 +122,12 @@ def test_precision_is_that_of_the_output(encoder):
         encoder.encode("a dog", precision="int8")
 
 
+@pytest.mark.parametrize(("count", "warns"), [(0, False), (2, True), (99, True), (100, False)])  # as the reference does
+def test_codes_of_few_texts_are_warned_about(encoder, capsys, count, warns):
+    encoder.encode([f"dog {number}" for number in range(count)], precision="uint8")
+    assert ("ranges" in capsys.readouterr().err) == warns
+
+
 def test_token_ids_are_encoded_as_their_text(encoder):
     keys, _ = tokenize(encoder.tokenizer, TEXTS)
     assert keys[3] == as_key([2, *encoder.tokenizer.backend.encode("moon", add_special_tokens=False).ids, 3])

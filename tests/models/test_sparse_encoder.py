@@ -214,6 +214,24 @@ def test_the_inverted_index_equals_dense_search_exactly():
     assert len(dense[0].unique()) < 150  # so there were ties
 
 
+def test_sparse_vectors_are_searched_by_the_models_similarity():
+    """By default dot products; cosines against numpy, with a text that has no word."""
+    encoder = SparseEncoder.load(FOLDER)
+    assert encoder.similarity_fn_name == "dot"
+    queries, corpus = multiples(5, 40, 1), multiples(60, 40, 2)
+    queries[3], corpus[7] = 0, 0
+    u, v = (rows.double() / rows.double().norm(dim=1, keepdim=True).clamp_min(1e-12) for rows in (queries, corpus))
+    for name, expected in (("dot", (queries @ corpus.T).double()), ("cosine", u @ v.T)):
+        encoder.similarity_fn_name = name
+        scores, places = encoder.top_k(sparse_rows(queries), sparse_rows(corpus), 9)
+        best = expected.sort(dim=1, descending=True).values[:, :9]
+        np.testing.assert_allclose(scores, best, rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(expected.gather(1, torch.from_numpy(places)), best, rtol=1e-6, atol=1e-7)
+    encoder.similarity_fn_name = "euclidean"
+    with pytest.raises(InputError, match="euclidean"):
+        encoder.top_k(sparse_rows(queries), sparse_rows(corpus), 9)
+
+
 @pytest.mark.parametrize(("width", "k", "message"), [(9, 1, "width 9"), (8, 0, "got 0"), (8, 6, "got 6")])
 def test_search_of_a_width_or_number_that_does_not_fit(width, k, message):
     with pytest.raises(InputError, match=message):

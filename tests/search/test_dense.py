@@ -59,6 +59,52 @@ def test_cosines_by_hand():
     assert indices.tolist() == [[3, 1, 0, 2]]
 
 
+@pytest.mark.parametrize("alone", [64, 1e-9])  # float64, or float32
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("dot", [50, 8, 3, -25]),
+        ("euclidean", [-(13**0.5), -(20**0.5), -5, -10]),
+        ("manhattan", [-5, -6, -7, -14]),
+    ],
+)
+def test_other_similarities_by_hand(monkeypatch, alone, name, expected):
+    monkeypatch.setattr(search, "ALONE", alone)
+    corpus = np.array([[1.0, 0.0], [0.0, 2.0], [-3.0, -4.0], [6.0, 8.0]], np.float32)
+    scores, indices = top_k(np.array([[3.0, 4.0]]), corpus, 4, similarity=name)
+    np.testing.assert_allclose(scores, [expected], atol=1e-6, rtol=0)  # float32
+    assert indices.tolist() == [[3, 1, 0, 2] if name == "dot" else [1, 0, 3, 2]]
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("name", ["dot", "euclidean", "manhattan"])
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.float16])
+def test_other_similarities_are_a_full_sort(name, kind):
+    """Vectors of very different lengths, against float64."""
+    generator = np.random.default_rng(5)
+    vectors = (generator.normal(size=(70, 9)) * generator.uniform(0.1, 20, size=(70, 1))).astype(kind)
+    x = vectors.astype(np.float64)
+    every = x @ x.T
+    if name != "dot":
+        every = -np.linalg.norm(x[:, None] - x[None], axis=2, ord={"euclidean": 2, "manhattan": 1}[name])
+    order = np.argsort(-every, axis=1, kind="stable")[:, :12]
+    scores, indices = top_k(vectors, vectors, 12, similarity=name)
+    assert indices.tolist() == order.tolist()
+    np.testing.assert_allclose(scores, np.take_along_axis(every, order, axis=1), rtol=2e-7, atol=1e-12)
+    scores, pairs = closest_pairs(vectors, 40, similarity=name)
+    expected = sorted((-every[i, j], i, j) for i in range(70) for j in range(i + 1, 70))[:40]
+    assert pairs.tolist() == [[i, j] for _, i, j in expected]
+    np.testing.assert_allclose(scores, [-score for score, _, _ in expected], rtol=2e-7, atol=1e-12)
+
+
+def test_what_no_similarity_can_compare_is_refused():
+    with pytest.raises(InputError, match="similarity"):
+        top_k(normal(2, 3), normal(2, 3), 1, similarity="maxsim")
+    for name in ("dot", "euclidean"):  # squares that fit float64, and products that do not fit float32
+        with pytest.raises(InputError, match="row 1"):
+            top_k(normal(2, 3), np.array([[1.0, 0, 0], [1e30, 0, 0]]), 1, similarity=name)
+
+
 @pytest.mark.parametrize("alone", [64, 1e-9])  # float64 for so many results, or float32
 @pytest.mark.parametrize("block", [1, 7, 64, 5000])
 def test_copies_tie_by_row_in_any_position(monkeypatch, block, alone):
