@@ -1,13 +1,15 @@
-"""Speak HTTP: OpenAI's embeddings, reranking, health and metrics, over Starlette and uvicorn.
+"""Speak HTTP: OpenAI's embeddings, reranking as Cohere, Jina and TEI have it, health and metrics, over Starlette.
 
-Checks what clients send; ``engine.py`` computes. Every error is one line in OpenAI's form.
+Checks what clients send; ``engine.py`` computes. Every error is one line in OpenAI's form. TEI is Hugging Face's
+text-embeddings-inference.
 """
 
 import asyncio
 import base64
 import hmac
 import json
-from collections.abc import Awaitable, Callable, Mapping
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -20,17 +22,17 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from minisbert.core import InputError
+from minisbert import __version__
+from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_text
 from minisbert.core.encoder import normalize
-from minisbert.serving.engine import Batcher, Busy, Embedded, Engine
+from minisbert.models.encoder import BATCH_TOKENS
+from minisbert.serving.engine import Batcher, Busy, Embedded, Engine, Scored
 
-# status -> OpenAI's name of the error; all others are "invalid_request_error"
+# status -> OpenAI's name of the error; all others, 404 too, are "invalid_request_error"
 ERRORS = {
     401: "authentication_error",
-    404: "not_found_error",
     429: "rate_limit_error",
     500: "server_error",
     503: "server_error",
@@ -53,16 +55,26 @@ class Limits:
 class Server:
     """The routes, and what they share.
 
-    engine    computes
-    api_key   the bearer token that every request but /health must carry; "" for none
-    truncate  what happens to a text beyond the model's limit: "cut" says so in the answer, "error" refuses
+    engine     computes
+    api_key    the bearer token that every request but /health must carry; "" for none
+    truncate   what happens to a text beyond the model's limit: "cut" says so in the answer, "error" refuses
+    any_model  whether a request may name another model than the one that answers
     """
 
-    def __init__(self, engine: Engine, limits: Limits | None = None, api_key: str = "", truncate: str = "cut"):
+    def __init__(
+        self,
+        engine: Engine,
+        limits: Limits | None = None,
+        *,
+        api_key: str = "",
+        truncate: str = "cut",
+        any_model: bool = False,
+    ):
         self.engine = engine
         self.limits = limits or Limits()
         self.api_key = api_key.encode()
-        self.truncate = truncate
+        self.may_cut = truncate == "cut"
+        self.any_model = any_model
         # one thread for both: beside each other, encoder and reranker would fight for the same cores
         thread = ThreadPoolExecutor(1)
         sizes = (self.limits.batch_texts, self.limits.waiting_texts)
@@ -73,7 +85,7 @@ class Server:
         own = {"registry": self.registry, "namespace": "minisbert"}
         self.requests = Counter("requests", "Requests by path and status.", ("path", "status"), **own)
         self.seconds = Histogram("request_seconds", "Seconds from request to answer.", ("path",), **own)
-        self.tokens = Counter("tokens", "Tokens embedded, special ones included.", **own)
+        self.tokens = Counter("tokens", "Tokens read, special ones included.", **own)
         batches = Histogram("batch_texts", "Texts computed together.", buckets=(1, 2, 4, 8, 16, 32, 64, 128), **own)
         waiting = Gauge("waiting_texts", "Texts that wait.", **own)
         waiting.set_function(lambda: self.embeddings.waiting_items + self.scores.waiting_items)
@@ -83,8 +95,12 @@ class Server:
         """Return the ASGI application."""
         routes = [
             self.route("POST", "/v1/embeddings", self.embed),
-            self.route("POST", "/v1/rerank", self.rerank),
+            self.route("POST", "/v1/rerank", self.rerank),  # Cohere's first API, and Jina's
+            self.route("POST", "/v2/rerank", self.rerank),  # Cohere's second
+            self.route("POST", "/rerank", self.rerank),  # TEI's
             self.route("GET", "/v1/models", self.models),
+            self.route("GET", "/v1/models/{name:path}", self.models),  # names of the Hub have a slash
+            self.route("GET", "/info", self.info),
             self.route("GET", "/metrics", self.metrics),
             Route("/health", health),
         ]
@@ -99,7 +115,10 @@ class Server:
                     self.check_key(request)
                     response = await answer(request)
                 except HTTPException as error:
-                    response = refusal(error.status_code, error.detail, error.headers)
+                    code = None
+                    if error.status_code == 404:  # of a path that there is
+                        code = "model_not_found"
+                    response = refusal(error.status_code, error.detail, error.headers, code)
                 except InputError as error:
                     response = refusal(400, str(error))
                 except Busy as busy:
@@ -120,6 +139,13 @@ class Server:
         # schemes ignore case (RFC 9110, 11.1); the comparison takes equally long for every wrong token
         if scheme.lower() != b"bearer" or not hmac.compare_digest(token.strip(), self.api_key):
             raise HTTPException(401, "the API key is missing or wrong: send Authorization: Bearer KEY")
+
+    def check_model(self, content: dict[str, Any], name: str) -> None:
+        """Raise ``HTTPException`` if the request names another model, as OpenAI's own server does."""
+        asked = content.get("model")
+        # no name is no other name: TEI's and most rerankers' clients send none
+        if asked not in (None, name) and not self.any_model:
+            raise HTTPException(404, f"the model {one_line(asked)} does not exist, this is {name}: see GET /v1/models")
 
     # ----------------------------------------------------------------------------------- what clients send
 
@@ -164,18 +190,20 @@ class Server:
 
     def documents(self, content: dict[str, Any]) -> tuple[str, list[str]]:
         """Read the query and the documents of a reranking request. Raises ``HTTPException`` or ``InputError``."""
-        query, given = content.get("query"), content.get("documents")
+        name = documents_key(content)
+        query, given = content.get("query"), content.get(name)
         if not isinstance(query, str) or not isinstance(given, list) or not given:
-            raise HTTPException(400, "a reranking request has a query, which is a text, and documents, a list of texts")
-        self.check_number("documents", given)
+            reason = "documents (or texts), a list of texts"
+            raise HTTPException(400, f"a reranking request has a query, which is a text, and {reason}")
+        self.check_number(name, given)
         self.check_text("query", 0, query)
         documents: list[str] = []
         for i, text in enumerate(given):
             if isinstance(text, dict):  # as Cohere's clients may send them
                 text = text.get("text")
             if not isinstance(text, str):
-                raise HTTPException(400, f"documents[{i}] is neither a text nor an object with a text")
-            self.check_text(f"documents[{i}]", i, text)
+                raise HTTPException(400, f"{name}[{i}] is neither a text nor an object with a text")
+            self.check_text(f"{name}[{i}]", i, text)
             documents.append(text)
         return query, documents
 
@@ -194,6 +222,7 @@ class Server:
     async def embed(self, request: Request) -> Response:
         """Answer POST /v1/embeddings: a text, texts, token ids or lists of them -> vectors."""
         content = await self.content(request)
+        self.check_model(content, self.engine.name)
         inputs = self.inputs(content)
         encoding = read_choice(content, "encoding_format", ("float", "base64"))
         # the model's prompt belongs to the batch: texts with different prompts are not computed together
@@ -206,10 +235,7 @@ class Server:
         async with asyncio.timeout(self.limits.seconds):
             embedded: list[Embedded] = await self.embeddings.submit(prompt, inputs)
 
-        # not before: only the tokenizer, which runs in the other thread, knows what it cuts
-        cut = [i for i, each in enumerate(embedded) if each.cut]
-        if cut and self.truncate == "error":
-            raise HTTPException(400, f"input {cut[0]} has more than {self.engine.encoder.tokenizer.limit} tokens")
+        cut = check_cut(embedded, "input {}", self.engine.encoder.tokenizer.limit, self.may_cut)
         data = []
         for i, each in enumerate(embedded):
             vector = shortened(each.vector, columns)
@@ -217,40 +243,99 @@ class Server:
             if encoding == "base64":  # of little-endian float32
                 shown = base64.b64encode(vector.astype("<f4").tobytes()).decode()
             data.append({"object": "embedding", "index": i, "embedding": shown})
-        tokens = sum(each.tokens for each in embedded)
-        self.tokens.inc(tokens)
-        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        answer: dict[str, Any] = {"object": "list", "data": data, "model": self.engine.name, "usage": usage}
-        headers = {}
+        answer: dict[str, Any] = {"object": "list", "data": data, "model": self.engine.name}
+        answer["usage"] = self.usage(embedded)
         if cut:
             answer["truncated"] = cut
-            headers["X-Truncated"] = ",".join(map(str, cut[:100]))  # proxies refuse long headers
-        return JSONResponse(answer, headers=headers)
+        return JSONResponse(answer, headers=cut_header(cut))
 
     async def rerank(self, request: Request) -> Response:
-        """Answer POST /v1/rerank: a query and documents -> the documents' numbers and scores, best first."""
+        """Answer POST /v1/rerank and its likes: a query and documents -> their numbers and scores, best first.
+
+        The request's form decides the answer's: ``documents`` are Cohere's and Jina's, ``texts`` TEI's.
+        """
         content = await self.content(request)
         if self.engine.reranker is None:
             raise HTTPException(404, "there is no reranker: start the server with --reranker MODEL")
+        self.check_model(content, self.engine.reranker_name)
         query, documents = self.documents(content)
-        most = read_count(content, "top_n", len(documents))
+        is_tei = documents_key(content) == "texts"
+        # 0 is all of them, as absent; more than there are is all of them, too
+        most = read_count(content, "top_n", 0, least=0) or read_count(content, "top_k", 0, least=0) or len(documents)
+        shows_texts = read_flag(content, "return_documents") or read_flag(content, "return_text")
+        raw = read_flag(content, "raw_scores")
+        if is_tei and raw is None:  # TEI's default is a sigmoid of every model's output
+            raw = False
+        may_cut = read_flag(content, "truncate")
+        if may_cut is None:
+            may_cut = self.may_cut
         async with asyncio.timeout(self.limits.seconds):
-            scores = await self.scores.submit(query, documents)
+            scored: list[Scored] = await self.scores.submit(query, documents)
+
+        cut = check_cut(scored, "document {} with the query", self.engine.reranker.tokenizer.limit, may_cut)
+        usage = self.usage(scored)
+        outputs = [each.output for each in scored]
+        scores = self.engine.scaled(outputs, raw)
         results = []
-        for row in sorted(range(len(scores)), key=lambda row: -scores[row])[:most]:
-            result: dict[str, Any] = {"index": row, "relevance_score": scores[row]}
-            if content.get("return_documents") is True:
+        # by the outputs: two of them may have the same sigmoid. Stable: of equal ones, the first document comes first
+        for row in sorted(range(len(outputs)), key=lambda row: -outputs[row])[:most]:
+            result: dict[str, Any] = {"index": row, "score" if is_tei else "relevance_score": scores[row]}
+            if shows_texts and is_tei:
+                result["text"] = documents[row]
+            elif shows_texts:
                 result["document"] = {"text": documents[row]}
             results.append(result)
-        return JSONResponse({"model": self.engine.reranker_name, "results": results})
+        if is_tei:  # an array, in which nothing has a place but the header
+            return JSONResponse(results, headers=cut_header(cut))
+        # usage is where Jina's clients look, meta where Cohere's do
+        answer = {"id": str(uuid.uuid4()), "object": "list", "model": self.engine.reranker_name, "results": results}
+        answer |= {"usage": usage, "meta": {"tokens": {"input_tokens": usage["prompt_tokens"]}}}
+        if cut:
+            answer["truncated"] = cut
+        return JSONResponse(answer, headers=cut_header(cut))
+
+    def usage(self, results: Sequence[Embedded | Scored]) -> dict[str, int]:
+        """Sum the tokens of a request, and count them."""
+        tokens = sum(each.tokens for each in results)
+        self.tokens.inc(tokens)
+        return {"prompt_tokens": tokens, "total_tokens": tokens}
 
     async def models(self, request: Request) -> Response:
-        """Answer GET /v1/models: the names of the encoder and of the reranker."""
-        data = []
+        """Answer GET /v1/models, the encoder and the reranker, and GET /v1/models/NAME, one of them."""
+        cards = {}
         for name in (self.engine.name, self.engine.reranker_name):
             if name:
-                data.append({"id": name, "object": "model", "created": 0, "owned_by": "minisbert"})
-        return JSONResponse({"object": "list", "data": data})
+                cards[name] = {"id": name, "object": "model", "created": 0, "owned_by": "minisbert"}
+        asked = request.path_params.get("name")
+        if asked is None:
+            return JSONResponse({"object": "list", "data": list(cards.values())})
+        if asked not in cards:
+            raise HTTPException(404, f"the model {one_line(asked)} does not exist, only {' and '.join(cards)}")
+        return JSONResponse(cards[asked])
+
+    async def info(self, request: Request) -> Response:
+        """Answer GET /info, with TEI's keys, and two that it does not have: compiled and max_characters."""
+        engine, limits = self.engine, self.limits
+        kinds: dict[str, Any] = {"embedding": {"pooling": engine.encoder.pooling_mode}}
+        if engine.reranker is not None:
+            kinds["reranker"] = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+        about = {
+            "model_id": engine.name,
+            "model_sha": None,
+            "model_dtype": engine.used_dtype,
+            "model_type": kinds,
+            "compiled": engine.compiled,
+            "max_concurrent_requests": limits.waiting_texts,  # of one text each
+            "max_input_length": engine.encoder.tokenizer.limit,
+            "max_batch_tokens": BATCH_TOKENS,
+            "max_batch_requests": limits.batch_texts,
+            "max_client_batch_size": limits.texts,
+            "max_characters": limits.characters,
+            "auto_truncate": self.may_cut,
+            "tokenization_workers": 1,
+            "version": __version__,
+        }
+        return JSONResponse(about)
 
     async def metrics(self, request: Request) -> Response:
         """Answer GET /metrics, in Prometheus' format."""
@@ -261,13 +346,28 @@ def is_ids(given: Any) -> bool:
     return isinstance(given, list) and all(type(x) is int for x in given)  # True and False are no ids
 
 
-def read_count(content: dict[str, Any], name: str, default: int) -> int:
-    """Read an integer from 1. Raises ``HTTPException`` for anything else."""
+def documents_key(content: dict[str, Any]) -> str:
+    """Return the key of the documents: TEI's is "texts"."""
+    if content.get("documents") is None and content.get("texts") is not None:
+        return "texts"
+    return "documents"
+
+
+def read_count(content: dict[str, Any], name: str, default: int, least: int = 1) -> int:
+    """Read an integer of at least ``least``. Raises ``HTTPException`` for anything else."""
     value = content.get(name)
     if value is None:
         return default
-    if type(value) is not int or value < 1:
-        raise HTTPException(400, f"{name} must be an integer from 1")
+    if type(value) is not int or value < least:
+        raise HTTPException(400, f"{name} must be an integer from {least}")
+    return value
+
+
+def read_flag(content: dict[str, Any], name: str) -> bool | None:
+    """Read true or false, or None if it is absent or null. Raises ``HTTPException`` for anything else."""
+    value = content.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise HTTPException(400, f"{name} must be true or false")
     return value
 
 
@@ -288,9 +388,27 @@ def shortened(vector: np.ndarray, columns: int) -> np.ndarray:
     return normalize(torch.from_numpy(vector[None, :columns]))[0].numpy()
 
 
-def refusal(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
+def check_cut(results: Sequence[Embedded | Scored], name: str, limit: int, allowed: bool) -> list[int]:
+    """Return the numbers of the texts that were cut. Raises ``HTTPException`` if they must not be.
+
+    After they were computed: only the tokenizer, which runs in the other thread, knows what it cuts.
+    """
+    cut = [i for i, each in enumerate(results) if each.cut]
+    if cut and not allowed:
+        raise HTTPException(400, f"{name.format(cut[0])} has more than {limit} tokens")
+    return cut
+
+
+def cut_header(cut: Sequence[int]) -> dict[str, str]:
+    """Name the texts that were cut; of many, the first hundred, because proxies refuse long headers."""
+    if not cut:
+        return {}
+    return {"X-Truncated": ",".join(map(str, cut[:100]))}
+
+
+def refusal(status: int, message: str, headers: Mapping[str, str] | None = None, code: str | None = None) -> Response:
     """Answer an error in OpenAI's form."""
-    error = {"message": message, "type": ERRORS.get(status, "invalid_request_error"), "param": None, "code": None}
+    error = {"message": message, "type": ERRORS.get(status, "invalid_request_error"), "param": None, "code": code}
     return JSONResponse({"error": error}, status, headers)
 
 
@@ -298,45 +416,13 @@ async def health(request: Request) -> Response:
     return PlainTextResponse("ok\n")  # without a key: whoever asks is a probe
 
 
-async def not_found(request: Request, error: Exception) -> Response:
-    return refusal(404, f"there is no {request.method} {request.url.path}")
+async def not_found(request: Request, error: HTTPException) -> Response:
+    """Answer 404 for an unknown path, and 405 for another method of a known one, whose header Allow Starlette makes."""
+    message = f"there is no {request.method} {request.url.path}"
+    if error.headers:
+        message += f": use {error.headers['Allow']}"
+    return refusal(error.status_code, message, error.headers)
 
 
 async def failed(request: Request, error: Exception) -> Response:
     return refusal(500, "internal error")  # a bug: the log has the traceback, the answer has none
-
-
-class TimedConnection(H11Protocol):
-    """uvicorn's connection, dropped if a request's head takes longer than ``seconds`` or its answer is not read.
-
-    uvicorn's own time-out (``timeout_keep_alive``) begins after an answer, and ends with the next byte: a client that
-    sends one byte and stops would keep its connection forever.
-    """
-
-    seconds = 60.0
-    timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.set_timer(self.seconds)
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self.set_timer(self.seconds)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self.set_timer(None)  # it would keep the connection in memory until it rings
-
-    def set_timer(self, seconds: float | None) -> None:
-        """Drop the connection in so many seconds, if it is idle then; None for never."""
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
-        if seconds is not None:
-            self.timer = self.loop.call_later(seconds, self.drop_if_idle)
-
-    def drop_if_idle(self) -> None:
-        """Drop the connection unless a request is being answered; ``Server.content`` bounds the arrival of its body."""
-        if self.cycle is None or self.cycle.response_complete or self.flow.write_paused:
-            self.transport.abort()  # not close(), which would wait until the client has read everything
