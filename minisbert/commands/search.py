@@ -19,6 +19,7 @@ from minisbert.commands.options import (
     print_result,
     prompt_of,
     read_corpus,
+    say_cut_pairs,
 )
 from minisbert.system.command_line import command_parser
 from minisbert.system.console import bounded, check_usage, run_command, say
@@ -97,6 +98,7 @@ def search(options: argparse.Namespace, queries: list[str], corpus: list[str]) -
         scores, indices = encoder.top_k(query_vectors, vectors, count, progress=True)
     if reranker:
         scores, indices = rerank(reranker, queries, corpus, indices)
+        say_cut_pairs(reranker, indices.size)
     return scores[:, :top], indices[:, :top]
 
 

@@ -9,11 +9,15 @@ Every client of OpenAI's API can call it: set its base URL to http://127.0.0.1:8
 
 import argparse
 import os
+from typing import TYPE_CHECKING
 
 from minisbert.commands.options import add_model_options, chosen_encoder
 from minisbert.core import InputError
 from minisbert.system.command_line import command_parser
 from minisbert.system.console import bounded, check_usage, run_command, say
+
+if TYPE_CHECKING:
+    from minisbert.serving.engine import Engine
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -52,15 +56,16 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         import uvicorn
 
-        from minisbert.serving.application import Limits, Server
-        from minisbert.serving.connections import listening, uvicorn_config
+        from minisbert.serving.application import Server
+        from minisbert.serving.connections import Limits, listening, uvicorn_config
     except ImportError as error:
         raise InputError(f"minisbert serve needs {error.name}: pip install 'minisbert[serve]'") from None
     from minisbert.models.pair_model import PairModel
     from minisbert.serving.engine import Engine
 
     encoder = chosen_encoder(options)
-    name, reranker, reranker_name = options.served_model_name or options.model, None, ""
+    name = options.served_model_name or options.model
+    reranker, reranker_name = None, ""
     if options.reranker:
         reranker = PairModel.load(options.reranker, device=options.device)
         reranker_name = options.served_reranker_name or options.reranker
@@ -71,20 +76,28 @@ def main(arguments: list[str] | None = None) -> None:
     choices = {"api_key": options.api_key, "truncate": options.truncate, "any_model": options.any_model}
     application = Server(engine, limits, **choices).application()
     config = uvicorn_config(application, options.timeout, access_log=not options.no_access_log)
-    about = f"{engine.used_dtype}, {'compiled' if engine.compiled else 'not compiled'}"
-    about = f"{name} ({about}, {encoder.tokenizer.limit} tokens)"
-    if reranker is not None:
-        about += f" and {reranker_name} (float32, not compiled, {reranker.tokenizer.limit} tokens)"
-    accepted = f"at most {limits.texts:,} texts of {limits.characters:,} characters, {limits.seconds:g} s a request"
     with listening(options.host, options.port) as listener:
         host, port = listener.getsockname()[:2]
         if ":" in host:
             host = f"[{host}]"  # as URLs have IPv6
-        say(f"{about} on http://{host}:{port}/v1, {accepted}; Ctrl-C stops it")
+        accepted = f"at most {limits.texts:,} texts of {limits.characters:,} characters, {limits.seconds:g} s a request"
+        say(f"{describe(engine)} on http://{host}:{port}/v1, {accepted}; Ctrl-C stops it")
         try:
             uvicorn.Server(config).run(sockets=[listener])
         except KeyboardInterrupt:  # uvicorn has answered what it had accepted, and passes the signal on
             say("stopped")
+
+
+def describe(engine: "Engine") -> str:
+    """Say what is served: names, arithmetic, compiled or not, and where texts are cut."""
+    compiled = "compiled"
+    if not engine.compiled:
+        compiled = "not compiled"
+    about = f"{engine.name} ({engine.used_dtype}, {compiled}, {engine.encoder.tokenizer.limit:,} tokens)"
+    if engine.reranker is not None:
+        limit = engine.reranker.tokenizer.limit
+        about += f" and {engine.reranker_name} (float32, not compiled, {limit:,} tokens)"
+    return about
 
 
 if __name__ == "__main__":

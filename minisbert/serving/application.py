@@ -11,7 +11,6 @@ import json
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_text
 from minisbert.core.encoder import normalize
 from minisbert.models.encoder import BATCH_TOKENS
+from minisbert.serving.connections import Limits
 from minisbert.serving.engine import Batcher, Busy, Embedded, Engine, Scored
 
 # status -> OpenAI's name of the error; all others, 404 too, are "invalid_request_error"
@@ -37,19 +37,6 @@ ERRORS = {
     500: "server_error",
     503: "server_error",
 }
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What the server accepts. ``seconds`` bounds the arrival of a request, and again the wait for its answer."""
-
-    body_bytes: int = 4 * 2**20
-    texts: int = 2048
-    # the tokenizer holds Python's lock for a whole text, 0.1 to 0.4 s for this many characters: nobody is answered then
-    characters: int = 100_000
-    waiting_texts: int = 4096
-    batch_texts: int = 64
-    seconds: float = 60.0
 
 
 class Server:
@@ -65,7 +52,6 @@ class Server:
         self,
         engine: Engine,
         limits: Limits | None = None,
-        *,
         api_key: str = "",
         truncate: str = "cut",
         any_model: bool = False,
@@ -188,13 +174,19 @@ class Server:
                 raise HTTPException(400, f"input[{i}] is neither a text nor a list of token ids")
         return given
 
-    def documents(self, content: dict[str, Any]) -> tuple[str, list[str]]:
-        """Read the query and the documents of a reranking request. Raises ``HTTPException`` or ``InputError``."""
-        name = documents_key(content)
+    def documents(self, content: dict[str, Any]) -> tuple[str, list[str], bool]:
+        """Read the query and the documents of a reranking request, and whether it has TEI's form.
+
+        Raises ``HTTPException`` or ``InputError``.
+        """
+        name = "documents"
+        if content.get("texts") is not None:
+            name = "texts"
+            if content.get("documents") is not None:
+                raise HTTPException(400, "documents and texts are two names of one list: send one of them")
         query, given = content.get("query"), content.get(name)
         if not isinstance(query, str) or not isinstance(given, list) or not given:
-            reason = "documents (or texts), a list of texts"
-            raise HTTPException(400, f"a reranking request has a query, which is a text, and {reason}")
+            raise HTTPException(400, "send a query, which is a text, and documents (TEI: texts), a list of texts")
         self.check_number(name, given)
         self.check_text("query", 0, query)
         documents: list[str] = []
@@ -205,7 +197,7 @@ class Server:
                 raise HTTPException(400, f"{name}[{i}] is neither a text nor an object with a text")
             self.check_text(f"{name}[{i}]", i, text)
             documents.append(text)
-        return query, documents
+        return query, documents, name == "texts"
 
     def check_number(self, name: str, given: list[Any]) -> None:
         if len(given) > self.limits.texts:
@@ -245,9 +237,7 @@ class Server:
             data.append({"object": "embedding", "index": i, "embedding": shown})
         answer: dict[str, Any] = {"object": "list", "data": data, "model": self.engine.name}
         answer["usage"] = self.usage(embedded)
-        if cut:
-            answer["truncated"] = cut
-        return JSONResponse(answer, headers=cut_header(cut))
+        return with_cut(answer, cut)
 
     async def rerank(self, request: Request) -> Response:
         """Answer POST /v1/rerank and its likes: a query and documents -> their numbers and scores, best first.
@@ -258,41 +248,31 @@ class Server:
         if self.engine.reranker is None:
             raise HTTPException(404, "there is no reranker: start the server with --reranker MODEL")
         self.check_model(content, self.engine.reranker_name)
-        query, documents = self.documents(content)
-        is_tei = documents_key(content) == "texts"
+        query, documents, is_tei = self.documents(content)
         # 0 is all of them, as absent; more than there are is all of them, too
         most = read_count(content, "top_n", 0, least=0) or read_count(content, "top_k", 0, least=0) or len(documents)
-        shows_texts = read_flag(content, "return_documents") or read_flag(content, "return_text")
+        shown = None
+        if read_flag(content, "return_documents") or read_flag(content, "return_text"):
+            shown = documents
         raw = read_flag(content, "raw_scores")
         if is_tei and raw is None:  # TEI's default is a sigmoid of every model's output
             raw = False
-        may_cut = read_flag(content, "truncate")
-        if may_cut is None:
-            may_cut = self.may_cut
+        may_cut = read_flag(content, "truncate", self.may_cut)  # TEI's, too: the request has the last word
         async with asyncio.timeout(self.limits.seconds):
             scored: list[Scored] = await self.scores.submit(query, documents)
 
         cut = check_cut(scored, "document {} with the query", self.engine.reranker.tokenizer.limit, may_cut)
         usage = self.usage(scored)
         outputs = [each.output for each in scored]
-        scores = self.engine.scaled(outputs, raw)
-        results = []
         # by the outputs: two of them may have the same sigmoid. Stable: of equal ones, the first document comes first
-        for row in sorted(range(len(outputs)), key=lambda row: -outputs[row])[:most]:
-            result: dict[str, Any] = {"index": row, "score" if is_tei else "relevance_score": scores[row]}
-            if shows_texts and is_tei:
-                result["text"] = documents[row]
-            elif shows_texts:
-                result["document"] = {"text": documents[row]}
-            results.append(result)
-        if is_tei:  # an array, in which nothing has a place but the header
-            return JSONResponse(results, headers=cut_header(cut))
+        order = sorted(range(len(outputs)), key=lambda row: -outputs[row])[:most]
+        results = ranking(order, self.engine.scaled(outputs, raw), shown, is_tei)
+        if is_tei:
+            return with_cut(results, cut)
         # usage is where Jina's clients look, meta where Cohere's do
         answer = {"id": str(uuid.uuid4()), "object": "list", "model": self.engine.reranker_name, "results": results}
         answer |= {"usage": usage, "meta": {"tokens": {"input_tokens": usage["prompt_tokens"]}}}
-        if cut:
-            answer["truncated"] = cut
-        return JSONResponse(answer, headers=cut_header(cut))
+        return with_cut(answer, cut)
 
     def usage(self, results: Sequence[Embedded | Scored]) -> dict[str, int]:
         """Sum the tokens of a request, and count them."""
@@ -346,13 +326,6 @@ def is_ids(given: Any) -> bool:
     return isinstance(given, list) and all(type(x) is int for x in given)  # True and False are no ids
 
 
-def documents_key(content: dict[str, Any]) -> str:
-    """Return the key of the documents: TEI's is "texts"."""
-    if content.get("documents") is None and content.get("texts") is not None:
-        return "texts"
-    return "documents"
-
-
 def read_count(content: dict[str, Any], name: str, default: int, least: int = 1) -> int:
     """Read an integer of at least ``least``. Raises ``HTTPException`` for anything else."""
     value = content.get(name)
@@ -363,10 +336,12 @@ def read_count(content: dict[str, Any], name: str, default: int, least: int = 1)
     return value
 
 
-def read_flag(content: dict[str, Any], name: str) -> bool | None:
-    """Read true or false, or None if it is absent or null. Raises ``HTTPException`` for anything else."""
+def read_flag(content: dict[str, Any], name: str, default: bool | None = None) -> bool | None:
+    """Read true or false. Raises ``HTTPException`` for anything else."""
     value = content.get(name)
-    if value is not None and not isinstance(value, bool):
+    if value is None:
+        return default
+    if not isinstance(value, bool):
         raise HTTPException(400, f"{name} must be true or false")
     return value
 
@@ -388,7 +363,21 @@ def shortened(vector: np.ndarray, columns: int) -> np.ndarray:
     return normalize(torch.from_numpy(vector[None, :columns]))[0].numpy()
 
 
-def check_cut(results: Sequence[Embedded | Scored], name: str, limit: int, allowed: bool) -> list[int]:
+def ranking(order: list[int], scores: list[float], shown: list[str] | None, is_tei: bool) -> list[dict[str, Any]]:
+    """Return the rows of a reranking under TEI's names, or Cohere's and Jina's, with the texts ``shown``."""
+    results = []
+    for row in order:
+        result: dict[str, Any] = {"index": row}
+        result["score" if is_tei else "relevance_score"] = scores[row]
+        if shown is not None and is_tei:
+            result["text"] = shown[row]
+        elif shown is not None:
+            result["document"] = {"text": shown[row]}
+        results.append(result)
+    return results
+
+
+def check_cut(results: Sequence[Embedded | Scored], name: str, limit: int, allowed: bool | None) -> list[int]:
     """Return the numbers of the texts that were cut. Raises ``HTTPException`` if they must not be.
 
     After they were computed: only the tokenizer, which runs in the other thread, knows what it cuts.
@@ -399,11 +388,14 @@ def check_cut(results: Sequence[Embedded | Scored], name: str, limit: int, allow
     return cut
 
 
-def cut_header(cut: Sequence[int]) -> dict[str, str]:
-    """Name the texts that were cut; of many, the first hundred, because proxies refuse long headers."""
-    if not cut:
-        return {}
-    return {"X-Truncated": ",".join(map(str, cut[:100]))}
+def with_cut(answer: Any, cut: list[int]) -> Response:
+    """Answer, and name the texts that were cut."""
+    headers = {}
+    if cut:
+        headers["X-Truncated"] = ",".join(map(str, cut[:100]))  # proxies refuse long headers
+        if isinstance(answer, dict):  # in TEI's array it has no place
+            answer["truncated"] = cut
+    return JSONResponse(answer, headers=headers)
 
 
 def refusal(status: int, message: str, headers: Mapping[str, str] | None = None, code: str | None = None) -> Response:

@@ -1,9 +1,10 @@
-"""Accept connections: the socket that listens, connections that end when they fall silent, and the log of requests."""
+"""Accept connections: limits, the socket that listens, connections that end when they fall silent, the log."""
 
 import asyncio
 import copy
 import logging
 import socket
+from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
@@ -14,6 +15,19 @@ from minisbert.core import InputError
 # connections at a time, below the files that most systems let a process open; uvicorn answers others with 503
 CONNECTIONS = 500
 BACKLOG = 128  # connections that are accepted at once: asyncio logs each for which no file is left
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the server accepts. ``seconds`` bounds the arrival of a request, and again the wait for its answer."""
+
+    body_bytes: int = 4 * 2**20
+    texts: int = 2048
+    # the tokenizer holds Python's lock for a whole text, 0.1 to 0.4 s for this many characters: nobody is answered then
+    characters: int = 100_000
+    waiting_texts: int = 4096
+    batch_texts: int = 64
+    seconds: float = 60.0
 
 
 def uvicorn_config(application: Any, seconds: float, access_log: bool) -> uvicorn.Config:

@@ -19,7 +19,8 @@ from minisbert.core import InputError
 from minisbert.core.heads import JointHead, siamese
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.serving.application import Limits, Server
+from minisbert.serving.application import Server
+from minisbert.serving.connections import Limits
 from minisbert.serving.engine import Engine
 from tests.conftest import ROOT
 
@@ -291,6 +292,7 @@ RERANK_REFUSED = [
     ({"query": "a", "documents": ["b"], "top_k": "1"}, 400),
     ({"query": "a", "documents": None, "texts": []}, 400),
     ({"query": "a", "documents": "b"}, 400),
+    ({"query": "a", "documents": ["b"], "texts": ["b"]}, 400),
     ({"query": None, "documents": ["b"]}, 400),
     ({"query": "a", "texts": ["b"], "raw_scores": "yes"}, 400),
     ({"query": "a", "documents": ["b"], "return_documents": 1}, 400),
