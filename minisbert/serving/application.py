@@ -1,7 +1,6 @@
 """Speak HTTP: OpenAI's embeddings, reranking as Cohere, Jina and TEI have it, health and metrics, over Starlette.
 
-Checks what clients send; ``engine.py`` computes. Every error is one line in OpenAI's form. TEI is Hugging Face's
-text-embeddings-inference.
+Checks what clients send; ``engine.py`` computes. Errors are one line in OpenAI's form. TEI: text-embeddings-inference.
 """
 
 import asyncio
@@ -257,7 +256,9 @@ class Server:
         raw = read_flag(content, "raw_scores")
         if is_tei and raw is None:  # TEI's default is a sigmoid of every model's output
             raw = False
-        may_cut = read_flag(content, "truncate", self.may_cut)  # TEI's, too: the request has the last word
+        # TEI's, too: the request has the last word on whether a text is cut, and the model on where
+        may_cut = read_flag(content, "truncate", self.may_cut)
+        read_choice(content, "truncation_direction", ("Right",))
         async with asyncio.timeout(self.limits.seconds):
             scored: list[Scored] = await self.scores.submit(query, documents)
 
@@ -308,7 +309,6 @@ class Server:
             "max_concurrent_requests": limits.waiting_texts,  # of one text each
             "max_input_length": engine.encoder.tokenizer.limit,
             "max_batch_tokens": BATCH_TOKENS,
-            "max_batch_requests": limits.batch_texts,
             "max_client_batch_size": limits.texts,
             "max_characters": limits.characters,
             "auto_truncate": self.may_cut,

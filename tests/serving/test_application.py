@@ -233,6 +233,33 @@ def test_a_cut_document_is_told_or_refused(client, engine, query, documents, cut
         assert f"document {cut[0]}" in each.json()["error"]["message"]
 
 
+# as their source has them: what each client sends beside query and texts, and what it reads of the answer
+CLIENTS = {
+    "cohere, ClientV2 and langchain_cohere": ("/v2/rerank", "documents", {"top_n": 2, "max_tokens_per_doc": 4096}),
+    "cohere, Client": ("/v1/rerank", "documents", {"top_n": 2, "return_documents": True}),
+    "litellm, huggingface": (
+        "/rerank",
+        "texts",
+        {"raw_scores": False, "truncate": False, "truncation_direction": "Right", "return_text": True, "top_n": 2},
+    ),
+    "LlamaIndex, TextEmbeddingInference": ("/rerank", "texts", {"truncate": True}),
+    "Haystack, HuggingFaceTEIRanker": ("/rerank", "texts", {"raw_scores": False}),
+}
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_requests_of_clients(client, engine, name):
+    path, field, options = CLIENTS[name]
+    answer = post(client, path, query="a dog", **{field: DOCUMENTS}, **options)
+    assert answer.status_code == 200
+    expected = engine.reranker.predict([("a dog", text) for text in DOCUMENTS])
+    rows, key = answer.json(), "score"
+    if field == "documents":
+        rows, key = answer.json()["results"], "relevance_score"
+    assert [row["index"] for row in rows] == list(np.argsort(-expected))[: options.get("top_n", 3)]
+    assert [row[key] for row in rows] == pytest.approx([expected[row["index"]] for row in rows], abs=2e-6)
+
+
 def test_a_short_reranking_names_no_cut(client):
     answer = post(client, "/v1/rerank", query="a dog", documents=["a cat"])
     assert "truncated" not in answer.json()
@@ -295,6 +322,7 @@ RERANK_REFUSED = [
     ({"query": "a", "documents": ["b"], "texts": ["b"]}, 400),
     ({"query": None, "documents": ["b"]}, 400),
     ({"query": "a", "texts": ["b"], "raw_scores": "yes"}, 400),
+    ({"query": "a", "texts": ["b"], "truncation_direction": "Left"}, 400),
     ({"query": "a", "documents": ["b"], "return_documents": 1}, 400),
     ({"query": "a", "documents": ["b"], "model": "other"}, 404),
     ({"query": "a" * 100_001, "documents": ["b"]}, 413),
