@@ -81,14 +81,14 @@ def main(arguments: list[str] | None = None) -> None:
         if ":" in host:
             host = f"[{host}]"  # as URLs have IPv6
         accepted = f"at most {limits.texts:,} texts of {limits.characters:,} characters, {limits.seconds:g} s a request"
-        say(f"{describe(engine)} on http://{host}:{port}/v1, {accepted}; Ctrl-C stops it")
+        say(f"{served(engine)} on http://{host}:{port}/v1, {accepted}; Ctrl-C stops it")
         try:
             uvicorn.Server(config).run(sockets=[listener])
         except KeyboardInterrupt:  # uvicorn has answered what it had accepted, and passes the signal on
             say("stopped")
 
 
-def describe(engine: "Engine") -> str:
+def served(engine: "Engine") -> str:
     """Say what is served: names, arithmetic, compiled or not, and where texts are cut."""
     compiled = "compiled"
     if not engine.compiled:

@@ -111,13 +111,17 @@ class Engine:
         outputs = self.reranker.outputs(queries, documents).tolist()
         # a second time, which costs little beside the forward: the reranker does not keep what it has read
         encoded = self.reranker.tokenize(queries, documents)
+        full = {row for row, ids in enumerate(encoded.ids) if len(ids) == self.reranker.tokenizer.limit}
+        # whatever was cut is full. If more rows are full, some end at the limit by themselves: each is asked alone
+        ambiguous = len(full) > encoded.truncated
         scored: list[Scored] = []
         for i, document in enumerate(documents):
             tokens = len(encoded.ids[i])
-            if not self.reranker.joint:  # a row for the query, and N rows below it one for the document
+            if not self.reranker.joint:  # N rows of the query, and below them N of the documents
                 tokens += len(encoded.ids[count + i])
-            # the tokenizer says how many it has cut, but not which: if any, each is asked about alone
-            cut = encoded.truncated > 0 and self.reranker.tokenize([query], [document]).truncated > 0
+            cut = i in full or count + i in full
+            if cut and ambiguous:
+                cut = self.reranker.tokenize([query], [document]).truncated > 0
             scored.append(Scored(outputs[i], tokens, cut))
         return scored
 
