@@ -66,7 +66,7 @@ uvicorn.run(app, port=int(sys.argv[2]), log_level="warning", access_log=False)
 
 def commands(folder: Path, port: int, infinity: str | None) -> dict[str, list[str]]:
     """How each server is started."""
-    ours = [sys.executable, "-m", "minisbert", "serve", str(folder), "--port", str(port)]
+    ours = [sys.executable, "-m", "minisbert", "serve", str(folder), "--port", str(port), "--any-model"]
     found = {"minisbert compiled": [*ours, "--compiled"], "minisbert": ours}
     if infinity:
         found["infinity-emb"] = [infinity, "v2", "--model-id", str(folder), "--port", str(port), "--device", "cpu"]

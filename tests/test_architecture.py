@@ -198,12 +198,12 @@ def test_no_files_import_each_other_in_a_circle():
 
 
 RUNTIME = {"torch", "numpy", "tokenizers", "safetensors", "huggingface_hub", "tqdm", "filelock"}
-NEED_SERVE = "minisbert.serving.application"
+NEED_SERVE = ("minisbert.serving.application", "minisbert.serving.connections")
 
 
 def needs_an_extra(module: str) -> bool:
     """Files that import an optional package at their top: only the function that needs the extra imports them."""
-    return module == NEED_SERVE or module.startswith("minisbert.integrations.")
+    return module in NEED_SERVE or module.startswith("minisbert.integrations.")
 
 
 def test_imports_inside_functions_are_of_optional_packages():

@@ -18,6 +18,7 @@ from minisbert.system.files import check_ending, check_output
 
 if TYPE_CHECKING:
     from minisbert.loading import Encoder
+    from minisbert.models.pair_model import PairScorer
 
 MODEL_NAME = "name, folder, or owner/name on the Hub"
 CORPUS_FILES = "one text per line (.txt, .txt.gz), or .jsonl, .csv or .tsv with a column called text"
@@ -137,6 +138,14 @@ def table(rows: Iterable[Sequence[float | str]], first: int, width: int) -> list
             line += f"{shown:>{width}}"
         lines.append(line)
     return lines
+
+
+def say_cut_pairs(model: "PairScorer", pairs: int) -> None:
+    """Report how many texts the last ``predict`` of so many pairs had to cut."""
+    if model.truncated:
+        # a joint head reads a pair as one text
+        texts = pairs if model.joint else 2 * pairs
+        say(model.tokenizer.cut_message(model.truncated, texts))
 
 
 # ------------------------------------------------------------------------------------------- the model

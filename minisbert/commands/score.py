@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from minisbert.commands.options import add_device_options, add_length_options, if_compiled
+from minisbert.commands.options import add_device_options, add_length_options, if_compiled, say_cut_pairs
 from minisbert.core import InputError, reading
 from minisbert.data.lines import Rows
 from minisbert.system.command_line import command_parser
-from minisbert.system.console import run_command, say
+from minisbert.system.console import run_command
 
 if TYPE_CHECKING:
     from minisbert.models.pair_model import PairScorer
@@ -71,10 +71,7 @@ def main(arguments: list[str] | None = None) -> None:
     scores = model.predict(pairs, show_progress_bar=True, apply_softmax=True)
     if model.task == "regression":
         scores = MAX_SCORE * scores  # on the scale of the STS Benchmark, from 0 to 5
-    if model.truncated:
-        # a joint head reads a pair as one text
-        texts = len(pairs) if model.joint else 2 * len(pairs)
-        say(model.tokenizer.cut_message(model.truncated, texts))
+    say_cut_pairs(model, len(pairs))
     # a file is for programs: the raw score, since clipped ones would tie; a pair or the examples are for people
     if options.file:
         for (first, second), score in zip(pairs, scores.reshape(len(pairs), -1), strict=True):

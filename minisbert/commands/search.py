@@ -19,6 +19,7 @@ from minisbert.commands.options import (
     print_result,
     prompt_of,
     read_corpus,
+    say_cut_pairs,
 )
 from minisbert.system.command_line import command_parser
 from minisbert.system.console import bounded, check_usage, run_command, say
@@ -108,6 +109,7 @@ def search(options: argparse.Namespace, queries: list[str], corpus: list[str]) -
     if reranker:
         say(f"candidates by {similarity}, scored by {options.rerank}")
         scores, indices = rerank(reranker, queries, corpus, indices)
+        say_cut_pairs(reranker, indices.size)
     else:
         say(f"scored by {similarity}")
     return scores[:, :top], indices[:, :top], similarity

@@ -9,22 +9,28 @@ Every client of OpenAI's API can call it: set its base URL to http://127.0.0.1:8
 
 import argparse
 import os
-import socket
+from typing import TYPE_CHECKING
 
 from minisbert.commands.options import add_model_options, chosen_encoder
 from minisbert.core import InputError
 from minisbert.system.command_line import command_parser
 from minisbert.system.console import bounded, check_usage, run_command, say
 
-# connections at a time, below the files that most systems let a process open; uvicorn answers others with 503
-CONNECTIONS = 500
-BACKLOG = 128  # connections that are accepted at once: asyncio logs each for which no file is left
+if TYPE_CHECKING:
+    from minisbert.serving.engine import Engine
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("serve", __doc__)
     add_model_options(parser, name="model")
-    parser.add_argument("--reranker", metavar="MODEL", help="a cross-encoder for /v1/rerank")
+    about = "float32, bfloat16, auto, or with --compiled int8 (default: float32, or the package's)"
+    parser.add_argument("--dtype", help=about)
+    parser.add_argument("--reranker", metavar="MODEL", help="a cross-encoder for /v1/rerank; it computes in float32")
+    about = "the name by which clients know the model (default: MODEL)"
+    parser.add_argument("--served-model-name", metavar="NAME", help=about)
+    parser.add_argument("--served-reranker-name", metavar="NAME", help="the same for the reranker")
+    about = "answer requests that name another model; without it they get status 404, as from OpenAI"
+    parser.add_argument("--any-model", action="store_true", help=about)
     parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0 for all networks (default: this machine only)")
     parser.add_argument("--port", type=int, default=8000, help="0 for a free one (default: %(default)s)")
     about = "the token that clients must send; better in MINISBERT_API_KEY, where other users do not see it"
@@ -37,6 +43,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--max-characters", type=count, default=100_000, metavar="N", help="characters in a text")
     about = "seconds a request may take to arrive, and again to be answered (default: %(default)s)"
     parser.add_argument("--timeout", type=seconds, default=60, metavar="S", help=about)
+    parser.add_argument("--no-access-log", action="store_true", help="no line for each request on stdout")
     options = parser.parse_args(arguments)
     # clients send it in a header; a lone surrogate, which stands for a byte that is not UTF-8, is not printable
     usable = options.api_key.isprintable() and " " not in options.api_key
@@ -49,54 +56,48 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         import uvicorn
 
-        from minisbert.serving.application import Limits, Server, TimedConnection
+        from minisbert.serving.application import Server
+        from minisbert.serving.connections import Limits, listening, uvicorn_config
     except ImportError as error:
         raise InputError(f"minisbert serve needs {error.name}: pip install 'minisbert[serve]'") from None
     from minisbert.models.pair_model import PairModel
     from minisbert.serving.engine import Engine
 
     encoder = chosen_encoder(options)
-    reranker = None
+    name = options.served_model_name or options.model
+    reranker, reranker_name = None, ""
     if options.reranker:
         reranker = PairModel.load(options.reranker, device=options.device)
-    engine = Engine(options.model, encoder, reranker, options.reranker or "")
+        reranker_name = options.served_reranker_name or options.reranker
+    engine = Engine(name, encoder, reranker, reranker_name, options.dtype)
     engine.embed("", ["the first call is slower"])
     counts = {"texts": options.max_texts, "characters": options.max_characters, "waiting_texts": options.max_waiting}
     limits = Limits(seconds=options.timeout, **counts)
-    TimedConnection.seconds = options.timeout  # uvicorn makes the connections, and passes nothing on
-    config = uvicorn.Config(
-        Server(engine, limits, options.api_key, options.truncate).application(),
-        http=TimedConnection,
-        limit_concurrency=CONNECTIONS,
-        backlog=BACKLOG,
-        access_log=False,
-        log_level="error",  # a warning for each request that is no HTTP would let anybody fill the log
-        lifespan="off",
-        timeout_graceful_shutdown=int(options.timeout) + 1,
-    )
+    choices = {"api_key": options.api_key, "truncate": options.truncate, "any_model": options.any_model}
+    application = Server(engine, limits, **choices).application()
+    config = uvicorn_config(application, options.timeout, access_log=not options.no_access_log)
     with listening(options.host, options.port) as listener:
         host, port = listener.getsockname()[:2]
         if ":" in host:
             host = f"[{host}]"  # as URLs have IPv6
-        say(f"{options.model} on http://{host}:{port}/v1, Ctrl-C stops it")
+        accepted = f"at most {limits.texts:,} texts of {limits.characters:,} characters, {limits.seconds:g} s a request"
+        say(f"{served(engine)} on http://{host}:{port}/v1, {accepted}; Ctrl-C stops it")
         try:
             uvicorn.Server(config).run(sockets=[listener])
         except KeyboardInterrupt:  # uvicorn has answered what it had accepted, and passes the signal on
             say("stopped")
 
 
-def listening(host: str, port: int) -> socket.socket:
-    """Return a socket that listens on a port of an IPv4 or IPv6 address, or of a name."""
-    family = socket.AF_INET
-    if ":" in host:
-        family = socket.AF_INET6
-    try:
-        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
-    except (OSError, OverflowError) as error:
-        raise InputError(f"cannot listen on {host} port {port}: {error}") from None
-    # subtle: asyncio sets this for sockets that it creates itself; without it an answer may wait 40 ms for an ACK
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listener
+def served(engine: "Engine") -> str:
+    """Say what is served: names, arithmetic, compiled or not, and where texts are cut."""
+    compiled = "compiled"
+    if not engine.compiled:
+        compiled = "not compiled"
+    about = f"{engine.name} ({engine.used_dtype}, {compiled}, {engine.encoder.tokenizer.limit:,} tokens)"
+    if engine.reranker is not None:
+        limit = engine.reranker.tokenizer.limit
+        about += f" and {engine.reranker_name} (float32, not compiled, {limit:,} tokens)"
+    return about
 
 
 if __name__ == "__main__":

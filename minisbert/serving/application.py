@@ -1,15 +1,15 @@
-"""Speak HTTP: OpenAI's embeddings, reranking, health and metrics, over Starlette and uvicorn.
+"""Speak HTTP: OpenAI's embeddings, reranking as Cohere, Jina and TEI have it, health and metrics, over Starlette.
 
-Checks what clients send; ``engine.py`` computes. Every error is one line in OpenAI's form.
+Checks what clients send; ``engine.py`` computes. Errors are one line in OpenAI's form. TEI: text-embeddings-inference.
 """
 
 import asyncio
 import base64
 import hmac
 import json
-from collections.abc import Awaitable, Callable, Mapping
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,49 +20,46 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from minisbert.core import InputError
+from minisbert import __version__
+from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_text
 from minisbert.core.encoder import normalize
-from minisbert.serving.engine import Batcher, Busy, Embedded, Engine
+from minisbert.models.encoder import BATCH_TOKENS
+from minisbert.serving.connections import Limits
+from minisbert.serving.engine import Batcher, Busy, Embedded, Engine, Scored
 
-# status -> OpenAI's name of the error; all others are "invalid_request_error"
+# status -> OpenAI's name of the error; all others, 404 too, are "invalid_request_error"
 ERRORS = {
     401: "authentication_error",
-    404: "not_found_error",
     429: "rate_limit_error",
     500: "server_error",
     503: "server_error",
 }
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What the server accepts. ``seconds`` bounds the arrival of a request, and again the wait for its answer."""
-
-    body_bytes: int = 4 * 2**20
-    texts: int = 2048
-    # the tokenizer holds Python's lock for a whole text, 0.1 to 0.4 s for this many characters: nobody is answered then
-    characters: int = 100_000
-    waiting_texts: int = 4096
-    batch_texts: int = 64
-    seconds: float = 60.0
-
-
 class Server:
     """The routes, and what they share.
 
-    engine    computes
-    api_key   the bearer token that every request but /health must carry; "" for none
-    truncate  what happens to a text beyond the model's limit: "cut" says so in the answer, "error" refuses
+    engine     computes
+    api_key    the bearer token that every request but /health must carry; "" for none
+    truncate   what happens to a text beyond the model's limit: "cut" says so in the answer, "error" refuses
+    any_model  whether a request may name another model than the one that answers
     """
 
-    def __init__(self, engine: Engine, limits: Limits | None = None, api_key: str = "", truncate: str = "cut"):
+    def __init__(
+        self,
+        engine: Engine,
+        limits: Limits | None = None,
+        api_key: str = "",
+        truncate: str = "cut",
+        any_model: bool = False,
+    ):
         self.engine = engine
         self.limits = limits or Limits()
         self.api_key = api_key.encode()
-        self.truncate = truncate
+        self.may_cut = truncate == "cut"
+        self.any_model = any_model
         # one thread for both: beside each other, encoder and reranker would fight for the same cores
         thread = ThreadPoolExecutor(1)
         sizes = (self.limits.batch_texts, self.limits.waiting_texts)
@@ -73,7 +70,7 @@ class Server:
         own = {"registry": self.registry, "namespace": "minisbert"}
         self.requests = Counter("requests", "Requests by path and status.", ("path", "status"), **own)
         self.seconds = Histogram("request_seconds", "Seconds from request to answer.", ("path",), **own)
-        self.tokens = Counter("tokens", "Tokens embedded, special ones included.", **own)
+        self.tokens = Counter("tokens", "Tokens read, special ones included.", **own)
         batches = Histogram("batch_texts", "Texts computed together.", buckets=(1, 2, 4, 8, 16, 32, 64, 128), **own)
         waiting = Gauge("waiting_texts", "Texts that wait.", **own)
         waiting.set_function(lambda: self.embeddings.waiting_items + self.scores.waiting_items)
@@ -83,8 +80,12 @@ class Server:
         """Return the ASGI application."""
         routes = [
             self.route("POST", "/v1/embeddings", self.embed),
-            self.route("POST", "/v1/rerank", self.rerank),
+            self.route("POST", "/v1/rerank", self.rerank),  # Cohere's first API, and Jina's
+            self.route("POST", "/v2/rerank", self.rerank),  # Cohere's second
+            self.route("POST", "/rerank", self.rerank),  # TEI's
             self.route("GET", "/v1/models", self.models),
+            self.route("GET", "/v1/models/{name:path}", self.models),  # names of the Hub have a slash
+            self.route("GET", "/info", self.info),
             self.route("GET", "/metrics", self.metrics),
             Route("/health", health),
         ]
@@ -99,7 +100,10 @@ class Server:
                     self.check_key(request)
                     response = await answer(request)
                 except HTTPException as error:
-                    response = refusal(error.status_code, error.detail, error.headers)
+                    code = None
+                    if error.status_code == 404:  # of a path that there is
+                        code = "model_not_found"
+                    response = refusal(error.status_code, error.detail, error.headers, code)
                 except InputError as error:
                     response = refusal(400, str(error))
                 except Busy as busy:
@@ -120,6 +124,13 @@ class Server:
         # schemes ignore case (RFC 9110, 11.1); the comparison takes equally long for every wrong token
         if scheme.lower() != b"bearer" or not hmac.compare_digest(token.strip(), self.api_key):
             raise HTTPException(401, "the API key is missing or wrong: send Authorization: Bearer KEY")
+
+    def check_model(self, content: dict[str, Any], name: str) -> None:
+        """Raise ``HTTPException`` if the request names another model, as OpenAI's own server does."""
+        asked = content.get("model")
+        # no name is no other name: TEI's and most rerankers' clients send none
+        if asked not in (None, name) and not self.any_model:
+            raise HTTPException(404, f"the model {one_line(asked)} does not exist, this is {name}: see GET /v1/models")
 
     # ----------------------------------------------------------------------------------- what clients send
 
@@ -162,22 +173,30 @@ class Server:
                 raise HTTPException(400, f"input[{i}] is neither a text nor a list of token ids")
         return given
 
-    def documents(self, content: dict[str, Any]) -> tuple[str, list[str]]:
-        """Read the query and the documents of a reranking request. Raises ``HTTPException`` or ``InputError``."""
-        query, given = content.get("query"), content.get("documents")
+    def documents(self, content: dict[str, Any]) -> tuple[str, list[str], bool]:
+        """Read the query and the documents of a reranking request, and whether it has TEI's form.
+
+        Raises ``HTTPException`` or ``InputError``.
+        """
+        name = "documents"
+        if content.get("texts") is not None:
+            name = "texts"
+            if content.get("documents") is not None:
+                raise HTTPException(400, "documents and texts are two names of one list: send one of them")
+        query, given = content.get("query"), content.get(name)
         if not isinstance(query, str) or not isinstance(given, list) or not given:
-            raise HTTPException(400, "a reranking request has a query, which is a text, and documents, a list of texts")
-        self.check_number("documents", given)
+            raise HTTPException(400, "send a query, which is a text, and documents (TEI: texts), a list of texts")
+        self.check_number(name, given)
         self.check_text("query", 0, query)
         documents: list[str] = []
         for i, text in enumerate(given):
             if isinstance(text, dict):  # as Cohere's clients may send them
                 text = text.get("text")
             if not isinstance(text, str):
-                raise HTTPException(400, f"documents[{i}] is neither a text nor an object with a text")
-            self.check_text(f"documents[{i}]", i, text)
+                raise HTTPException(400, f"{name}[{i}] is neither a text nor an object with a text")
+            self.check_text(f"{name}[{i}]", i, text)
             documents.append(text)
-        return query, documents
+        return query, documents, name == "texts"
 
     def check_number(self, name: str, given: list[Any]) -> None:
         if len(given) > self.limits.texts:
@@ -194,6 +213,7 @@ class Server:
     async def embed(self, request: Request) -> Response:
         """Answer POST /v1/embeddings: a text, texts, token ids or lists of them -> vectors."""
         content = await self.content(request)
+        self.check_model(content, self.engine.name)
         inputs = self.inputs(content)
         encoding = read_choice(content, "encoding_format", ("float", "base64"))
         # the model's prompt belongs to the batch: texts with different prompts are not computed together
@@ -206,10 +226,7 @@ class Server:
         async with asyncio.timeout(self.limits.seconds):
             embedded: list[Embedded] = await self.embeddings.submit(prompt, inputs)
 
-        # not before: only the tokenizer, which runs in the other thread, knows what it cuts
-        cut = [i for i, each in enumerate(embedded) if each.cut]
-        if cut and self.truncate == "error":
-            raise HTTPException(400, f"input {cut[0]} has more than {self.engine.encoder.tokenizer.limit} tokens")
+        cut = check_cut(embedded, "input {}", self.engine.encoder.tokenizer.limit, self.may_cut)
         data = []
         for i, each in enumerate(embedded):
             vector = shortened(each.vector, columns)
@@ -217,40 +234,88 @@ class Server:
             if encoding == "base64":  # of little-endian float32
                 shown = base64.b64encode(vector.astype("<f4").tobytes()).decode()
             data.append({"object": "embedding", "index": i, "embedding": shown})
-        tokens = sum(each.tokens for each in embedded)
-        self.tokens.inc(tokens)
-        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        answer: dict[str, Any] = {"object": "list", "data": data, "model": self.engine.name, "usage": usage}
-        headers = {}
-        if cut:
-            answer["truncated"] = cut
-            headers["X-Truncated"] = ",".join(map(str, cut[:100]))  # proxies refuse long headers
-        return JSONResponse(answer, headers=headers)
+        answer: dict[str, Any] = {"object": "list", "data": data, "model": self.engine.name}
+        answer["usage"] = self.usage(embedded)
+        return with_cut(answer, cut)
 
     async def rerank(self, request: Request) -> Response:
-        """Answer POST /v1/rerank: a query and documents -> the documents' numbers and scores, best first."""
+        """Answer POST /v1/rerank and its likes: a query and documents -> their numbers and scores, best first.
+
+        The request's form decides the answer's: ``documents`` are Cohere's and Jina's, ``texts`` TEI's.
+        """
         content = await self.content(request)
         if self.engine.reranker is None:
             raise HTTPException(404, "there is no reranker: start the server with --reranker MODEL")
-        query, documents = self.documents(content)
-        most = read_count(content, "top_n", len(documents))
+        self.check_model(content, self.engine.reranker_name)
+        query, documents, is_tei = self.documents(content)
+        # 0 is all of them, as absent; more than there are is all of them, too
+        most = read_count(content, "top_n", 0, least=0) or read_count(content, "top_k", 0, least=0) or len(documents)
+        shown = None
+        if read_flag(content, "return_documents") or read_flag(content, "return_text"):
+            shown = documents
+        raw = read_flag(content, "raw_scores")
+        if is_tei and raw is None:  # TEI's default is a sigmoid of every model's output
+            raw = False
+        # TEI's, too: the request has the last word on whether a text is cut, and the model on where
+        may_cut = read_flag(content, "truncate", self.may_cut)
+        read_choice(content, "truncation_direction", ("Right",))
         async with asyncio.timeout(self.limits.seconds):
-            scores = await self.scores.submit(query, documents)
-        results = []
-        for row in sorted(range(len(scores)), key=lambda row: -scores[row])[:most]:
-            result: dict[str, Any] = {"index": row, "relevance_score": scores[row]}
-            if content.get("return_documents") is True:
-                result["document"] = {"text": documents[row]}
-            results.append(result)
-        return JSONResponse({"model": self.engine.reranker_name, "results": results})
+            scored: list[Scored] = await self.scores.submit(query, documents)
+
+        cut = check_cut(scored, "document {} with the query", self.engine.reranker.tokenizer.limit, may_cut)
+        usage = self.usage(scored)
+        outputs = [each.output for each in scored]
+        # by the outputs: two of them may have the same sigmoid. Stable: of equal ones, the first document comes first
+        order = sorted(range(len(outputs)), key=lambda row: -outputs[row])[:most]
+        results = ranking(order, self.engine.scaled(outputs, raw), shown, is_tei)
+        if is_tei:
+            return with_cut(results, cut)
+        # usage is where Jina's clients look, meta where Cohere's do
+        answer = {"id": str(uuid.uuid4()), "object": "list", "model": self.engine.reranker_name, "results": results}
+        answer |= {"usage": usage, "meta": {"tokens": {"input_tokens": usage["prompt_tokens"]}}}
+        return with_cut(answer, cut)
+
+    def usage(self, results: Sequence[Embedded | Scored]) -> dict[str, int]:
+        """Sum the tokens of a request, and count them."""
+        tokens = sum(each.tokens for each in results)
+        self.tokens.inc(tokens)
+        return {"prompt_tokens": tokens, "total_tokens": tokens}
 
     async def models(self, request: Request) -> Response:
-        """Answer GET /v1/models: the names of the encoder and of the reranker."""
-        data = []
+        """Answer GET /v1/models, the encoder and the reranker, and GET /v1/models/NAME, one of them."""
+        cards = {}
         for name in (self.engine.name, self.engine.reranker_name):
             if name:
-                data.append({"id": name, "object": "model", "created": 0, "owned_by": "minisbert"})
-        return JSONResponse({"object": "list", "data": data})
+                cards[name] = {"id": name, "object": "model", "created": 0, "owned_by": "minisbert"}
+        asked = request.path_params.get("name")
+        if asked is None:
+            return JSONResponse({"object": "list", "data": list(cards.values())})
+        if asked not in cards:
+            raise HTTPException(404, f"the model {one_line(asked)} does not exist, only {' and '.join(cards)}")
+        return JSONResponse(cards[asked])
+
+    async def info(self, request: Request) -> Response:
+        """Answer GET /info, with TEI's keys, and two that it does not have: compiled and max_characters."""
+        engine, limits = self.engine, self.limits
+        kinds: dict[str, Any] = {"embedding": {"pooling": engine.encoder.pooling_mode}}
+        if engine.reranker is not None:
+            kinds["reranker"] = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+        about = {
+            "model_id": engine.name,
+            "model_sha": None,
+            "model_dtype": engine.used_dtype,
+            "model_type": kinds,
+            "compiled": engine.compiled,
+            "max_concurrent_requests": limits.waiting_texts,  # of one text each
+            "max_input_length": engine.encoder.tokenizer.limit,
+            "max_batch_tokens": BATCH_TOKENS,
+            "max_client_batch_size": limits.texts,
+            "max_characters": limits.characters,
+            "auto_truncate": self.may_cut,
+            "tokenization_workers": 1,
+            "version": __version__,
+        }
+        return JSONResponse(about)
 
     async def metrics(self, request: Request) -> Response:
         """Answer GET /metrics, in Prometheus' format."""
@@ -261,13 +326,23 @@ def is_ids(given: Any) -> bool:
     return isinstance(given, list) and all(type(x) is int for x in given)  # True and False are no ids
 
 
-def read_count(content: dict[str, Any], name: str, default: int) -> int:
-    """Read an integer from 1. Raises ``HTTPException`` for anything else."""
+def read_count(content: dict[str, Any], name: str, default: int, least: int = 1) -> int:
+    """Read an integer of at least ``least``. Raises ``HTTPException`` for anything else."""
     value = content.get(name)
     if value is None:
         return default
-    if type(value) is not int or value < 1:
-        raise HTTPException(400, f"{name} must be an integer from 1")
+    if type(value) is not int or value < least:
+        raise HTTPException(400, f"{name} must be an integer from {least}")
+    return value
+
+
+def read_flag(content: dict[str, Any], name: str, default: bool | None = None) -> bool | None:
+    """Read true or false. Raises ``HTTPException`` for anything else."""
+    value = content.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise HTTPException(400, f"{name} must be true or false")
     return value
 
 
@@ -288,9 +363,44 @@ def shortened(vector: np.ndarray, columns: int) -> np.ndarray:
     return normalize(torch.from_numpy(vector[None, :columns]))[0].numpy()
 
 
-def refusal(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
+def ranking(order: list[int], scores: list[float], shown: list[str] | None, is_tei: bool) -> list[dict[str, Any]]:
+    """Return the rows of a reranking under TEI's names, or Cohere's and Jina's, with the texts ``shown``."""
+    results = []
+    for row in order:
+        result: dict[str, Any] = {"index": row}
+        result["score" if is_tei else "relevance_score"] = scores[row]
+        if shown is not None and is_tei:
+            result["text"] = shown[row]
+        elif shown is not None:
+            result["document"] = {"text": shown[row]}
+        results.append(result)
+    return results
+
+
+def check_cut(results: Sequence[Embedded | Scored], name: str, limit: int, allowed: bool | None) -> list[int]:
+    """Return the numbers of the texts that were cut. Raises ``HTTPException`` if they must not be.
+
+    After they were computed: only the tokenizer, which runs in the other thread, knows what it cuts.
+    """
+    cut = [i for i, each in enumerate(results) if each.cut]
+    if cut and not allowed:
+        raise HTTPException(400, f"{name.format(cut[0])} has more than {limit} tokens")
+    return cut
+
+
+def with_cut(answer: Any, cut: list[int]) -> Response:
+    """Answer, and name the texts that were cut."""
+    headers = {}
+    if cut:
+        headers["X-Truncated"] = ",".join(map(str, cut[:100]))  # proxies refuse long headers
+        if isinstance(answer, dict):  # in TEI's array it has no place
+            answer["truncated"] = cut
+    return JSONResponse(answer, headers=headers)
+
+
+def refusal(status: int, message: str, headers: Mapping[str, str] | None = None, code: str | None = None) -> Response:
     """Answer an error in OpenAI's form."""
-    error = {"message": message, "type": ERRORS.get(status, "invalid_request_error"), "param": None, "code": None}
+    error = {"message": message, "type": ERRORS.get(status, "invalid_request_error"), "param": None, "code": code}
     return JSONResponse({"error": error}, status, headers)
 
 
@@ -298,45 +408,13 @@ async def health(request: Request) -> Response:
     return PlainTextResponse("ok\n")  # without a key: whoever asks is a probe
 
 
-async def not_found(request: Request, error: Exception) -> Response:
-    return refusal(404, f"there is no {request.method} {request.url.path}")
+async def not_found(request: Request, error: HTTPException) -> Response:
+    """Answer 404 for an unknown path, and 405 for another method of a known one, whose header Allow Starlette makes."""
+    message = f"there is no {request.method} {request.url.path}"
+    if error.headers:
+        message += f": use {error.headers['Allow']}"
+    return refusal(error.status_code, message, error.headers)
 
 
 async def failed(request: Request, error: Exception) -> Response:
     return refusal(500, "internal error")  # a bug: the log has the traceback, the answer has none
-
-
-class TimedConnection(H11Protocol):
-    """uvicorn's connection, dropped if a request's head takes longer than ``seconds`` or its answer is not read.
-
-    uvicorn's own time-out (``timeout_keep_alive``) begins after an answer, and ends with the next byte: a client that
-    sends one byte and stops would keep its connection forever.
-    """
-
-    seconds = 60.0
-    timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.set_timer(self.seconds)
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self.set_timer(self.seconds)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self.set_timer(None)  # it would keep the connection in memory until it rings
-
-    def set_timer(self, seconds: float | None) -> None:
-        """Drop the connection in so many seconds, if it is idle then; None for never."""
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
-        if seconds is not None:
-            self.timer = self.loop.call_later(seconds, self.drop_if_idle)
-
-    def drop_if_idle(self) -> None:
-        """Drop the connection unless a request is being answered; ``Server.content`` bounds the arrival of its body."""
-        if self.cycle is None or self.cycle.response_complete or self.flow.write_paused:
-            self.transport.abort()  # not close(), which would wait until the client has read everything

@@ -11,13 +11,16 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
+from minisbert.backends.package import CompiledEncoder
 from minisbert.core import InputError, one_line
 from minisbert.loading import Encoder, load_dense
 from minisbert.models.batching import as_key
 from minisbert.models.pair_model import SEVERAL, PairScorer
 from minisbert.models.prompts import choose_prompt, prompt_tokens, role_prompt_name
 from minisbert.models.similarity import as_array
+from minisbert.system.devices import choose_dtype
 
 
 class Embedded(NamedTuple):
@@ -28,17 +31,35 @@ class Embedded(NamedTuple):
     cut: bool
 
 
+class Scored(NamedTuple):
+    """The reranker's output for a query and a document, their number of tokens, and whether either was cut."""
+
+    output: float
+    tokens: int
+    cut: bool
+
+
 @dataclass
 class Engine:
-    """An encoder and, optionally, a reranker, with the names by which clients know them."""
+    """An encoder and, optionally, a reranker, with the names by which clients know them.
+
+    ``dtype`` as in ``encode``; ``used_dtype`` says what was chosen. The reranker computes in float32.
+    """
 
     name: str
     encoder: Encoder
     reranker: PairScorer | None = None
     reranker_name: str = ""
+    dtype: str | None = None
 
     def __post_init__(self) -> None:
         load_dense(self.encoder)  # refuses SPLADE and ColBERT
+        self.compiled = isinstance(self.encoder, CompiledEncoder)
+        if isinstance(self.encoder, CompiledEncoder):
+            self.used_dtype = self.encoder.compiled_dtype
+        else:
+            chosen, _ = choose_dtype(self.dtype or "float32", self.encoder.device)
+            self.used_dtype = str(chosen).removeprefix("torch.")
         if self.reranker is not None and self.reranker.task in SEVERAL:
             raise InputError(f"{self.reranker_name} gives several numbers; a reranker gives one score for each pair")
 
@@ -78,15 +99,42 @@ class Engine:
         skip = 0  # tokens of the prompt that the pooling leaves out: all of them, or none
         if prompt and not self.encoder.settings.include_prompt:
             skip = prompt_tokens(tokenizer, prompt)
-        encoded_rows = self.encoder.encode_batches([as_key(ids) for ids in rows], skip=skip)
+        encoded_rows = self.encoder.encode_batches([as_key(ids) for ids in rows], skip=skip, dtype=self.dtype)
         vectors = np.asarray(as_array(encoded_rows), dtype=np.float32)  # (N, D)
         return [Embedded(*each) for each in zip(vectors, map(len, rows), cut, strict=True)]
 
-    def score(self, query: str, documents: Sequence[str]) -> list[float]:
-        """Score each document for a query with the reranker."""
+    def score(self, query: str, documents: Sequence[str]) -> list[Scored]:
+        """Score each document for a query with the reranker. Raises ``InputError``."""
         assert self.reranker is not None, "the application answers 404"
-        scores = self.reranker.predict([(query, document) for document in documents])
-        return [float(score) for score in scores]
+        count = len(documents)
+        queries = [query] * count
+        outputs = self.reranker.outputs(queries, documents).tolist()
+        # a second time, which costs little beside the forward: the reranker does not keep what it has read
+        encoded = self.reranker.tokenize(queries, documents)
+        full = {row for row, ids in enumerate(encoded.ids) if len(ids) == self.reranker.tokenizer.limit}
+        # whatever was cut is full. If more rows are full, some end at the limit by themselves: each is asked alone
+        ambiguous = len(full) > encoded.truncated
+        scored: list[Scored] = []
+        for i, document in enumerate(documents):
+            tokens = len(encoded.ids[i])
+            if not self.reranker.joint:  # N rows of the query, and below them N of the documents
+                tokens += len(encoded.ids[count + i])
+            cut = i in full or count + i in full
+            if cut and ambiguous:
+                cut = self.reranker.tokenize([query], [document]).truncated > 0
+            scored.append(Scored(outputs[i], tokens, cut))
+        return scored
+
+    def scaled(self, outputs: list[float], raw: bool | None) -> list[float]:
+        """Turn the reranker's outputs into scores, as TEI's ``raw_scores`` says: as they are, or from 0 to 1.
+
+        None means the scores of ``predict``: the model says whether a sigmoid follows. A regression is 0 to 1 anyway.
+        """
+        assert self.reranker is not None
+        task = self.reranker.task
+        if raw or task == "regression" or (task == "logit" and raw is None):
+            return outputs
+        return torch.tensor(outputs).sigmoid().tolist()
 
 
 class Busy(Exception):

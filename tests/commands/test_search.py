@@ -116,6 +116,17 @@ def test_a_reranker_sorts_the_candidates(tiny, corpus, capsys, reranker):
         main([*named, "--rerank", str(tiny)])
 
 
+def test_cut_candidates_of_a_reranker_are_counted(tiny, tmp_path, capsys, reranker):
+    limit = PairModel.load(reranker).tokenizer.limit
+    path = tmp_path / "long.txt"
+    # [CLS] a dog [SEP] cat ... [SEP]: two texts are beyond the limit
+    path.write_text("\n".join(["cat " * (limit - 5), "cat " * (limit - 4), "dog " * limit]), encoding="utf-8")
+    main([str(path), "--model", str(tiny), "--query", "a dog", "--rerank", str(reranker)])
+    assert f"2 of 3 texts were longer than {limit} tokens" in capsys.readouterr().err
+    main([str(path), "--model", str(tiny), "--query", "a dog"])
+    assert f"2 of 3 texts were longer than {limit} tokens" not in capsys.readouterr().err
+
+
 SESSION = re.search(
     r"```bash\n([^`]*--matryoshka[^`]*)```", (ROOT / "docs" / "search.md").read_text("utf-8"), re.DOTALL
 )[1]

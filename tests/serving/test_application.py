@@ -16,10 +16,11 @@ except RuntimeError as error:  # it needs httpx
 
 import minisbert
 from minisbert.core import InputError
-from minisbert.core.heads import JointHead
+from minisbert.core.heads import JointHead, siamese
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.serving.application import Limits, Server
+from minisbert.serving.application import Server
+from minisbert.serving.connections import Limits
 from minisbert.serving.engine import Engine
 from tests.conftest import ROOT
 
@@ -51,7 +52,7 @@ def post(client, path="/v1/embeddings", **content):
 
 def test_vectors_are_those_of_encode_as_numbers_and_as_base64(client, encoder):
     expected = encoder.encode(TEXTS)
-    numbers = post(client, input=TEXTS, model="any").json()
+    numbers = post(client, input=TEXTS, model="tiny").json()
     coded = post(client, input=TEXTS, encoding_format="base64").json()
     assert numbers["object"] == "list"
     assert numbers["model"] == "tiny"
@@ -126,16 +127,154 @@ def test_a_cut_text_is_told_or_refused(client, engine):
     assert "input 1 has more than" in refused.json()["error"]["message"]
 
 
-def test_reranking_gives_the_scores_of_the_model_best_first(client, engine):
-    documents = ["a cat", "the dog runs", "moon"]
-    expected = engine.reranker.predict([("a dog", text) for text in documents])
-    found = post(client, "/v1/rerank", query="a dog", documents=documents).json()["results"]
-    assert [row["index"] for row in found] == list(np.argsort(-expected))
+DOCUMENTS = ["a cat", "the dog runs", "moon"]
+RERANK_PATHS = ["/v1/rerank", "/v2/rerank", "/rerank"]
+
+
+def sigmoid(scores):
+    return 1 / (1 + np.exp(-np.asarray(scores, dtype=np.float64)))
+
+
+@pytest.mark.parametrize("path", RERANK_PATHS)
+def test_reranking_as_cohere_and_jina_have_it(client, engine, path):
+    expected = engine.reranker.predict([("a dog", text) for text in DOCUMENTS])
+    answer = post(client, path, model="judge", query="a dog", documents=DOCUMENTS, return_documents=True).json()
+    found = answer["results"]
+    order = [row["index"] for row in found]
+    assert order == list(np.argsort(-expected))
     np.testing.assert_allclose([row["relevance_score"] for row in found], -np.sort(-expected), atol=2e-6, rtol=0)
-    assert post(client, "/v1/rerank", query="a dog", documents=documents, top_n=9).json()["results"] == found
-    best = post(client, "/v1/rerank", query="a dog", documents=documents, top_n=1, return_documents=True).json()
-    assert best["results"][0]["document"] == {"text": documents[int(np.argmax(expected))]}
-    assert len(best["results"]) == 1
+    assert [row["document"] for row in found] == [{"text": DOCUMENTS[i]} for i in order]
+    objects = [{"text": text} for text in DOCUMENTS]
+    plain = post(client, path, query="a dog", documents=objects).json()["results"]
+    assert [set(row) for row in plain] == [{"index", "relevance_score"}] * 3
+    assert [row["index"] for row in plain] == order
+    # [CLS] a dog [SEP] DOCUMENT [SEP]
+    lengths = [len(ids) for ids in engine.reranker.tokenizer.encode_pairs(["a dog"] * 3, DOCUMENTS).ids]
+    assert answer["usage"] == {"prompt_tokens": sum(lengths), "total_tokens": sum(lengths)}
+    assert answer["meta"] == {"tokens": {"input_tokens": sum(lengths)}}
+    assert answer["model"] == "judge"
+    assert answer["id"] != post(client, path, query="a dog", documents=DOCUMENTS).json()["id"]
+
+
+@pytest.mark.parametrize("path", RERANK_PATHS)
+def test_reranking_as_tei_has_it(client, engine, path):
+    found = post(client, path, query="a dog", texts=DOCUMENTS, return_text=True, truncate=True).json()
+    expected = engine.reranker.predict([("a dog", text) for text in DOCUMENTS])
+    order = list(np.argsort(-expected))
+    assert [row["index"] for row in found] == order
+    assert [row["text"] for row in found] == [DOCUMENTS[i] for i in order]
+    np.testing.assert_allclose([row["score"] for row in found], expected[order], atol=2e-6, rtol=0)
+    plain = post(client, path, query="a dog", texts=DOCUMENTS).json()
+    assert [set(row) for row in plain] == [{"index", "score"}] * 3
+
+
+@pytest.mark.parametrize(
+    ("task", "field", "raw", "scale"),
+    [
+        ("logit", "documents", None, "output"),  # as predict
+        ("logit", "documents", False, "sigmoid"),
+        ("logit", "texts", None, "sigmoid"),  # as TEI
+        ("logit", "texts", True, "output"),
+        ("binary", "documents", None, "sigmoid"),  # as predict
+        ("binary", "documents", True, "output"),
+        ("binary", "texts", False, "sigmoid"),
+        ("regression", "texts", None, "output"),  # is 0 to 1 without one
+    ],
+)
+def test_the_scale_of_scores(engine, task, field, raw, scale):
+    own = engine.reranker
+    reranker = PairModel(own.encoder, own.head, task).eval()
+    outputs = reranker.outputs(["a dog"] * 3, DOCUMENTS).tolist()
+    expected = sigmoid(outputs) if scale == "sigmoid" else outputs
+    with TestClient(Server(Engine("tiny", engine.encoder, reranker, "judge")).application()) as client:
+        found = post(client, "/rerank", query="a dog", raw_scores=raw, **{field: DOCUMENTS}).json()
+    key = "score"
+    if field == "documents":
+        found, key = found["results"], "relevance_score"
+    for row in found:
+        assert row[key] == pytest.approx(expected[row["index"]], abs=2e-6)
+    if raw is None and field == "documents":
+        predicted = reranker.predict([("a dog", text) for text in DOCUMENTS])
+        np.testing.assert_allclose(predicted, expected, atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["top_n", "top_k"])
+@pytest.mark.parametrize(("count", "rows"), [(1, 1), (2, 2), (3, 3), (9, 3), (0, 3), (None, 3)])
+def test_how_many_documents_come_back(client, name, count, rows):
+    for field in ("documents", "texts"):
+        answer = post(client, "/rerank", query="a dog", **{field: DOCUMENTS, name: count}).json()
+        found = answer if field == "texts" else answer["results"]
+        whole = post(client, "/rerank", query="a dog", **{field: DOCUMENTS}).json()
+        assert found == (whole if field == "texts" else whole["results"])[:rows]
+
+
+CUT_RERANKING = [
+    ("a dog", ["a cat", LONG, "moon"], [1]),
+    (LONG, ["a cat", "moon"], [0, 1]),  # the query is the longer one
+    # 16 tokens of [CLS] a dog [SEP] cat ... [SEP] are whole, 17 are not
+    ("a dog", ["cat " * 11, "cat " * 12], [1]),
+]
+
+
+@pytest.mark.parametrize(("query", "documents", "cut"), CUT_RERANKING, ids=range(3))
+def test_a_cut_document_is_told_or_refused(client, engine, query, documents, cut):
+    answer = post(client, "/v1/rerank", query=query, documents=documents)
+    assert answer.json()["truncated"] == cut
+    assert answer.headers["x-truncated"] == ",".join(map(str, cut))
+    assert post(client, "/rerank", query=query, texts=documents).headers["x-truncated"] == ",".join(map(str, cut))
+    # TEI's word for it counts before the server's
+    refused = [post(client, "/rerank", query=query, texts=documents, truncate=False)]
+    with TestClient(Server(engine, truncate="error").application()) as strict:
+        refused.append(post(strict, "/v1/rerank", query=query, documents=documents))
+        assert post(strict, "/rerank", query=query, texts=documents, truncate=True).status_code == 200
+        assert post(strict, "/v1/rerank", query="a dog", documents=["a cat"]).status_code == 200
+    for each in refused:
+        assert each.status_code == 400
+        assert f"document {cut[0]}" in each.json()["error"]["message"]
+
+
+# as their source has them: what each client sends beside query and texts, and what it reads of the answer
+CLIENTS = {
+    "cohere, ClientV2 and langchain_cohere": ("/v2/rerank", "documents", {"top_n": 2, "max_tokens_per_doc": 4096}),
+    "cohere, Client": ("/v1/rerank", "documents", {"top_n": 2, "return_documents": True}),
+    "litellm, huggingface": (
+        "/rerank",
+        "texts",
+        {"raw_scores": False, "truncate": False, "truncation_direction": "Right", "return_text": True, "top_n": 2},
+    ),
+    "LlamaIndex, TextEmbeddingInference": ("/rerank", "texts", {"truncate": True}),
+    "Haystack, HuggingFaceTEIRanker": ("/rerank", "texts", {"raw_scores": False}),
+}
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_requests_of_clients(client, engine, name):
+    path, field, options = CLIENTS[name]
+    answer = post(client, path, query="a dog", **{field: DOCUMENTS}, **options)
+    assert answer.status_code == 200
+    expected = engine.reranker.predict([("a dog", text) for text in DOCUMENTS])
+    rows, key = answer.json(), "score"
+    if field == "documents":
+        rows, key = answer.json()["results"], "relevance_score"
+    assert [row["index"] for row in rows] == list(np.argsort(-expected))[: options.get("top_n", 3)]
+    assert [row[key] for row in rows] == pytest.approx([expected[row["index"]] for row in rows], abs=2e-6)
+
+
+def test_a_short_reranking_names_no_cut(client):
+    answer = post(client, "/v1/rerank", query="a dog", documents=["a cat"])
+    assert "truncated" not in answer.json()
+    assert "x-truncated" not in answer.headers
+
+
+def test_a_head_that_reads_two_rows(tiny, encoder):
+    own = SentenceEncoder.load(tiny)
+    reranker = PairModel(own, siamese(own.width), "regression").eval()
+    scored = Engine("tiny", encoder, reranker, "judge").score("a dog", ["a cat", LONG])
+    np.testing.assert_allclose(
+        [each.output for each in scored], reranker.predict([("a dog", "a cat"), ("a dog", LONG)]), atol=2e-6, rtol=0
+    )
+    assert [each.cut for each in scored] == [False, True]
+    assert [each.tokens for each in scored] == [4 + 4, 4 + 16]  # [CLS] a dog [SEP], [CLS] a cat [SEP], the limit
 
 
 REFUSED = [
@@ -176,7 +315,16 @@ RERANK_REFUSED = [
     ({"query": 1, "documents": ["a"]}, 400),
     ({"query": "a", "documents": []}, 400),
     ({"query": "a", "documents": [{"title": "b"}]}, 400),
-    ({"query": "a", "documents": ["b"], "top_n": 0}, 400),
+    ({"query": "a", "documents": ["b"], "top_n": -1}, 400),
+    ({"query": "a", "documents": ["b"], "top_k": "1"}, 400),
+    ({"query": "a", "documents": None, "texts": []}, 400),
+    ({"query": "a", "documents": "b"}, 400),
+    ({"query": "a", "documents": ["b"], "texts": ["b"]}, 400),
+    ({"query": None, "documents": ["b"]}, 400),
+    ({"query": "a", "texts": ["b"], "raw_scores": "yes"}, 400),
+    ({"query": "a", "texts": ["b"], "truncation_direction": "Left"}, 400),
+    ({"query": "a", "documents": ["b"], "return_documents": 1}, 400),
+    ({"query": "a", "documents": ["b"], "model": "other"}, 404),
     ({"query": "a" * 100_001, "documents": ["b"]}, 413),
     ({"query": "a", "documents": [{"text": "b" * 100_001}]}, 413),
 ]
@@ -189,17 +337,84 @@ def test_what_cannot_be_reranked_is_refused(client, content, status):
 
 def test_null_is_as_good_as_absent(client):
     plain = post(client, input="a dog").json()
-    nothing = dict.fromkeys(["encoding_format", "dimensions", "input_type", "user"])
+    nothing = dict.fromkeys(["encoding_format", "dimensions", "input_type", "user", "model"])
     assert post(client, input="a dog", **nothing).json() == plain
-    assert len(post(client, "/v1/rerank", query="a", documents=["b", "c"], top_n=None).json()["results"]) == 2
+    given = {"query": "a", "documents": ["b", "c"]}
+    names = ["top_n", "top_k", "return_documents", "return_text", "raw_scores", "texts", "model", "truncate"]
+    found = post(client, "/v1/rerank", **given, **dict.fromkeys(names)).json()["results"]
+    assert found == post(client, "/v1/rerank", **given).json()["results"]
 
 
-def test_paths_methods_and_a_server_without_a_reranker(client, encoder):
-    assert client.get("/v1/embeddings").status_code == 404
+def test_a_path_that_there_is_not_and_a_method_that_it_does_not_have(client):
+    assert client.get("/").status_code == 404
     assert client.get("/").json()["error"]["message"] == "there is no GET /"
-    assert [row["id"] for row in client.get("/v1/models").json()["data"]] == ["tiny", "judge"]
-    with TestClient(Server(Engine("tiny", encoder)).application()) as plain:
+    for method, path, allowed in (
+        ("GET", "/v1/embeddings", {"POST"}),
+        ("GET", "/v2/rerank", {"POST"}),
+        ("POST", "/v1/models", {"GET", "HEAD"}),
+        ("DELETE", "/health", {"GET", "HEAD"}),
+    ):
+        answer = client.request(method, path)
+        assert answer.status_code == 405
+        assert set(answer.headers["allow"].split(", ")) == allowed  # RFC 9110, 15.5.6
+        assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_models_and_a_server_without_a_reranker(client, encoder):
+    rows = client.get("/v1/models").json()["data"]
+    assert [row["id"] for row in rows] == ["tiny", "judge"]
+    for row in rows:
+        assert client.get(f"/v1/models/{row['id']}").json() == row
+    with TestClient(Server(Engine("owner/tiny", encoder)).application()) as plain:
         assert post(plain, "/v1/rerank", query="a", documents=["b"]).status_code == 404
+        for path in ("/v1/models/owner/tiny", "/v1/models/owner%2Ftiny"):
+            assert plain.get(path).json()["id"] == "owner/tiny"
+
+
+def test_another_models_name_is_refused_as_openai_does_unless_any_will_do(client, engine):
+    with TestClient(Server(engine, any_model=True).application()) as any_model:
+        for path, content in (
+            ("/v1/embeddings", {"input": "a", "model": "text-embedding-3-small"}),
+            ("/v1/embeddings", {"input": "a", "model": "judge"}),  # which makes no vectors
+            ("/v1/rerank", {"query": "a", "documents": ["b"], "model": "tiny"}),
+        ):
+            answer = client.post(path, json=content)
+            error = answer.json()["error"]
+            assert (answer.status_code, error["type"], error["code"]) == (
+                404,
+                "invalid_request_error",
+                "model_not_found",
+            )
+            assert content["model"] in error["message"]
+            assert any_model.post(path, json=content).status_code == 200
+    unknown = client.get("/v1/models/other")
+    assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
+
+
+def test_info_has_teis_keys(client, engine):
+    found = client.get("/info").json()
+    assert found["model_id"] == "tiny"
+    assert found["model_dtype"] == "float32"
+    assert found["model_type"]["embedding"] == {"pooling": "mean"}
+    assert "reranker" in found["model_type"]
+    assert (found["max_input_length"], found["max_client_batch_size"], found["auto_truncate"]) == (16, 2048, True)
+    assert found["compiled"] is False
+    with TestClient(Server(Engine("t", engine.encoder), Limits(texts=7), truncate="error").application()) as other:
+        found = other.get("/info").json()
+    assert "reranker" not in found["model_type"]
+    assert (found["max_client_batch_size"], found["auto_truncate"]) == (7, False)
+
+
+def test_the_dtype_of_the_encoder(encoder):
+    with pytest.raises(InputError, match="float16"):
+        Engine("tiny", encoder, dtype="float16")
+    engine = Engine("tiny", encoder, dtype="float32")
+    engine.dtype = "bfloat16"  # afterwards: hardware without it refuses
+    try:
+        expected = encoder.encode(["a dog"], dtype="bfloat16")
+    except InputError:
+        pytest.skip("this CPU has no bfloat16")
+    np.testing.assert_array_equal(engine.embed("", ["a dog"])[0].vector, expected[0])
 
 
 AUTHORIZATIONS = [

@@ -27,7 +27,7 @@ uvicorn = pytest.importorskip("uvicorn", reason="needs the serve extra: pip inst
 def start(*arguments: str) -> tuple[subprocess.Popen, str]:
     """The command, listening, and its URL."""
     command = [sys.executable, "-m", "minisbert", "serve", *arguments, "--port", "0", "--threads", "1"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=ROOT)
     line = process.stderr.readline()
     url = re.search(r"http://\S+:\d+", line)
     assert url, line + process.stderr.read()
@@ -55,7 +55,7 @@ def connect(url: str) -> socket.socket:
 
 @pytest.fixture(scope="module")
 def server(tiny) -> Iterator[str]:
-    process, url = start(str(tiny))
+    process, url = start(str(tiny), "--served-model-name", "small")
     yield url
     assert stop(process) == "stopped\n"
 
@@ -64,11 +64,14 @@ def test_openais_client(server, tiny):
     openai = pytest.importorskip("openai", reason="needs the ecosystem extra")
     client = openai.OpenAI(base_url=f"{server}/v1", api_key="any", max_retries=0)
     texts = ["a cat", "the dog runs", ""]
-    answer = client.embeddings.create(model="tiny", input=texts)
+    answer = client.embeddings.create(model="small", input=texts)
     found = [row.embedding for row in answer.data]
     np.testing.assert_allclose(found, SentenceEncoder.load(tiny).encode(texts), atol=2e-6, rtol=0)
     with pytest.raises(openai.BadRequestError, match="input is not a text"):
-        client.embeddings.create(model="tiny", input=[])
+        client.embeddings.create(model="small", input=[])
+    with pytest.raises(openai.NotFoundError, match="other"):
+        client.embeddings.create(model="other", input=texts)
+    assert client.models.retrieve("small").id == "small"
 
 
 def test_answers_are_not_held_back_until_the_client_acknowledges(tiny, monkeypatch):
@@ -157,6 +160,34 @@ def test_a_body_in_drops_ends_the_connection(impatient):
             connection.sendall(b" ")
             time.sleep(0.1)
         pytest.fail("a client that sends ten bytes a second keeps its connection")
+
+
+@pytest.mark.parametrize("option", [None, "--no-access-log"])
+def test_the_first_line_and_the_log_of_requests(tiny, option):
+    command = [sys.executable, "-m", "minisbert", "serve", str(tiny), "--port", "0", "--threads", "1"]
+    command += ["--served-model-name", "owner/small", "--max-texts", "7", *filter(None, [option])]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    first = process.stderr.readline()
+    for part in ("owner/small", "float32", "not compiled", "16 tokens", "7 texts", "100,000 characters", "60 s"):
+        assert part in first
+    url = re.search(r"http://\S+:\d+", first)[0]
+    assert json.loads(ask(f"{url}/v1/models"))["data"][0]["id"] == "owner/small"
+    assert stop(process) == "stopped\n"
+    log = process.stdout.read()
+    assert ('"GET /v1/models HTTP/1.1" 200' in log) == (option is None)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is full")
+def test_a_log_that_cannot_be_written_stops_nothing(tiny):
+    command = [sys.executable, "-m", "minisbert", "serve", str(tiny), "--port", "0", "--threads", "1"]
+    with open("/dev/full", "w") as full:
+        process = subprocess.Popen(command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    url = re.search(r"http://\S+:\d+", process.stderr.readline())[0]
+    for _ in range(3):
+        assert ask(f"{url}/health") == "ok\n"
+    process.terminate()
+    process.wait(20)
+    assert "Traceback" not in process.stderr.read()
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="needs IPv6")
