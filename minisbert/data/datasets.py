@@ -13,6 +13,7 @@ from pathlib import Path
 
 from minisbert.core import InputError, one_line, reading
 from minisbert.data.formats import (
+    HUGGING_FACE_NLI,
     LABELLED,
     MULTILABEL,
     NLI,
@@ -248,6 +249,11 @@ def class_rows(sources: Sources) -> tuple[dict[str, list[Row]], Notes, tuple[str
     The label of a row is the number of its class. NLI's are numbered as in ``NLI_LABELS``, others in sorted order.
     """
     rows, notes = labelled_rows(sources, NLI)
+    # 0 and 1 alone under premise and hypothesis are no entailment and neutral: NLI has a third class
+    train = several(source_for(sources.data, NLI))[0]
+    if {row.label for row in naming_rows(rows, sources)} == {"entailment", "neutral"} and holds_two_labels(train):
+        for split, some in rows.items():
+            rows[split] = [replace(row, label=str(HUGGING_FACE_NLI.index(row.label))) for row in some]
     try:
         classes = class_names(row.label for row in naming_rows(rows, sources))
     except ValueError as error:
@@ -401,6 +407,10 @@ def holds_nli(data: str) -> bool:
     if data in NLI_ARCHIVES or Path(data).suffix == ".zip":
         return True
     return recognise(data) is NLI
+
+
+def holds_two_labels(data: str) -> bool:
+    return data not in assets() and Path(data).is_file() and recognise(data) is LABELLED
 
 
 def holds_pairs(path: str) -> bool:
