@@ -104,6 +104,10 @@ def load_scored_pairs(data: str | Path, split: str = "", scale: float | None = M
 def scored_table(data: str | Path, split: str, scale: float | None, columns: str | None = None) -> Table:
     if data == "stsb":
         return Table(read_stsb(ensure("stsb") / f"sts-{split}.csv"), 0, [])
+    if columns is None and Path(data).is_file():  # not a pipe, which can be read only once
+        form = recognise(data)
+        if form in (NLI, MULTILABEL):  # whose numbers are no similarities
+            raise InputError(f"{data} holds classes; scores, or labels of 0 and 1, are needed: {SCORED.names}")
     return read_file(data, SCORED, scale=scale, columns=columns)
 
 

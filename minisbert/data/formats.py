@@ -34,7 +34,10 @@ POSITIVE_NAMES = (
     *("answer", "sent1", "passage", "document"),
 )
 # beside anchor and positive these say of each row, or of each text in a list, whether it is a positive at all
-MEANINGS = (*LABEL_NAMES, "labels", *SCORE_NAMES, "scores")
+MEANINGS = (
+    *(*LABEL_NAMES, "labels", *SCORE_NAMES, "scores"),
+    *("relevance", "relevant", "is_relevant", "is_positive", "is_correct", "class"),
+)
 LISTED_NAMES = ("answers", "documents", "docs", "passages")  # of the texts that a list of labels belongs to
 NEGATIVE = re.compile(r"(hard_)?neg(ative)?s?(_passages?|_ctxs)?(_?\d+)?")
 NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")

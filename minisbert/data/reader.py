@@ -143,7 +143,7 @@ class RowReader:
         label_place = None
         if self.form.labels:
             label_place = places[0]
-        elif names and names[-1] in MEANINGS:
+        elif len(names) == 3 and names[2] in MEANINGS:
             label_place = places[-1]
         for line, cells in rows:
             if len(cells) != len(first):
@@ -190,9 +190,8 @@ class RowReader:
             return [self.labelled_row(line, names, values)]
         if len(values) < 2:
             raise ValueError("1 column; anchor and positive are needed")
-        # with --columns, a column that says which texts are positives is not read unless it is named
-        if names and names[-1] in MEANINGS:
-            values = [values[0], *divided(names[-1], as_texts(values[1]), values[-1])]
+        if len(names) == 3 and names[2] in MEANINGS:
+            values = [values[0], *divided(names, as_texts(values[1]), values[2])]
         anchor, positives, negatives = as_texts(values[0]), as_texts(values[1]), []
         if len(anchor) != 1:
             raise ValueError(f"one anchor is needed, not {len(anchor)}")
@@ -226,17 +225,18 @@ class RowReader:
         return Row((first, second), label, line)
 
 
-def divided(name: str, texts: list[str], labels: Any) -> list[list[str]]:
+def divided(names: Sequence[str], texts: list[str], labels: Any) -> list[list[str]]:
     """Divide the texts of a row into positives, labelled 1, and negatives, labelled 0.
 
     Lists are those of sentence-transformers' mined "labeled-list". A pair of its "labeled-pair" is read if its label is
     1, otherwise ``ValueError``: it is no positive, and without it the pairs would be others than the file's.
     """
+    anchor, positive, name = names
     if not isinstance(labels, list):
         if name in SCORE_NAMES or number(labels) != 1:
             raise ValueError(
-                f"{name} {one_line(labels)} says that not every pair is a positive: train with an objective that "
-                "reads it (contrastive, cosine), or name the columns without it: --columns anchor,positive"
+                f"{name} {one_line(labels)} says that not every pair is a positive: train with contrastive or cosine, "
+                f"which read it (--columns {name},{anchor},{positive}), or without it: --columns {anchor},{positive}"
             )
         return [texts]
     if len(labels) != len(texts) or not set(map(number, labels)) <= {0, 1}:
@@ -341,8 +341,7 @@ def recognise(path: str | Path) -> Format:
         if form is None:
             raise unknown_format(path, header)
         if form is PAIRS:
-            names = PAIRS.columns(list(fields[0])) or []
-            check_columns(path, [[row.get(name) for name in names[1:]] for row in fields])
+            check_named(path, list(fields[0]), fields)
         return form
     if "\t" not in rows.first_line() and not {".csv", ".tsv"} & set(Path(path).suffixes):
         return SENTENCES  # one text per line, commas and all
@@ -361,9 +360,21 @@ def recognise(path: str | Path) -> Format:
     if form is None:
         raise unknown_format(path, header)
     if form is PAIRS:
-        read = PAIRS.columns(names) or []
-        check_columns(path, [[row.get(name) for name in read[1:]] for row in fields])
+        check_named(path, names, fields)
     return form
+
+
+def check_named(path: str | Path, names: Sequence[str], rows: Sequence[dict[str, Any]]) -> None:
+    """Raise ``InputError`` if a pair's text is a number or a class, or an unread column of 0 and 1 may be its label."""
+    read = PAIRS.columns(names) or []
+    texts = [name for name in read[1:] if name not in MEANINGS]
+    check_columns(path, [[row.get(name) for name in texts] for row in rows])
+    for name in names:
+        if len(read) == 2 and name not in read and {number(row.get(name)) for row in rows} == {0, 1}:
+            raise InputError(
+                f"{path}: the column {one_line(name)} has 0 and 1: if it says which pairs are positives, name it label; "
+                f"if not, leave it out with --columns {','.join(read)}"
+            )
 
 
 def check_columns(path: str | Path, rows: Sequence[Sequence[Any]]) -> None:
@@ -380,8 +391,8 @@ def check_columns(path: str | Path, rows: Sequence[Sequence[Any]]) -> None:
         is_class = len(texts) >= 4 and all(len(text.split()) <= CLASS_WORDS for text in texts)
         if len(numbers) == len(texts) or (is_class and 2 * len(set(texts)) <= len(texts)):
             raise InputError(
-                f"{path}: a text's place is taken by a number or a class, {one_line(texts[0])}: name that column label "
-                "and its texts sentence1 and sentence2; or if it is a text, say so with --columns"
+                f"{path}: {one_line(texts[0])} and the like are numbers or classes, not texts of a pair: name the "
+                "columns label, sentence1, sentence2; or if they are texts, name those to read with --columns"
             )
 
 

@@ -104,7 +104,10 @@ def retrieval_from_pairs(pairs: Iterable[Sequence[str]]) -> Retrieval:
     """
     corpus: dict[str, int] = {}
     grades: dict[str, dict[int, int]] = {}
-    for anchor, positive, *_ in pairs:
+    for pair in pairs:
+        if isinstance(pair, str):
+            raise InputError(f"rows of anchor and positive are needed, not {one_line(pair)}")
+        anchor, positive, *_ = pair
         row = corpus.setdefault(positive, len(corpus))
         grades.setdefault(anchor, {})[row] = 1
     return Retrieval(list(grades), list(corpus), list(grades.values()), [None] * len(grades))
