@@ -255,7 +255,8 @@ def class_rows(sources: Sources) -> tuple[dict[str, list[Row]], Notes, tuple[str
     rows, notes = labelled_rows(sources, NLI)
     # 0 and 1 alone under premise and hypothesis are no entailment and neutral: NLI has a third class
     train = several(source_for(sources.data, NLI))[0]
-    if {row.label for row in naming_rows(rows, sources)} == {"entailment", "neutral"} and holds_two_labels(train):
+    names = {row.label for row in naming_rows(rows, sources)}
+    if names == {"entailment", "neutral"} and Path(train).is_file() and recognise(train) is LABELLED:
         for split, some in rows.items():
             rows[split] = [replace(row, label=str(HUGGING_FACE_NLI.index(row.label))) for row in some]
     try:
@@ -411,10 +412,6 @@ def holds_nli(data: str) -> bool:
     if data in NLI_ARCHIVES or Path(data).suffix == ".zip":
         return True
     return recognise(data) is NLI
-
-
-def holds_two_labels(data: str) -> bool:
-    return data not in assets() and Path(data).is_file() and recognise(data) is LABELLED
 
 
 def holds_pairs(path: str) -> bool:

@@ -292,8 +292,8 @@ def read_texts(path: str | Path) -> Iterator[tuple[int, str]]:
     """Yield the line and the text of each document, stripped; a blank one is "".
 
     JSON has strings, or objects with a ``text``, a .csv or .tsv a header with a column of that name (or one of
-    ``TEXT_NAMES``); a ``title`` comes before it. Any other file, also a .txt.gz, has one text per line, unless the first
-    line shows that it is JSON. Raises ``InputError`` with file and line for what cannot be read, and for a file without
+    ``TEXT_NAMES``); a ``title`` comes before it. Any other file, also a .txt.gz, has one text per line, or JSON
+    by its first line. Raises ``InputError`` with file and line for what cannot be read, and for a file without
     a text.
     """
     rows = Rows(path)

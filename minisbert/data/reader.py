@@ -365,7 +365,7 @@ def recognise(path: str | Path) -> Format:
 
 
 def check_named(path: str | Path, names: Sequence[str], rows: Sequence[dict[str, Any]]) -> None:
-    """Raise ``InputError`` if a pair's text is a number or a class, or an unread column of 0 and 1 may be its label."""
+    """Raise ``InputError`` if a text is a number or a class, or an unread column of 0 and 1 may be the label."""
     read = PAIRS.columns(names) or []
     texts = [name for name in read[1:] if name not in MEANINGS]
     check_columns(path, [[row.get(name) for name in texts] for row in rows])

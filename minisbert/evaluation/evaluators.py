@@ -83,7 +83,9 @@ class InformationRetrievalEvaluator:
         for query in judged:
             relevant = relevant_docs[query]
             if isinstance(relevant, str):
-                raise InputError(f"relevant_docs of {one_line(query)} must be ids in brackets, not {one_line(relevant)}")
+                raise InputError(
+                    f"relevant_docs of {one_line(query)} must be ids in brackets, not {one_line(relevant)}"
+                )
             grades.append({rows.setdefault(document, len(rows)): 1 for document in relevant})
         texts = [queries[identity] for identity in judged]
         self.task = Retrieval(check_texts(texts), check_texts([*corpus.values()]), grades, [None] * len(judged))

@@ -63,7 +63,7 @@ def test_what_sentence_transformers_mines_is_the_same_in_each_of_its_layouts(wri
         mined = mine(Dataset.from_dict(pairs), model, num_negatives=2, output_format=layout, verbose=False)
         rows[layout] = write(f"{layout}.jsonl", "\n".join(json.dumps(row) for row in mined))
     expected = [row.texts for row in read_file(rows["n-tuple"], PAIRS).rows]
-    assert len(expected) == 8 and len(expected[0]) == 4
+    assert [len(row) for row in expected] == [4] * 8
     assert triplet_rows(Sources(data=str(rows["labeled-list"])))[0] == expected
     assert recognise(rows["labeled-pair"]) is LABELLED
     labels = [row.label for row in read_file(rows["labeled-pair"], LABELLED).rows]
@@ -132,7 +132,9 @@ def test_0_and_1_alone_under_premise_and_hypothesis_are_similar_or_not(write):
 
 
 def test_minus_1_is_no_gold_label_as_pandas_writes_it(write):
-    content = table("premise,hypothesis,label", *(f"cat {{}},dog {{}},{label}" for label in ("-1.0", "0.0", "1.0", "2.0")))
+    content = table(
+        "premise,hypothesis,label", *(f"cat {{}},dog {{}},{label}" for label in ("-1.0", "0.0", "1.0", "2.0"))
+    )
     table_of_nli = read_file(write("a.csv", content), NLI)
     assert table_of_nli.skipped == 3
     assert [row.label for row in table_of_nli.rows[:3]] == ["entailment", "neutral", "contradiction"]
@@ -161,7 +163,9 @@ def test_classes_are_no_scores(write, label):
 
 
 def test_lists_in_a_cell_are_lists(write):
-    path = write("a.csv", table("anchor,positive,negatives", '''cat {},kitten {},"['dog {}', ""the cat's"", 'a, b']"'''))
+    path = write(
+        "a.csv", table("anchor,positive,negatives", '''cat {},kitten {},"['dog {}', ""the cat's"", 'a, b']"''')
+    )
     assert triplet_rows(Sources(data=str(path)))[0][0] == ("cat 0", "kitten 0", "dog 0", "the cat's", "a, b")
     content = table("text1,text2,labels", '''a {},b {},"['rude', 'spam']"''', "c {},d {},[]", "e {},f {},['mild']")
     rows, _, names = multilabel_rows(Sources(data=str(write("a.csv", content))))
@@ -195,7 +199,9 @@ def test_brackets_in_a_text_are_text(write):
 # ------------------------------------------------------------------------------------------ whole files
 
 
-@pytest.mark.parametrize("content", [json.dumps(["a b", "c d"]), json.dumps([{"text": "a b"}, {"text": "c d"}], indent=2)])
+@pytest.mark.parametrize(
+    "content", [json.dumps(["a b", "c d"]), json.dumps([{"text": "a b"}, {"text": "c d"}], indent=2)]
+)
 def test_an_array_of_texts_is_texts(write, content):
     path = write("a.json", content)
     assert list(every_text(path)) == sentence_rows(Sources(data=str(path)))[0] == ["a b", "c d"]
