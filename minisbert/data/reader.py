@@ -372,8 +372,8 @@ def check_named(path: str | Path, names: Sequence[str], rows: Sequence[dict[str,
     for name in names:
         if len(read) == 2 and name not in read and {number(row.get(name)) for row in rows} == {0, 1}:
             raise InputError(
-                f"{path}: the column {one_line(name)} has 0 and 1: if it says which pairs are positives, name it label; "
-                f"if not, leave it out with --columns {','.join(read)}"
+                f"{path}: the column {one_line(name)} has 0 and 1: if it says which pairs are positives, name it "
+                f"label; if not, leave it out with --columns {','.join(read)}"
             )
 
 
