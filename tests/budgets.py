@@ -35,7 +35,7 @@ DENSITIES = {  # per 1,000 lines outside core/ that are not blank
     "comments": 30,
 }
 AT_LEAST = {"comments"}
-RAISES = 377  # of InputError and ValueError, in the whole package
+RAISES = 389  # of InputError and ValueError, in the whole package
 FILE_LINES, FUNCTION_LINES = 420, 40
 LONG_FILES: dict[str, int] = {}
 LONG_FUNCTIONS: dict[str, int] = {}  # tables and parsers: "commands/NAME.py function"

@@ -270,6 +270,8 @@ class ModelFolder:
     @cached_property
     def config(self) -> tuple[Family, BertConfig]:
         """The family and the sizes of the encoder in this folder. An error names the keys of the family's own file."""
+        if not self.has(CONFIG):
+            raise InputError(f"{self.path} holds no model: it has no {CONFIG}")
         path, content = self.path / CONFIG, dict(self.json(CONFIG, needed=True))
         # ``read_encoder`` refuses weights that are quantized
         content.pop("quantization_config", None)

@@ -16,6 +16,7 @@ import torch
 
 from minisbert.checkpoints.weights import read_metadata, write_safetensors
 from minisbert.core import InputError, one_line, reading
+from minisbert.core.checks import check_texts
 from minisbert.core.weights import read_safetensors
 from minisbert.loading import Encoder, uncompiled
 from minisbert.models.pooling import Dense
@@ -106,6 +107,7 @@ def indexed_vectors(encoder: Encoder, texts: Sequence[str], path: str | Path, pr
     Rebuilds an index of another model or other texts, and says so. Raises ``InputError`` if the file is not an index,
     or holds other vectors than its header says.
     """
+    texts = check_texts(texts)
     path, prompt = Path(path), choose_prompt(encoder.settings, prompt)
     wanted = made_from(encoder, prompt) | {"texts": texts_hash(texts)}
     made = index_metadata(path)

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from minisbert.core import InputError
+from minisbert.core import InputError, one_line
+from minisbert.core.checks import check_texts
 from minisbert.search.dense import Source, Vectors, scores_of, top_k
 from minisbert.system.progress import Bar
 
@@ -95,6 +96,10 @@ class Candidates:
 
 def candidates_of(pairs: Sequence[tuple[str, str]], corpus: Sequence[str] = ()) -> Candidates:
     """Group the pairs by anchor, in the order of their first; documents in the order of corpus and pairs."""
+    corpus = check_texts(corpus)
+    for pair in pairs:
+        if isinstance(pair, str):
+            raise InputError(f"pairs of anchor and positive are needed, not {one_line(pair)}")
     # dictionaries, not sets: results must not depend on the order of hashes
     documents = list(dict.fromkeys([*corpus, *(positive for _, positive in pairs)]))
     rows = {text: row for row, text in enumerate(documents)}

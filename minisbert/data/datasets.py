@@ -13,6 +13,7 @@ from pathlib import Path
 
 from minisbert.core import InputError, one_line, reading
 from minisbert.data.formats import (
+    HUGGING_FACE_NLI,
     LABELLED,
     MULTILABEL,
     NLI,
@@ -103,6 +104,10 @@ def load_scored_pairs(data: str | Path, split: str = "", scale: float | None = M
 def scored_table(data: str | Path, split: str, scale: float | None, columns: str | None = None) -> Table:
     if data == "stsb":
         return Table(read_stsb(ensure("stsb") / f"sts-{split}.csv"), 0, [])
+    if columns is None and Path(data).is_file():  # not a pipe, which can be read only once
+        form = recognise(data)
+        if form in (NLI, MULTILABEL):  # whose numbers are no similarities
+            raise InputError(f"{data} holds classes; scores, or labels of 0 and 1, are needed: {SCORED.names}")
     return read_file(data, SCORED, scale=scale, columns=columns)
 
 
@@ -248,6 +253,12 @@ def class_rows(sources: Sources) -> tuple[dict[str, list[Row]], Notes, tuple[str
     The label of a row is the number of its class. NLI's are numbered as in ``NLI_LABELS``, others in sorted order.
     """
     rows, notes = labelled_rows(sources, NLI)
+    # 0 and 1 alone under premise and hypothesis are no entailment and neutral: NLI has a third class
+    train = several(source_for(sources.data, NLI))[0]
+    names = {row.label for row in naming_rows(rows, sources)}
+    if names == {"entailment", "neutral"} and Path(train).is_file() and recognise(train) is LABELLED:
+        for split, some in rows.items():
+            rows[split] = [replace(row, label=str(HUGGING_FACE_NLI.index(row.label))) for row in some]
     try:
         classes = class_names(row.label for row in naming_rows(rows, sources))
     except ValueError as error:

@@ -4,6 +4,7 @@ The names below are those that the libraries of the field write. A file with oth
 ``--columns`` says which to read.
 """
 
+import ast
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from minisbert.models.similarity import MAX_SCORE
 
 NLI_LABELS = ("contradiction", "entailment", "neutral")  # numbered 0, 1, 2 as in SBERT's own script
 HUGGING_FACE_NLI = ("entailment", "neutral", "contradiction")  # numbered so under premise and hypothesis
-NO_GOLD = ("-", "-1")  # the label of an NLI row on which the annotators did not agree
+NO_GOLD = -1  # the number of an NLI row on which the annotators did not agree; its name is "-"
 SCORE_NAMES = ("score", "similarity_score", "similarity", "relatedness_score")
 LABEL_NAMES = ("gold_label", "label", "is_duplicate")
 PREMISE = ("premise", "hypothesis")
@@ -26,18 +27,22 @@ TEXT_PAIRS = (
     ("sentence_a", "sentence_b"),
     ("text_a", "text_b"),
     PREMISE,
-    ("query", "passage"),
-    ("query", "document"),
-    ("query", "answer"),
-    ("question", "answer"),
 )
 ANCHOR_NAMES = ("anchor", "query", "question", "sent0")
 POSITIVE_NAMES = (
     *("positive", "positives", "pos", "positive_passages", "positive_ctxs"),
     *("answer", "sent1", "passage", "document"),
 )
+# beside anchor and positive these say of each row, or of each text in a list, whether it is a positive at all
+MEANINGS = (
+    *(*LABEL_NAMES, "labels", *SCORE_NAMES, "scores"),
+    *("relevance", "relevant", "is_relevant", "is_positive", "is_correct", "class"),
+)
+LISTED_NAMES = ("answers", "documents", "docs", "passages")  # of the texts that a list of labels belongs to
 NEGATIVE = re.compile(r"(hard_)?neg(ative)?s?(_passages?|_ctxs)?(_?\d+)?")
 NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
+LIST_OF_TEXTS = re.compile(r"\[(\s*['\"{].*)?\]", re.DOTALL)  # in a cell; "[MASK] is a [token]" is a text
+WITHOUT_COMMA = re.compile(r"['\"]\s+['\"]")  # NumPy's lists, which Python would read as one string
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +81,22 @@ class Format:
 
     def columns(self, names: Sequence[str]) -> list[str] | None:
         """Choose the columns to read, in the order of a row: the label's first. None if one is missing."""
+        anchor, positive = first_of(ANCHOR_NAMES, names), first_of(POSITIVE_NAMES, names)
         if self.labels:
             label = first_of(self.labels, names)
-            for pair in TEXT_PAIRS:
+            for pair in (*TEXT_PAIRS, (anchor, positive)):
                 if label is not None and set(pair) <= set(names):
                     return [label, *pair]
             return None
-        anchor, positive = first_of(ANCHOR_NAMES, names), first_of(POSITIVE_NAMES, names)
+        meaning = first_of(MEANINGS, names)
+        if positive is None and meaning is not None:
+            positive = first_of(LISTED_NAMES, names)
         if anchor is None or positive is None:
             return None
-        return [anchor, positive, *filter(NEGATIVE.fullmatch, names)]
+        negatives = list(filter(NEGATIVE.fullmatch, names))
+        if meaning is not None and not negatives:
+            return [anchor, positive, meaning]
+        return [anchor, positive, *negatives]
 
     @property
     def names(self) -> str:
@@ -144,9 +155,9 @@ def parse_label(value: Any) -> int:
 
 def parse_class(value: Any, texts: Sequence[str]) -> str | None:
     """Return the name of a class, or None if the annotators did not agree; ``texts`` are the columns of the texts."""
-    if str(value) in NO_GOLD:
+    label = number(value)  # a column of numbers with a gap has -1.0 in pandas
+    if value == "-" or label == NO_GOLD:
         return None
-    label = number(value)
     # subtle: Hugging Face numbers NLI's classes in another order than SBERT's script, and only the columns tell which
     if label is not None and tuple(texts) == PREMISE:
         if label not in (0, 1, 2):
@@ -154,6 +165,8 @@ def parse_class(value: Any, texts: Sequence[str]) -> str | None:
         return HUGGING_FACE_NLI[int(label)]
     if isinstance(value, list | dict | bool | type(None)) or value == "" or (label is not None and label % 1):
         raise ValueError(f"the label {one_line(value)} is not one class")
+    if label is not None:
+        return str(int(label))
     return str(value)
 
 
@@ -177,12 +190,34 @@ def class_names(labels: Iterable[str]) -> tuple[str, ...]:
     Raises ``ValueError`` for a class beside those of NLI.
     """
     classes = sorted(set(labels))
-    if not {"neutral", "contradiction"} & set(classes):
+    # negative, neutral and positive are classes of one's own: only two of NLI's names show that it is NLI
+    if len(set(NLI_LABELS) & set(classes)) < 2:
         return tuple(classes)
     for name in classes:
         if name not in NLI_LABELS:
             raise ValueError(f"the label {one_line(name)} is not {' or '.join(NLI_LABELS)}")
     return NLI_LABELS
+
+
+def cell_value(cell: str, is_label: bool) -> Any:
+    """Return the list that a cell holds, as pandas writes one: ``"['a', 'b']"``; any other cell stays a string.
+
+    A list of labels may have numbers, "[1]" as a text is a text. ``ValueError`` for a list that cannot be read, such as
+    NumPy's, which has no commas.
+    """
+    is_list = cell.startswith(("[", "{"))
+    if not is_label:
+        is_list = LIST_OF_TEXTS.fullmatch(cell) is not None
+    if not is_list:
+        return cell
+    try:
+        value = ast.literal_eval(cell)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        value = None
+    if not isinstance(value, list) or WITHOUT_COMMA.search(cell):
+        export = "df.to_json('rows.jsonl', orient='records', lines=True)"
+        raise ValueError(f"a cell holds a list that cannot be read, {one_line(cell)}; export JSON instead: {export}")
+    return value
 
 
 def as_texts(value: Any) -> list[str]:

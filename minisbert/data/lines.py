@@ -7,12 +7,13 @@ What counts as a line, a cell and a value is decided here, for all commands:
 - Blank lines are skipped. Texts and the cells of a table are stripped of white space.
 - Tabs separate the columns if the first line has one, else commas. Quotation marks enclose a cell between commas and
   in Quora's release; between tabs they are text.
-- JSON is a value in each line, or in a .json one array of all values.
+- JSON is a value in each line, or one array of all values.
 """
 
 import csv
 import gzip
 import json
+import re
 import zipfile
 import zlib
 from collections.abc import Container, Iterator, Sequence
@@ -28,6 +29,20 @@ from minisbert.system.files import decode, open_bytes
 
 LONGEST_LINE = 2**22  # bytes; tokenizing a text takes over a hundred times its size
 TWO_DEVS = {"dev": "dev_matched", "test": "dev_mismatched"}  # MultiNLI: two dev files, the labels of test are secret
+RECORDS = re.compile(rb'\[\s*(\{\s*("|$)|$)')  # how an array of objects begins; ["a", "b"] may be one of several rows
+NO_TEXT = {  # how files that are no text begin: what they are, and what to do
+    b"PAR1": ("a Parquet file", "pandas.read_parquet(...).to_json('rows.jsonl', orient='records', lines=True)"),
+    b"ARROW1": ("an Arrow file", "dataset.to_json('rows.jsonl')"),
+    b"\xff\xff\xff\xff": ("an Arrow file", "dataset.to_json('rows.jsonl')"),
+    b"PK\x03\x04": ("an Excel workbook or another archive", "save the sheet as CSV UTF-8, or unpack the archive"),
+    b"\xd0\xcf\x11\xe0": ("an old Excel workbook", "save the sheet as CSV UTF-8"),
+    b"\x80": ("a pickle", "pandas.read_pickle(...).to_json('rows.jsonl', orient='records', lines=True)"),
+    b"\x93NUMPY": ("a NumPy array", "write its texts to a .txt, one per line"),
+    b"SQLite": ("an SQLite database", "sqlite3 -csv -header FILE 'select ...' > rows.csv"),
+    b"\x1f\x8b": ("compressed with gzip", "name it .gz"),
+    b"\xff\xfe": ("UTF-16", "save it as UTF-8"),
+    b"\xfe\xff": ("UTF-16", "save it as UTF-8"),
+}
 TEXT_NAMES = ("text", "sentence", "document", "passage")  # of the column or key of a file of texts
 
 
@@ -36,11 +51,16 @@ TEXT_NAMES = ("text", "sentence", "document", "passage")  # of the column or key
 
 @contextmanager
 def open_texts(path: str | Path) -> Iterator[IO[bytes]]:
-    """Open a file for reading bytes, decompressing a ``.gz``; ``InputError`` if it is missing or damaged."""
+    """Open a file for reading bytes, decompressing a ``.gz``; ``InputError`` if it is missing, damaged or no text."""
     with ExitStack() as stack:
-        stream: IO[bytes] = stack.enter_context(open_bytes(path))
+        stream: Any = stack.enter_context(open_bytes(path))
         if Path(path).suffix == ".gz":
             stream = stack.enter_context(gzip.open(stream))
+        with reading(path):
+            start = stream.peek(16)
+        for magic, (kind, remedy) in NO_TEXT.items():
+            if start.startswith(magic) and Path(path).suffix != ".zip":
+                raise InputError(f"{path} is {kind}, not text that is read here: {remedy}")
         try:
             yield stream
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -103,14 +123,15 @@ class Rows:
 
     @cached_property
     def is_array(self) -> bool:
-        """Whether the file is a .json that holds one array, as pandas' ``to_json(orient="records")`` writes it."""
-        if ".json" not in self.path.suffixes:
-            return False
+        """Whether the file holds one array of all rows, as pandas' ``to_json(orient="records")`` writes it."""
+        is_named = ".json" in self.path.suffixes
+        if not is_named and (self.path.suffix == ".zip" or not self.path.is_file()):
+            return False  # a pipe can be read only once
         with open_texts(self.path) as stream, reading(self.path):
             for line in byte_lines_of_any_length(stream):
                 content = line.lstrip(b"\xef\xbb\xbf").strip()  # without a byte order mark
                 if content:
-                    return content.startswith(b"[")
+                    return content.startswith(b"[") if is_named else RECORDS.match(content) is not None
         return False
 
     def place(self, number: int) -> str:
@@ -135,6 +156,15 @@ class Rows:
                 return line
         return ""
 
+    def holds_objects(self) -> bool:
+        """Whether a file of any name holds objects of JSON, by its first line; a pipe, read only once, does not."""
+        if self.is_array or not self.path.is_file():
+            return self.is_array
+        try:
+            return isinstance(json.loads(self.first_line()), dict)
+        except (ValueError, RecursionError):
+            return False
+
     def _open(self, stack: ExitStack) -> IO[bytes]:
         stream = stack.enter_context(open_texts(self.path))
         stack.enter_context(reading(self.path))
@@ -158,6 +188,8 @@ class Rows:
                 value = json.loads(line)
             except (ValueError, RecursionError) as error:
                 message = getattr(error, "msg", error)
+                if line.strip() == "{":
+                    message = "an object over several lines; write each in one line, or all in one array"
                 raise InputError(f"{self.where}, line {number}: not valid JSON: {message}") from error
             if "\\u" in line:
                 self._check_unicode(number, value)
@@ -260,15 +292,16 @@ def read_texts(path: str | Path) -> Iterator[tuple[int, str]]:
     """Yield the line and the text of each document, stripped; a blank one is "".
 
     JSON has strings, or objects with a ``text``, a .csv or .tsv a header with a column of that name (or one of
-    ``TEXT_NAMES``); a ``title`` comes before it. Any other file, also a .txt.gz, has one text per line. Raises
-    ``InputError`` with file and line for what cannot be read, and for a file without a text.
+    ``TEXT_NAMES``); a ``title`` comes before it. Any other file, also a .txt.gz, has one text per line, or JSON
+    by its first line. Raises ``InputError`` with file and line for what cannot be read, and for a file without
+    a text.
     """
     rows = Rows(path)
     endings = {ending.lower() for ending in Path(path).suffixes}
-    if endings & {".jsonl", ".json"}:
-        documents = json_documents(rows)
-    elif endings & {".csv", ".tsv"}:
+    if endings & {".csv", ".tsv"}:
         documents = table_documents(rows)
+    elif endings & {".jsonl", ".json"} or rows.holds_objects():
+        documents = json_documents(rows)
     else:
         documents = enumerate(map(str.strip, rows.lines()), start=1)
     is_empty = True
@@ -314,6 +347,8 @@ def table_documents(rows: Rows) -> Iterator[tuple[int, str]]:
         if len(cells) != len(header):
             raise InputError(f"{rows.where}, line {line}: {len(cells)} cells, the header has {len(header)}")
         text = cells[column]
+        if text.startswith("['") or text.startswith('["'):  # pandas wrote a list, and a list is no text
+            raise InputError(f"{rows.where}, line {line}: a text is needed, not the list {one_line(text)}")
         if "title" in header:
             text = f"{cells[header.index('title')]} {text}".strip()
         yield line, text

@@ -11,7 +11,9 @@ from minisbert.core import InputError, one_line
 from minisbert.data.formats import (
     ANCHOR_NAMES,
     LABELLED,
+    MEANINGS,
     MULTILABEL,
+    NEGATIVE,
     NLI,
     PAIRS,
     POSITIVE_NAMES,
@@ -22,6 +24,7 @@ from minisbert.data.formats import (
     Format,
     Row,
     as_texts,
+    cell_value,
     number,
     parse_class,
     parse_label,
@@ -33,6 +36,7 @@ from minisbert.models.similarity import MAX_SCORE
 
 IDENTITY = re.compile(r"|.*id\d?|index|idx|unnamed: 0")  # columns that nobody expects to be read
 RECOGNISED_ROWS = 100  # whose labels tell scores from classes, if their column is only called label
+CLASS_WORDS = 3  # a text of more words is no class
 
 
 class RowReader:
@@ -136,13 +140,23 @@ class RowReader:
                 raise self.unknown_header(first, missing)
             places = [header.index(name) for name in names]
             self.note_unread(header, names)
+        label_place = None
+        if self.form.labels:
+            label_place = places[0]
+        elif len(names) == 3 and names[2] in MEANINGS:
+            label_place = places[-1]
         for line, cells in rows:
             if len(cells) != len(first):
                 self.refuse(line, f"{len(cells)} columns; {len(first)} are needed, as in the first line")
             elif names and cells == first:
                 self.refuse(line, "the header again; delete the line")
             else:
-                yield line, names, [cells[place] for place in places]
+                try:
+                    values = [cell_value(cells[place], place == label_place) for place in places]
+                except ValueError as error:
+                    self.refuse(line, str(error))
+                    continue
+                yield line, names, values
 
     def unknown_header(self, header: Sequence[str], missing: Sequence[str]) -> InputError:
         """Say which names are needed, and how to read a table that has others or none."""
@@ -176,6 +190,8 @@ class RowReader:
             return [self.labelled_row(line, names, values)]
         if len(values) < 2:
             raise ValueError("1 column; anchor and positive are needed")
+        if len(names) == 3 and names[2] in MEANINGS:
+            values = [values[0], *divided(names, as_texts(values[1]), values[2])]
         anchor, positives, negatives = as_texts(values[0]), as_texts(values[1]), []
         if len(anchor) != 1:
             raise ValueError(f"one anchor is needed, not {len(anchor)}")
@@ -209,6 +225,29 @@ class RowReader:
         return Row((first, second), label, line)
 
 
+def divided(names: Sequence[str], texts: list[str], labels: Any) -> list[list[str]]:
+    """Divide the texts of a row into positives, labelled 1, and negatives, labelled 0.
+
+    Lists are those of sentence-transformers' mined "labeled-list". A pair of its "labeled-pair" is read if its label is
+    1, otherwise ``ValueError``: it is no positive, and without it the pairs would be others than the file's.
+    """
+    anchor, positive, name = names
+    if not isinstance(labels, list):
+        if name in SCORE_NAMES or number(labels) != 1:
+            raise ValueError(
+                f"{name} {one_line(labels)} says that not every pair is a positive: train with contrastive or cosine, "
+                f"which read it (--columns {name},{anchor},{positive}), or without it: --columns {anchor},{positive}"
+            )
+        return [texts]
+    if len(labels) != len(texts) or not set(map(number, labels)) <= {0, 1}:
+        raise ValueError(f"{name}: {len(texts)} texts need a 0 or 1 each, not {one_line(labels)}")
+    positives, negatives = [], []
+    for text, label in zip(texts, labels, strict=True):
+        chosen = positives if number(label) else negatives
+        chosen.append(text)
+    return [positives, negatives]
+
+
 def lower_keys(fields: dict[str, Any]) -> dict[str, Any]:
     return {key.lower(): value for key, value in fields.items()}
 
@@ -219,7 +258,7 @@ def shown(names: Sequence[str]) -> str:
 
 def holds_json(path: str | Path) -> bool:
     """Whether a file holds JSON: by its name, or because its first line is an object or a list."""
-    if {".jsonl", ".json", ".zip"} & set(Path(path).suffixes):
+    if {".jsonl", ".json", ".zip"} & set(Path(path).suffixes) or Rows(path).is_array:
         return True
     try:
         return isinstance(json.loads(Rows(path).first_line()), dict | list)
@@ -291,6 +330,7 @@ def recognise(path: str | Path) -> Format:
             return SENTENCES
         # A list has no names, so it is what a list always is: anchor, positive, negatives.
         if isinstance(first, list) and len(first) > 1 and set(map(type, first)) == {str}:
+            check_columns(path, [row[1:] for row in sample if isinstance(row, list)])
             return PAIRS
         if not isinstance(first, dict):
             raise InputError(
@@ -300,6 +340,8 @@ def recognise(path: str | Path) -> Format:
         form, header = format_of(list(fields[0]), fields), list(first)
         if form is None:
             raise unknown_format(path, header)
+        if form is PAIRS:
+            check_named(path, list(fields[0]), fields)
         return form
     if "\t" not in rows.first_line() and not {".csv", ".tsv"} & set(Path(path).suffixes):
         return SENTENCES  # one text per line, commas and all
@@ -308,10 +350,50 @@ def recognise(path: str | Path) -> Format:
     if not header:
         raise InputError(f"{path} holds no usable rows")
     names = [cell.lower() for cell in header]
-    form = format_of(names, [dict(zip(names, cells, strict=False)) for _, cells in table])
+    fields = []
+    for _, cells in table:
+        try:
+            fields.append({name: cell_value(cell, name in MEANINGS) for name, cell in zip(names, cells, strict=False)})
+        except ValueError:  # the reader refuses the row
+            continue
+    form = format_of(names, fields)
     if form is None:
         raise unknown_format(path, header)
+    if form is PAIRS:
+        check_named(path, names, fields)
     return form
+
+
+def check_named(path: str | Path, names: Sequence[str], rows: Sequence[dict[str, Any]]) -> None:
+    """Raise ``InputError`` if a text is a number or a class, or an unread column of 0 and 1 may be the label."""
+    read = PAIRS.columns(names) or []
+    texts = [name for name in read[1:] if name not in MEANINGS]
+    check_columns(path, [[row.get(name) for name in texts] for row in rows])
+    for name in names:
+        if len(read) == 2 and name not in read and {number(row.get(name)) for row in rows} == {0, 1}:
+            raise InputError(
+                f"{path}: the column {one_line(name)} has 0 and 1: if it says which pairs are positives, name it "
+                f"label; if not, leave it out with --columns {','.join(read)}"
+            )
+
+
+def check_columns(path: str | Path, rows: Sequence[Sequence[Any]]) -> None:
+    """Raise ``InputError`` if a column after the anchor's holds numbers or classes: trained on as texts they are wrong.
+
+    ``rows`` are the first of a file. A column of at most three words each, of which each occurs twice or more, is one
+    of classes.
+    """
+    for values in zip(*(row for row in rows if len(row) == len(rows[0])), strict=True):
+        texts = [value for value in values if isinstance(value, str) and value]
+        if len(texts) < len(values) or not texts:
+            continue
+        numbers = [text for text in texts if number(text) is not None]
+        is_class = len(texts) >= 4 and all(len(text.split()) <= CLASS_WORDS for text in texts)
+        if len(numbers) == len(texts) or (is_class and 2 * len(set(texts)) <= len(texts)):
+            raise InputError(
+                f"{path}: {one_line(texts[0])} and the like are numbers or classes, not texts of a pair: name the "
+                "columns label, sentence1, sentence2; or if they are texts, name those to read with --columns"
+            )
 
 
 def unknown_format(path: str | Path, names: Sequence[str]) -> InputError:
@@ -322,7 +404,7 @@ def unknown_format(path: str | Path, names: Sequence[str]) -> InputError:
 def format_of(names: Sequence[str], rows: Sequence[dict[str, Any]]) -> Format | None:
     """Find the format of ``rows`` with these columns, the first of this list that fits.
 
-    1. anchor, positive and negatives: triplets, whatever else there is
+    1. anchor, positive and negatives, or lists of positives: triplets, whatever else there is
     2. a column of scores and two texts: scored pairs
     3. ``labels`` and two texts: multi-label pairs
     4. ``label``, ``gold_label`` or ``is_duplicate`` and two texts: as the labels say
@@ -330,7 +412,7 @@ def format_of(names: Sequence[str], rows: Sequence[dict[str, Any]]) -> Format | 
     6. a text: sentences
     """
     pairs = PAIRS.columns(names)
-    if pairs and len(pairs) > 2:
+    if pairs and (any(map(NEGATIVE.fullmatch, pairs)) or any(isinstance(row.get(pairs[1]), list) for row in rows)):
         return PAIRS
     columns = MULTILABEL.columns(names)
     score = SCORED.columns(names)

@@ -7,7 +7,7 @@ evaluator(encoder)  # {"pearson_cosine": 1.0, "spearman_cosine": 1.0}
 
 from collections.abc import Collection, Mapping, Sequence
 
-from minisbert.core import InputError
+from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
 from minisbert.core.metrics import pearson, spearman
 from minisbert.evaluation.retrieval import Retrieval, retrieval_scores
@@ -34,6 +34,8 @@ class EmbeddingSimilarityEvaluator:
     ) -> None:
         self.sentences1 = check_texts(sentences1)
         self.sentences2 = check_texts(sentences2)
+        if isinstance(scores, str):
+            raise InputError(f"scores must be numbers, not {one_line(scores)}")
         self.scores = list(scores)
         self.prefix = f"{name}_" if name else ""
         self.show_progress_bar = show_progress_bar
@@ -71,6 +73,9 @@ class InformationRetrievalEvaluator:
         name: str = "",
         show_progress_bar: bool = False,
     ) -> None:
+        for given in (queries, corpus, relevant_docs):
+            if not isinstance(given, Mapping):
+                raise InputError(f"queries, corpus and relevant_docs must be dicts by id, not {one_line(given)}")
         judged = [identity for identity in queries if relevant_docs.get(identity)]
         if not judged or not corpus:
             raise InputError("a query with a relevant document is needed, and a document")
@@ -78,6 +83,10 @@ class InformationRetrievalEvaluator:
         grades = []
         for query in judged:
             relevant = relevant_docs[query]
+            if isinstance(relevant, str):
+                raise InputError(
+                    f"relevant_docs of {one_line(query)} must be ids in brackets, not {one_line(relevant)}"
+                )
             grades.append({rows.setdefault(document, len(rows)): 1 for document in relevant})
         texts = [queries[identity] for identity in judged]
         self.task = Retrieval(check_texts(texts), check_texts([*corpus.values()]), grades, [None] * len(judged))

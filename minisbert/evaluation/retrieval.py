@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from minisbert.core import InputError, one_line, reading
+from minisbert.data.formats import number
 from minisbert.data.lines import Rows
 from minisbert.evaluation.metrics import METRICS
 from minisbert.models.pair_model import PairModel
@@ -103,7 +104,10 @@ def retrieval_from_pairs(pairs: Iterable[Sequence[str]]) -> Retrieval:
     """
     corpus: dict[str, int] = {}
     grades: dict[str, dict[int, int]] = {}
-    for anchor, positive, *_ in pairs:
+    for pair in pairs:
+        if isinstance(pair, str):
+            raise InputError(f"rows of anchor and positive are needed, not {one_line(pair)}")
+        anchor, positive, *_ = pair
         row = corpus.setdefault(positive, len(corpus))
         grades.setdefault(anchor, {})[row] = 1
     return Retrieval(list(grades), list(corpus), list(grades.values()), [None] * len(grades))
@@ -148,8 +152,10 @@ def read_qrels(path: str | Path, queries: Collection[str], rows: dict[str, int])
                 raise ValueError(f"{len(cells)} columns; {', '.join(QRELS)} are needed, separated by tabs")
             if index == 0 and is_qrels_header(cells):
                 continue
-            query, document, grade = cells[0], cells[1], float(cells[2])
-            if grade != int(grade) or abs(grade) >= 2**31:
+            query, document, grade = cells[0], cells[1], number(cells[2])
+            if grade is None and index == 0:
+                raise ValueError(f"the header {', '.join(map(one_line, cells))} must be {', '.join(QRELS)}")
+            if grade is None or grade % 1 or abs(grade) >= 2**31:
                 raise ValueError(f"the score {one_line(cells[2])} is not a whole number, or far too large")
             if query not in queries:
                 raise ValueError(f"{one_line(query)} is not an _id of the queries")

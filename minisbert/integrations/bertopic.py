@@ -3,6 +3,7 @@
 import numpy as np
 from bertopic.backend import BaseEmbedder
 
+from minisbert.core.checks import check_texts
 from minisbert.loading import Encoder, load_dense
 
 
@@ -15,4 +16,4 @@ class BERTopicBackend(BaseEmbedder):
 
     def embed(self, documents: list[str], verbose: bool = False) -> np.ndarray:
         """N texts -> (N, D)."""
-        return self.embedding_model.encode(list(documents), show_progress_bar=verbose)
+        return self.embedding_model.encode(check_texts(documents), show_progress_bar=verbose)

@@ -5,6 +5,7 @@ from typing import Any
 from chromadb.api.types import Documents, EmbeddingFunction, Embeddings
 from chromadb.utils.embedding_functions import register_embedding_function
 
+from minisbert.core.checks import check_texts
 from minisbert.loading import load_dense
 
 
@@ -18,11 +19,11 @@ class MinisbertEmbeddingFunction(EmbeddingFunction[Documents]):
 
     def __call__(self, input: Documents) -> Embeddings:
         """N documents -> N arrays (D,)."""
-        return list(self.encoder.encode_document(list(input)))
+        return list(self.encoder.encode_document(check_texts(input)))
 
     def embed_query(self, input: Documents) -> Embeddings:
         """N queries -> N arrays (D,)."""
-        return list(self.encoder.encode_query(list(input)))
+        return list(self.encoder.encode_query(check_texts(input)))
 
     @staticmethod
     def name() -> str:

@@ -83,6 +83,8 @@ class EncodeBatch:
             raise InputError(f"no column {self.text!r} in the batch, which has {columns}: give its name, text=...")
         if self.vector in batch:
             raise InputError(f"the column {self.vector!r} exists: give the vectors another name, vector=...")
+        if isinstance(batch[self.text], str):
+            raise InputError(f"column {self.text!r} holds one text, not those of a batch: use map(..., batched=True)")
         texts = list(batch[self.text])
         for row, text in enumerate(texts):
             try:

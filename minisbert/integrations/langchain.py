@@ -2,6 +2,7 @@
 
 from langchain_core.embeddings import Embeddings
 
+from minisbert.core.checks import check_texts
 from minisbert.loading import Encoder, load_dense
 
 
@@ -13,7 +14,7 @@ class MinisbertEmbeddings(Embeddings):
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """N texts -> N lists of D numbers."""
-        return self.encoder.encode_document(texts).tolist()
+        return self.encoder.encode_document(check_texts(texts)).tolist()
 
     def embed_query(self, text: str) -> list[float]:
         """A text -> D numbers."""

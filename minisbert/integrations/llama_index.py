@@ -6,6 +6,7 @@ from typing import Any
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from pydantic import PrivateAttr
 
+from minisbert.core.checks import check_texts
 from minisbert.loading import load_dense
 
 
@@ -25,7 +26,7 @@ class MinisbertEmbedding(BaseEmbedding):
         return "MinisbertEmbedding"
 
     def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
-        return self._encoder.encode_document(texts).tolist()
+        return self._encoder.encode_document(check_texts(texts)).tolist()
 
     def _get_text_embedding(self, text: str) -> list[float]:
         return self._get_text_embeddings([text])[0]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 
+from minisbert.core.checks import check_texts
 from minisbert.loading import Encoder, load_dense
 
 load_once = lru_cache(maxsize=2)(load_dense)
@@ -32,7 +33,7 @@ class MinisbertVectorizer(TransformerMixin, BaseEstimator):
 
     def transform(self, texts: Sequence[str]) -> np.ndarray:
         """N texts -> (N, D)."""
-        return self.encoder.encode(list(texts))
+        return self.encoder.encode(check_texts(texts))
 
     def get_feature_names_out(self, names: Any = None) -> np.ndarray:
         return np.array([f"minisbert{column}" for column in range(self.encoder.width)], dtype=object)

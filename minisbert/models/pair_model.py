@@ -74,10 +74,10 @@ class PairScorer:
         ``batch_size`` as in ``TextEncoder.encode``. ``convert_to_tensor`` gives a tensor on the CPU. Raises
         ``InputError`` for anything but pairs of valid strings.
         """
-        single = isinstance(pairs, Sequence) and len(pairs) == 2 and all(isinstance(text, str) for text in pairs)
+        single = isinstance(pairs, list | tuple) and len(pairs) == 2 and all(isinstance(text, str) for text in pairs)
         if single:
             pairs = [pairs]
-        if not isinstance(pairs, Iterable):
+        if isinstance(pairs, str) or not isinstance(pairs, Iterable):
             raise InputError(f"predict takes pairs of texts, not {one_line(pairs)}")
         firsts, seconds = [], []
         for pair in pairs:

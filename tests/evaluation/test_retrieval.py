@@ -224,6 +224,9 @@ def test_what_the_files_hold(texts):
     for header in ("", "query_id\tcorpus_id\trelevance\n", "Query-Id\tdoc_id\trel\n"):
         Path(texts[2]).write_bytes(f"{header}{rows}".encode())
         assert load_retrieval(*texts) == found  # without a header or with another, with carriage returns
+    Path(texts[2]).write_bytes(f"query\tdocument\tweight\n{rows}".encode())
+    with pytest.raises(InputError, match="weight"):
+        load_retrieval(*texts)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from minisbert.core import InputError
 from minisbert.core.bert import Bert
-from minisbert.core.checks import check
+from minisbert.core.checks import check, check_texts
 from minisbert.core.data import TextColumns
 from minisbert.core.tokenizer import pad_batch
 from minisbert.core.weights import BertConfig
@@ -137,6 +137,7 @@ def train_vocabulary(texts: Sequence[str], size: int, max_length: int = 128) -> 
 
     The same texts give the same vocabulary. Raises ``InputError`` if ``size`` has no room for the characters.
     """
+    texts = check_texts(texts)
     backend = Backend(models.WordPiece(unk_token="[UNK]"))
     backend.normalizer = normalizers.BertNormalizer(lowercase=True)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
