@@ -127,7 +127,7 @@ def test_triplets_equal_those_of_sentence_transformers(rules, own):
         for positive in own
         for negative in others
     ]
-    np.testing.assert_allclose(scores, found["scores"], atol=5e-7, rtol=0)  # it computes in float32
+    np.testing.assert_allclose(scores, found["scores"], atol=2e-6, rtol=0)  # both compute in float32
 
 
 def test_the_number_of_ranks_that_are_searched():
