@@ -225,10 +225,11 @@ def test_a_distilled_table_is_what_its_parts_say(distilled):
     encoder = SentenceEncoder.load(TINY)
     vectors = token_vectors(encoder)
     ids, mask = torch.tensor([[2, 40, 3]]), torch.ones(1, 3, dtype=torch.bool)
-    assert_parity("a token alone", vectors[40], encoder.unscaled(ids, mask)[0], 2e-6)  # float32
+    # float32, and means of hidden states of up to 3, not vectors of length 1
+    assert_parity("a token alone", vectors[40], encoder.unscaled(ids, mask)[0], 2e-5)
     rows = principal_components(vectors.double(), 9) * sif_weights(131, 0.01)[:, None]
     found = load_file(distilled / "model.safetensors")["embedding.weight"]
-    assert_parity("the table", found.abs(), rows.float().abs(), 1e-5)
+    assert_parity("the table", found.abs(), rows.float().abs(), 2e-5)
     assert np.allclose(np.linalg.norm(StaticEncoder.load(distilled).encode(["a cat"]), axis=1), 1)
 
 
