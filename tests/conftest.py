@@ -76,20 +76,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
 
 
+@pytest.hookimpl(tryfirst=True)  # before the fixtures of a module, which compute in as many threads as its tests
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("reference") and find_spec("sentence_transformers") is None:
-        pytest.skip("needs the reference extra: pip install '.[reference]'")
-
-
-@pytest.fixture(autouse=True)
-def threads(request: pytest.FixtureRequest) -> Iterator[None]:
     """One thread for tiny tensors, where handing out the work costs far more than doing it; all for real weights.
 
     As many as OMP_NUM_THREADS says for both, if it is set: .ci/run compares results of several numbers of threads.
     """
-    torch.set_num_threads(THREADS if GIVEN or request.node.get_closest_marker("weights") else 1)
-    yield
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(THREADS if GIVEN or item.get_closest_marker("weights") else 1)
+    if item.get_closest_marker("reference") and find_spec("sentence_transformers") is None:
+        pytest.skip("needs the reference extra: pip install '.[reference]'")
 
 
 @pytest.fixture(autouse=True)
@@ -118,8 +113,8 @@ def fused_from_the_first_test_on() -> None:
 
 
 @pytest.fixture(autouse=True)
-def fused(threads: None) -> Iterator[None]:
-    """As outside lessons, even if another test has imported one. ``threads`` ends last, with torch's own functions."""
+def fused() -> Iterator[None]:
+    """As outside lessons, even if another test has imported one."""
     bert.FUSED = True
     yield
     bert.FUSED = True

@@ -61,6 +61,13 @@ def slow(pairs, corpus, vectors, rules: Rules) -> list[tuple[str, str, str]]:
     return rows
 
 
+def check_triplets(mined, expected, vectors) -> None:
+    """Assert equal triplets, but for negatives whose cosines with the anchor nearly tie: rounding may exchange them."""
+    for (anchor, positive, negative), other in zip(mined, expected, strict=True):
+        assert (anchor, positive) == other[:2]
+        assert abs(vectors[anchor] @ vectors[negative] - vectors[anchor] @ vectors[other[2]]) <= 2e-6, negative
+
+
 RULES = [
     Rules(),
     Rules(num_negatives=5, range_min=2, range_max=9),
@@ -80,11 +87,11 @@ def test_negatives_equal_a_slow_loop(rules, own, monkeypatch):
     pairs, corpus, vectors = random_task(1, own)
     task, mined = run(pairs, corpus, vectors, rules)
     expected = slow(pairs, corpus, vectors, rules)
-    assert list(triplets(task, mined)) == expected
+    check_triplets(triplets(task, mined), expected, vectors)
     assert expected
     for anchor, rows, scores in zip(task.anchors, mined.negatives, mined.scores, strict=True):
         cosines = [vectors[anchor].astype(float) @ vectors[task.documents[row]] for row in rows]
-        np.testing.assert_allclose(scores, cosines, atol=1.2e-7, rtol=0)  # float32
+        np.testing.assert_allclose(scores, cosines, atol=2e-6, rtol=0)  # float32
 
 
 class Stub:
@@ -120,14 +127,16 @@ def test_triplets_equal_those_of_sentence_transformers(rules, own):
         data, Stub(vectors), corpus=corpus or None, verbose=False, output_scores=True, **vars(rules)
     )
     task, mined = run(pairs, corpus, vectors, rules)
-    assert list(triplets(task, mined)) == list(zip(found["anchor"], found["positive"], found["negative"], strict=True))
+    check_triplets(
+        triplets(task, mined), zip(found["anchor"], found["positive"], found["negative"], strict=True), vectors
+    )
     scores = [
         [positive, negative]
         for own, others in zip(mined.positive_scores, mined.scores, strict=True)
         for positive in own
         for negative in others
     ]
-    np.testing.assert_allclose(scores, found["scores"], atol=5e-7, rtol=0)  # it computes in float32
+    np.testing.assert_allclose(scores, found["scores"], atol=2e-6, rtol=0)  # both compute in float32
 
 
 def test_the_number_of_ranks_that_are_searched():

@@ -77,6 +77,7 @@ def test_nothing_but_dropout_depends_on_the_mode(model):
     assert torch.equal(still.train()(ids, mask), model(ids, mask))
 
 
+@pytest.mark.exact("counts calls, and the mode calls the function in place of dropout a second time")
 def test_dropout_stands_where_bert_has_it(model):
     """Embeddings, attention probabilities, and after both blocks of each layer: 1 + 3 per layer, at their rates."""
     model = Bert(dataclasses.replace(CONFIG, hidden_dropout_prob=0.25, attention_probs_dropout_prob=0.5))

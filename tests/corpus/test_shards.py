@@ -29,7 +29,7 @@ ARCHITECTURES = ROOT / "tests" / "reference" / "architectures"
 
 
 @pytest.fixture(autouse=True)
-def alone(threads):
+def alone():
     """One thread: OpenMP's threads do not survive a fork, and their number may change last bits."""
     torch.set_num_threads(1)
 

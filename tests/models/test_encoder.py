@@ -215,5 +215,7 @@ def test_idioms_of_sentence_transformers_give_the_same(tiny, change):
         assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype), name
         allowed = 1 if name in ("int8", "uint8") else 0  # a level, where the last bit of a float decides
         if ours.dtype.kind == "f":
-            allowed = 2e-6  # float32
+            allowed = 2e-6  # float32, unit vectors
+            if "tokens" in name:
+                allowed = 2e-5  # float32, hidden states of up to 3
         assert np.abs(ours.astype(np.float64) - theirs).max() <= allowed, name
