@@ -59,6 +59,8 @@ def semantic_search(
     """
     check_count("top_k", top_k)
     queries, corpus = as_rows(query_embeddings), as_rows(corpus_embeddings)
+    if not len(queries) or not len(corpus):
+        return [[] for _ in queries]
     scores, rows = dense.top_k(queries, corpus, min(top_k, len(corpus)))
     hits = []
     for best, numbers in zip(scores.tolist(), rows.tolist(), strict=True):

@@ -37,7 +37,7 @@ def check_inputs(
     """
     if isinstance(ids, dict):
         raise TypeError(
-            'ids must be a tensor (B, T), not a dict: model(features["input_ids"], features["attention_mask"])'
+            'ids must be a tensor (B, T), not a dict: use features["input_ids"], features["attention_mask"]'
         )
     check("ids (B, T), mask (B, T), token_types (B, T)", ids, mask, token_types)
     # On a GPU a lookup beyond a table is a failed assertion on the device, after which the process cannot use it.

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from functools import wraps
 from inspect import signature
+from opcode import opname
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -110,7 +111,7 @@ OPTIONS = {
     "token": "set the environment variable HF_TOKEN, or run: hf auth login",
     "use_auth_token": "set the environment variable HF_TOKEN, or run: hf auth login",
     "local_files_only": "set the environment variable HF_HUB_OFFLINE=1",
-    "backend": "leave it out for PyTorch; minisbert.load(name, compiled=True) is faster, minisbert export-onnx writes ONNX",
+    "backend": "leave it out; minisbert.load(name, compiled=True) is faster, minisbert export-onnx writes ONNX",
     "model_kwargs": 'weights stay in float32; encode(texts, dtype="bfloat16") computes in another dtype',
     "automodel_args": 'weights stay in float32; encode(texts, dtype="bfloat16") computes in another dtype',
     "tokenizer_kwargs": "max_seq_length sets the length; the rest is in the folder's tokenizer_config.json",
@@ -140,9 +141,12 @@ def missing_name(module: str, name: str) -> Exception:
     if name not in NAMES:
         return AttributeError(f"module {module!r} has no attribute {name!r}")
     message = f"{module} has no {name}: {NAMES[name]}"
-    # subtle: "from package import name" asks with hasattr, and would put its own message in the place of an
-    # AttributeError's. Nobody else gets an ImportError, so that hasattr(package, name) is False and does not raise.
-    if sys._getframe(2).f_code.co_name == "_handle_fromlist":
+    # subtle: "from module import name" would put its own message in the place of an AttributeError's. Nobody else gets
+    # an ImportError, so that hasattr(module, name) is False and does not raise. A package is asked by importlib, a
+    # plain module by the instruction IMPORT_FROM.
+    caller = sys._getframe(2)
+    instruction = opname[caller.f_code.co_code[caller.f_lasti]]
+    if caller.f_code.co_name == "_handle_fromlist" or instruction == "IMPORT_FROM":
         return ImportError(message, name=module)
     return AttributeError(message)
 
@@ -158,7 +162,7 @@ def advised(function: Function) -> Function:
     def call(*args: Any, **options: Any) -> Any:
         for name in OPTIONS.keys() & options.keys() - parameters.keys():
             if options[name] is not None and options[name] is not False:
-                raise TypeError(f"{function.__qualname__}() has no option {name!r}: {OPTIONS[name]}")
+                raise TypeError(f"{function.__name__}() has no option {name!r}: {OPTIONS[name]}")
             del options[name]
         return function(*args, **options)
 

@@ -64,9 +64,12 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
     def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
         """Texts -> ``input_ids``, ``attention_mask`` and, if the encoder has any, ``token_type_ids``, (N, T) each.
 
-        As sentence-transformers names them; ``encoder(features["input_ids"], features["attention_mask"])``.
+        As sentence-transformers names them; ``encoder(features["input_ids"], features["attention_mask"])``. No texts
+        have no features.
         """
-        encoded = self.tokenizer.encode(check_texts(texts))
+        if not len(check_texts(texts)):
+            return {}
+        encoded = self.tokenizer.encode(texts)
         ids, mask = pad_batch(encoded.ids, self.tokenizer.pad_id)
         if mask is None:
             mask = torch.ones_like(ids)

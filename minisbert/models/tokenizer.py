@@ -50,9 +50,7 @@ class Tokenizer(tokenizer.Tokenizer):
         self.vocabulary = False  # whether ``save`` writes the files of ``VOCABULARY_FILES``
 
     def __call__(self, *_: Any, **__: Any) -> NoReturn:
-        raise TypeError(
-            "a tokenizer is not called: encoder.tokenize(texts) gives tensors, tokenizer.encode(texts) lists"
-        )
+        raise TypeError("a tokenizer is not called: encoder.tokenize(texts) gives tensors, encode(texts) lists")
 
     @classmethod
     def load(
