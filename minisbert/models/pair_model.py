@@ -293,6 +293,8 @@ class PairModel(PairScorer, nn.Module):
         self.encoder.max_seq_length = tokens
         self.tokenizer = self.encoder.tokenizer
 
+    max_seq_length = max_length  # its name since sentence-transformers 6
+
     @property
     def device(self) -> torch.device:
         return self.encoder.device
