@@ -16,7 +16,7 @@ TRAINING = "python -m minisbert.train, or the loop minisbert.core.loop.fit aroun
 PROCESSES = "docs/engines.md encodes in many processes with Ray, Spark or datasets"
 CARDS = "model cards are not written; leave it out"
 HUB = "encoder.save(folder), then in a shell: hf upload NAME FOLDER"
-LAYERS = "encoder.bert is the encoder, encoder.pooling and encoder.dense are what follows it"
+MODULES_ADVICE = "encoder.bert is the encoder, encoder.pooling and encoder.dense are what follows it"
 EVALUATORS = "minisbert.evaluation.evaluators for lists in memory, minisbert evaluate for files"
 
 NAMES = {
@@ -76,8 +76,8 @@ METHODS = {
     "auto_model": "use encoder.bert",
     "transformers_model": "use encoder.bert",
     "model": "use encoder.bert, of a CrossEncoder encoder.encoder.bert",
-    "_first_module": LAYERS,
-    "_last_module": LAYERS,
+    "_first_module": MODULES_ADVICE,
+    "_last_module": MODULES_ADVICE,
     "get_max_seq_length": "use the property max_seq_length",
     "get_sentence_features": "use encoder.tokenize(texts)",
     "preprocess": "use encoder.tokenize(texts)",
@@ -207,4 +207,4 @@ class Advised:
             raise AttributeError(message, name=name, obj=self)
 
         def __getitem__(self, index):
-            raise TypeError(f"a {type(self).__name__} is not a list of modules: {LAYERS}")
+            raise TypeError(f"a {type(self).__name__} is not a list of modules: {MODULES_ADVICE}")
