@@ -101,7 +101,7 @@ class PairScorer(Advised):
         scores = self.outputs(firsts, seconds, batch_size, bool(show_progress_bar))
         activation = activation_fn or self.activation_fn
         if activation is not None:
-            with torch.inference_mode():
+            with torch.no_grad():  # it may be a layer with weights
                 scores = activation(scores.reshape(len(firsts), max(1, len(self.labels))))  # (N, 1) or (N, C)
             if self.task not in SEVERAL:
                 scores = scores.squeeze(-1)
