@@ -273,8 +273,7 @@ class TextEncoder(EncoderProperties):
         texts, skip = with_prompt(texts, self.settings, self.tokenizer, prompt, prompt_name)
         check_count("batch_size", batch_size)
         check_choice("output_value", output_value, ("sentence_embedding", "token_embeddings"))
-        if precision is None:
-            precision = "float32"
+        precision = "float32" if precision is None else precision
         check_choice("precision", precision, PRECISIONS)
         check_choice("normalize_embeddings", normalize_embeddings, (None, True, False))
         check_choice("dtype", dtype, (None, "auto", "float32", "bfloat16", "int8"))

@@ -99,22 +99,28 @@ class PairScorer(Advised):
             firsts.append(pair[0])
             seconds.append(pair[1])
         scores = self.outputs(firsts, seconds, batch_size, bool(show_progress_bar))
-        activation = activation_fn or self.activation_fn
-        if activation is not None:
-            with torch.no_grad():  # it may be a layer with weights
-                scores = activation(scores.reshape(len(firsts), max(1, len(self.labels))))  # (N, 1) or (N, C)
-            if self.task not in SEVERAL:
-                scores = scores.squeeze(-1)
-        elif self.task in ("binary", "labels"):
-            scores = scores.sigmoid()
-        if apply_softmax and (self.task == "classes" or (activation is not None and scores.ndim > 1)):
-            scores = scores.softmax(dim=-1)
+        scores = self._activated(scores, activation_fn or self.activation_fn, bool(apply_softmax))
         if convert_to_tensor or (single and not convert_to_numpy):
             return scores[0] if single else scores
         if not convert_to_numpy:
             return list(scores)
         scores = as_array(scores)
         return scores[0] if single else scores
+
+    def _activated(self, outputs: Tensor, activation: Callable[[Tensor], Tensor] | None, softmax: bool) -> Tensor:
+        """Put the task's activation, or the caller's, on the outputs (N,) or (N, C), and the softmax of classes."""
+        if activation is None:
+            if self.task in ("binary", "labels"):
+                return outputs.sigmoid()
+            if self.task == "classes" and softmax:
+                return outputs.softmax(dim=-1)
+            return outputs
+        # The caller's sees what it would see in sentence-transformers, (N, 1) for a single score.
+        with torch.no_grad():  # it may be a layer with weights
+            scores = activation(outputs.reshape(len(outputs), max(1, len(self.labels))))  # (N, 1) or (N, C)
+        if self.task not in SEVERAL:
+            return scores.squeeze(-1)
+        return scores.softmax(dim=-1) if softmax else scores
 
     @advised
     def rank(
