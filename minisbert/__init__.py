@@ -47,7 +47,7 @@ def __getattr__(name: str) -> Any:
     if name == "util":
         return import_module("minisbert.util")
     if name not in PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise import_module("minisbert.models.habits").missing_name(__name__, name)
     return getattr(import_module(f"minisbert.{PLACES[name]}"), name)
 
 

@@ -15,6 +15,7 @@ import torch
 from minisbert.backends.package import CompiledEncoder, CompiledPairModel
 from minisbert.checkpoints.layout import MASKED_MODULE, ModelFolder, find_model
 from minisbert.core import InputError, one_line
+from minisbert.models.habits import advised
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -31,6 +32,7 @@ ENCODER_CLASSES = {
 }
 
 
+@advised
 def load(
     model: str | Path,
     *,

@@ -6,7 +6,7 @@ pairs = util.paraphrase_mining(encoder, sentences)
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -16,13 +16,40 @@ from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
 from minisbert.loading import Encoder
 from minisbert.models.guards import check_count
-from minisbert.models.similarity import as_rows
+from minisbert.models.habits import advised, missing_name
+from minisbert.models.similarity import as_rows, similarity, similarity_pairwise
 from minisbert.search import dense
 from minisbert.search.inverted import rank
 
 COMMUNITY_ROWS = 1024  # rows of the cosines of all with all that are in memory at the same time
 
 
+def __getattr__(name: str) -> NoReturn:
+    """Name the way out for what sentence-transformers' ``util`` has besides."""
+    raise missing_name(__name__, name)
+
+
+def cos_sim(a: np.ndarray | Tensor | Sequence, b: np.ndarray | Tensor | Sequence) -> Tensor:
+    """Compute the cosine of every row of a (N, D) with every row of b (M, D) -> a tensor (N, M)."""
+    return torch.as_tensor(similarity(a, b))
+
+
+def dot_score(a: np.ndarray | Tensor | Sequence, b: np.ndarray | Tensor | Sequence) -> Tensor:
+    """Compute the dot product of every row of a (N, D) with every row of b (M, D) -> a tensor (N, M)."""
+    return torch.as_tensor(similarity(a, b, "dot"))
+
+
+def pairwise_cos_sim(a: np.ndarray | Tensor | Sequence, b: np.ndarray | Tensor | Sequence) -> Tensor:
+    """Compute the cosine of row i of a (N, D) with row i of b (N, D) -> a tensor (N,)."""
+    return torch.as_tensor(similarity_pairwise(a, b))
+
+
+def normalize_embeddings(embeddings: Tensor) -> Tensor:
+    """Scale each row of a tensor (N, D) to length 1."""
+    return torch.nn.functional.normalize(embeddings, dim=-1)
+
+
+@advised
 def semantic_search(
     query_embeddings: np.ndarray | Tensor,
     corpus_embeddings: np.ndarray | Tensor,
@@ -40,6 +67,10 @@ def semantic_search(
     """
     check_count("top_k", top_k)
     queries, corpus = as_rows(query_embeddings), as_rows(corpus_embeddings)
+    if not len(queries) or not len(corpus):
+        return [[] for _ in queries]
+    # the two that nearly everybody passes have a fast way
+    score_function = {cos_sim: "cosine", dot_score: "dot"}.get(score_function, score_function)
     k = min(top_k, len(corpus))
     if callable(score_function):
         left, right = torch.tensor(queries), torch.tensor(corpus)
@@ -79,6 +110,7 @@ def paraphrase_mining(
     return [[score, *pair] for score, pair in zip(scores.tolist(), pairs.tolist(), strict=True)]
 
 
+@advised
 def community_detection(
     embeddings: np.ndarray | Tensor, *, threshold: float = 0.75, min_community_size: int = 10
 ) -> list[list[int]]:

@@ -76,6 +76,7 @@ RIGHT = {
     "dtype": [None],
     "prompt": [None],
     "prompt_name": [None],
+    "precision": [None],
 }
 
 
@@ -91,7 +92,7 @@ def test_arguments_of_wrong_types_end_in_an_input_error():
         "second": lambda value: encoder.similarity(vectors, value),
         "text of a pair": lambda value: pairs.predict([("a cat", value)]),
     }
-    for name in ("output_value", "precision", *list(RIGHT)[2:]):
+    for name in ("output_value", *list(RIGHT)[2:]):
         calls[name] = lambda value, name=name: encoder.encode(["a cat"], **{name: value})
     for name, call in calls.items():
         for value in VALUES:

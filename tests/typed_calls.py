@@ -1,6 +1,9 @@
 """Calls as users write them. ``mypy --strict`` and pyright read this file in CI; nothing runs it."""
 
-from typing import assert_type
+from typing import Any, assert_type
+
+import numpy as np
+from torch import Tensor
 
 import minisbert
 from minisbert import CrossEncoder, MultiVectorEncoder, PairModel, SentenceEncoder, SparseEncoder, StaticEncoder, util
@@ -9,18 +12,34 @@ texts = ["A cat sits.", "A kitten is sitting."]
 encoder = SentenceEncoder.load("all-MiniLM-L6-v2", device="cpu", max_seq_length=128, truncate_dim=64)
 assert_type(encoder, SentenceEncoder)
 vectors = encoder.encode(texts)
+assert_type(vectors, np.ndarray)
 print(vectors.shape, vectors[0] @ vectors[1])
 one = encoder.encode("A cat sits.", normalize_embeddings=True, batch_size=8, show_progress_bar=False)
+assert_type(one, np.ndarray)
 print(one.tolist())
-tensor = encoder.encode(texts, convert_to_tensor=True)
+tensor = encoder.encode(texts, convert_to_tensor=True, convert_to_numpy=False)
+assert_type(tensor, Tensor)
 print(tensor.mean(dim=0))
+assert_type(encoder.encode("A cat sits.", convert_to_numpy=False), Tensor)
 for row in encoder.encode(texts, convert_to_numpy=False):
-    print(row.norm())
+    assert_type(row, Tensor)
 for states in encoder.encode(texts, output_value="token_embeddings"):
-    print(states.shape)
+    assert_type(states, Tensor)
+assert_type(encoder.encode("A cat sits.", output_value="token_embeddings"), Tensor)
+
+
+def either(as_tensor: bool) -> Any:
+    return encoder.encode(texts, convert_to_tensor=as_tensor)
+
+
+print(encoder.encode(texts, None, "query: ", 8))
 codes = encoder.encode(texts, precision="int8")
 print(codes.dtype)
-queries, documents = encoder.encode_query(texts), encoder.encode_document(texts)
+queries, documents = encoder.encode_query(texts), encoder.encode_document(texts, normalize_embeddings=True)
+assert_type(queries, np.ndarray)
+assert_type(documents, np.ndarray)
+assert_type(encoder.encode_query("A cat?", convert_to_tensor=True), Tensor)
+assert_type(encoder.encode_document(texts, convert_to_tensor=True), Tensor)
 print(encoder.similarity(queries, documents).round(2))
 print(encoder.similarity_pairwise(queries, documents).tolist())
 encoder.max_seq_length = 16
@@ -32,12 +51,18 @@ assert_type(encoder.get_embedding_dimension(), int)
 for block in encoder.encode_stream(iter(texts)):
     print(len(block))
 encoder.save("my-model")
+encoder.save_pretrained("my-model")
+print(encoder.tokenize(texts)["input_ids"].shape)
+assert_type(util.cos_sim(queries, documents), Tensor)
+assert_type(util.normalize_embeddings(tensor), Tensor)
 print(util.semantic_search(queries, documents, top_k=1)[0][0]["corpus_id"])
 print(util.paraphrase_mining(encoder, texts)[0][0])
 print(util.community_detection(vectors, threshold=0.8, min_community_size=1))
 reranker = CrossEncoder.load("cross-encoder/ms-marco-MiniLM-L6-v2", device="cpu", max_length=256)
 assert_type(reranker, CrossEncoder)
 print(reranker.predict([("a query", "a document")]))
+print(reranker.predict(("a query", "a document"), activation_fn=abs, convert_to_numpy=False))
+print(reranker.max_length)
 print(reranker.rank("a query", texts, top_k=1)[0]["score"])
 assert_type(PairModel.load("runs/siamese/model"), PairModel)
 assert_type(StaticEncoder.load("minishlab/potion-base-8M"), StaticEncoder)

@@ -257,6 +257,7 @@ class CompiledEncoder(TextEncoder):
 
     dtype, device = torch.float32, torch.device("cpu")
     scales_itself = True
+    package: str | Path | bool = True  # as given to ``load``
 
     def __init__(self, folder: ModelFolder, run: Callable, about: About, limit: int | None = None):
         self.folder, self.run, self.compiled_dtype = folder.path, run, about.dtype
@@ -290,8 +291,21 @@ class CompiledEncoder(TextEncoder):
         if folder.model_class != "SentenceEncoder" or folder.holds_pair_model:
             kind = "PairModel" if folder.holds_pair_model else folder.model_class
             raise InputError(f"{folder.path} holds a {kind}: only a SentenceEncoder is compiled for encoding")
+        if not isinstance(package, bool) and package != "auto":
+            package = Path(package).resolve()
         encoder = cls(folder, *open_package(package, folder, dtype, pooling), max_seq_length)
+        encoder.package = package
         return encoder.configured(truncate_dim, prompts, default_prompt_name, similarity_fn_name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # native code cannot be pickled: another process opens the same package, with all checks of it
+        state = self.__dict__ | {"folder": self.folder.resolve()}
+        del state["run"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.run, _ = open_package(self.package, ModelFolder(self.folder), self.compiled_dtype, self.pooling_mode)
 
     def computing(self, dtype: str | None) -> AbstractContextManager:
         if dtype not in (None, "auto", self.compiled_dtype):
@@ -312,6 +326,7 @@ class CompiledPairModel(PairScorer):
     def __init__(self, folder: ModelFolder, run: Callable, about: About, limit: int | None = None):
         self.run, self.compiled_dtype, self.types = run, about.dtype, about.types
         self.tokenizer, self.task, self.labels = Tokenizer.load(folder, limit), about.task, tuple(about.labels)
+        self.activation_fn = None
 
     @classmethod
     def load(

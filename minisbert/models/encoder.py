@@ -9,7 +9,7 @@ Imports ``search`` for the hooks by which a command searches vectors of any kind
 import copy
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -24,7 +24,9 @@ from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
 from minisbert.core.encoder import normalize as unit
 from minisbert.models.batching import ID_BYTES, Batch, chunks, packed_batches, tokenize
+from minisbert.models.encode_types import typed_encode
 from minisbert.models.guards import check_choice, check_count
+from minisbert.models.habits import Advised, advised
 from minisbert.models.prompts import PROMPT_NAMES, role_prompt, role_prompt_name, with_prompt
 from minisbert.models.similarity import as_array, similarity, similarity_pairwise
 from minisbert.models.tokenizer import Tokenizer, valid_texts
@@ -32,14 +34,14 @@ from minisbert.search.dense import top_k
 from minisbert.search.quantized import CALIBRATED, PRECISIONS, quantize
 from minisbert.system.console import say
 from minisbert.system.devices import choose_device
-from minisbert.system.progress import Progress
+from minisbert.system.progress import Progress, as_progress
 
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 BATCH_SIZE, TEXT_TOKENS = 32, 64  # texts of a batch, and the tokens that one of them stands for
 BATCH_TOKENS = BATCH_SIZE * TEXT_TOKENS  # on two cores no other size is faster, and larger ones need more memory
 
 
-class EncoderProperties:
+class EncoderProperties(Advised):
     """Length limit, columns, prompts and similarity of an encoder; each may be set at any time."""
 
     tokenizer: Tokenizer
@@ -156,7 +158,7 @@ class EncoderProperties:
 class TextEncoder(EncoderProperties):
     """``load``, ``encode`` and its relatives. A subclass defines ``from_folder``, ``computing`` and ``vectors``."""
 
-    folder_class: ClassVar[str] = ""  # class whose folders ``load`` accepts; empty for this class itself
+    folder_class: ClassVar[str]  # class whose folders ``load`` accepts, a user's subclass too
     normalize: bool  # scale each vector to length 1
     scales_itself = False  # ``vectors`` has done so already
     dtype: torch.dtype
@@ -182,6 +184,7 @@ class TextEncoder(EncoderProperties):
         return tensors["vectors"].numpy()
 
     @classmethod
+    @advised
     def load(
         cls,
         model: str | Path,
@@ -203,7 +206,7 @@ class TextEncoder(EncoderProperties):
         for anything missing, damaged or not supported.
         """
         place = choose_device(device)
-        folder = ModelFolder(find_model(model)).opened_by(cls.folder_class or cls.__name__)
+        folder = ModelFolder(find_model(model)).opened_by(cls.folder_class)
         encoder = cls.from_folder(folder, pooling, max_seq_length)
         return encoder.configured(truncate_dim, prompts, default_prompt_name, similarity_fn_name).on(place)
 
@@ -232,18 +235,19 @@ class TextEncoder(EncoderProperties):
         """Compute the hidden states (T, D) of each text of a batch."""
         raise InputError("a compiled encoder gives vectors, not the hidden states of tokens: load it uncompiled")
 
+    @typed_encode
     def encode(
         self,
         texts: str | Sequence[str],
-        *,
         prompt_name: str | None = None,
         prompt: str | None = None,
         batch_size: int = BATCH_SIZE,
         show_progress_bar: bool | Progress | None = False,
         output_value: str = "sentence_embedding",
-        precision: str = "float32",
+        precision: str | None = "float32",
         convert_to_numpy: bool = True,
         convert_to_tensor: bool = False,
+        *,
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
         dtype: str | None = None,
@@ -271,6 +275,7 @@ class TextEncoder(EncoderProperties):
         texts, skip = with_prompt(texts, self.settings, self.tokenizer, prompt, prompt_name)
         check_count("batch_size", batch_size)
         check_choice("output_value", output_value, ("sentence_embedding", "token_embeddings"))
+        precision = "float32" if precision is None else precision
         check_choice("precision", precision, PRECISIONS)
         check_choice("normalize_embeddings", normalize_embeddings, (None, True, False))
         check_choice("dtype", dtype, (None, "auto", "float32", "bfloat16", "int8"))
@@ -391,10 +396,12 @@ class TextEncoder(EncoderProperties):
                 truncated = self.truncated = truncated + self.truncated
                 yield result
 
+    @typed_encode
     def encode_query(self, texts: str | Sequence[str], **options: Any) -> Any:
         """``encode`` with the model's prompt for queries; with its default prompt if it has none."""
         return self._encode_role("query", texts, options)
 
+    @typed_encode
     def encode_document(self, texts: str | Sequence[str], **options: Any) -> Any:
         """``encode`` with the model's prompt for documents; with its default prompt if it has none."""
         return self._encode_role("document", texts, options)
@@ -413,10 +420,3 @@ def codes_of(vectors: Tensor, precision: str) -> Tensor:
     if not len(rows):  # rows of zeros have the dtype and the width that none should have
         rows = np.zeros((CALIBRATED, vectors.shape[1]), np.float32)
     return torch.from_numpy(quantize(rows, precision)[: len(vectors)])
-
-
-def as_progress(progress: bool | Progress | None, total: int) -> AbstractContextManager[Progress]:
-    """Return the progress line of an ``encode``: a new one, or the caller's, which stays open."""
-    if isinstance(progress, Progress):
-        return nullcontext(progress)
-    return Progress(total, bool(progress))

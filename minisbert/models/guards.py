@@ -35,6 +35,8 @@ def check_inputs(
 
     These are a shape other than (B, T), a row of the mask without a real token, and what ``check_ids`` refuses.
     """
+    if isinstance(ids, dict):
+        raise TypeError('ids must be a tensor (B, T), not a dict: features["input_ids"], features["attention_mask"]')
     check("ids (B, T), mask (B, T), token_types (B, T)", ids, mask, token_types)
     # On a GPU a lookup beyond a table is a failed assertion on the device, after which the process cannot use it.
     check_ids(config, ids, ids.shape[1], token_types)

@@ -124,8 +124,6 @@ class MaskedLanguageModel(SentenceEncoder):
     ``save`` writes a BertForMaskedLM beside the modules of sentence-transformers, so the folder opens as either.
     """
 
-    folder_class = "SentenceEncoder"
-
     def __init__(self, head: MaskedHead, *parts: Any):
         super().__init__(*parts)
         self.head = head

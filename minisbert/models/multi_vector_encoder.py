@@ -38,15 +38,16 @@ from minisbert.core.checks import check_texts
 from minisbert.core.encoder import normalize as unit
 from minisbert.core.tokenizer import pad_batch
 from minisbert.models.batching import budgeted_batches
-from minisbert.models.encoder import BATCH_SIZE, TEXT_TOKENS, as_progress
+from minisbert.models.encoder import BATCH_SIZE, TEXT_TOKENS
 from minisbert.models.guards import check_choice, check_count, check_ids
+from minisbert.models.habits import advised
 from minisbert.models.pooling import Dense, Pooling, load_dense_layer, sentence_width
 from minisbert.models.prompts import PROMPT_NAMES, role_prompt, with_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.search.late_interaction import Matrices, late_top_k
 from minisbert.system.files import write_json
-from minisbert.system.progress import Progress
+from minisbert.system.progress import Progress, as_progress
 
 # PyLate's keys in config_sentence_transformers.json begin with these; sentence-transformers converts such folders
 PYLATE = ("query_", "document_", "skiplist_", "attend_to_", "do_query_")
@@ -136,6 +137,7 @@ def normalizes_tokens(folder: ModelFolder) -> bool:
 class MultiVectorEncoder(SentenceEncoder):
     """``encode`` gives ``Matrices``: for each text one vector per token, of length 1."""
 
+    folder_class = "MultiVectorEncoder"
     vectors_are = "per token"
     top_k = staticmethod(late_top_k)
     to_tensors, from_tensors = staticmethod(Matrices.tensors), staticmethod(Matrices.from_tensors)
@@ -228,6 +230,7 @@ class MultiVectorEncoder(SentenceEncoder):
             return real
         return real & ~torch.isin(ids, self.skipped_ids.to(ids.device))
 
+    @advised
     def encode(
         self,
         texts: str | Sequence[str],

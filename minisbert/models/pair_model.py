@@ -5,7 +5,7 @@ model.predict([("A cat sits.", "A kitten is sitting.")])  # (1,) from 0 to 1, af
 """
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -27,6 +27,7 @@ from minisbert.models.batching import budgeted_batches
 from minisbert.models.cross_encoder import ClassifierHead, check_writable, read_cross_encoder, write_cross_encoder
 from minisbert.models.encoder import BATCH_SIZE, TEXT_TOKENS
 from minisbert.models.guards import check_count, evaluating
+from minisbert.models.habits import Advised, advised
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.similarity import as_array
 from minisbert.models.tokenizer import Tokenizer
@@ -42,7 +43,7 @@ PAIR_HEADS = {"cross-encoder": JointHead, "concat": ConcatHead, "cross-attention
 HEAD_PAIRS = 4096  # vectors that a head gets at a time
 
 
-class PairScorer:
+class PairScorer(Advised):
     """Score pairs of texts in batches. A subclass is called with a ``batch``: (B,), or (B, C) logits."""
 
     tokenizer: Tokenizer
@@ -52,27 +53,39 @@ class PairScorer:
     types: bool  # the encoder tells the two texts of a row apart
     task: str
     labels: tuple[str, ...]
+    activation_fn: Callable[[Tensor], Tensor] | None  # in place of the task's, for ``predict``
     truncated = 0  # texts, or joined pairs, that the last call had to cut
 
     def computing(self) -> AbstractContextManager:
         """Return the context in which scores are computed."""
         return torch.inference_mode()
 
+    @property
+    def max_length(self) -> int:
+        """The largest number of tokens of a row, special tokens included; longer texts or pairs are cut."""
+        return self.tokenizer.limit
+
+    @advised
     def predict(
         self,
         pairs: Sequence[tuple[str, str]] | tuple[str, str],
         *,
         batch_size: int = BATCH_SIZE,
         show_progress_bar: bool | None = False,
-        apply_softmax: bool = False,
+        activation_fn: Callable[[Tensor], Tensor] | None = None,
+        apply_softmax: bool | None = False,
+        convert_to_numpy: bool = True,
         convert_to_tensor: bool = False,
+        num_workers: int | None = None,
     ) -> Any:
         """Score pairs of texts -> (N,), or logits (N, C) of classes; one pair -> its score (as sentence-transformers).
 
         A regression's scores are 0 to 1, but not clamped, because equal scores have no rank. Those of "yes" or "no",
         and of labels that may all be true, are probabilities. ``apply_softmax`` makes probabilities of classes.
-        ``batch_size`` as in ``TextEncoder.encode``. ``convert_to_tensor`` gives a tensor on the CPU. Raises
-        ``InputError`` for anything but pairs of valid strings.
+        ``activation_fn`` gets the head's outputs (N, 1) or (N, C) instead, such as ``torch.nn.Identity()``; by default
+        ``self.activation_fn``, which ``load`` sets. ``batch_size`` as in ``TextEncoder.encode``. ``convert_to_tensor``
+        gives a tensor on the CPU, ``convert_to_numpy=False`` a list of them. ``num_workers`` is ignored, as there.
+        Raises ``InputError`` for anything but pairs of valid strings.
         """
         single = isinstance(pairs, list | tuple) and len(pairs) == 2 and all(isinstance(text, str) for text in pairs)
         if single:
@@ -86,27 +99,46 @@ class PairScorer:
             firsts.append(pair[0])
             seconds.append(pair[1])
         scores = self.outputs(firsts, seconds, batch_size, bool(show_progress_bar))
-        if self.task in ("binary", "labels"):
-            scores = scores.sigmoid()
-        if self.task == "classes" and apply_softmax:
-            scores = scores.softmax(dim=-1)
-        if not convert_to_tensor:
-            scores = as_array(scores)
+        scores = self._activated(scores, activation_fn or self.activation_fn, bool(apply_softmax))
+        if convert_to_tensor or (single and not convert_to_numpy):
+            return scores[0] if single else scores
+        if not convert_to_numpy:
+            return list(scores)
+        scores = as_array(scores)
         return scores[0] if single else scores
 
+    def _activated(self, outputs: Tensor, activation: Callable[[Tensor], Tensor] | None, softmax: bool) -> Tensor:
+        """Put the task's activation, or the caller's, on the outputs (N,) or (N, C), and the softmax of classes."""
+        if activation is None:
+            if self.task in ("binary", "labels"):
+                return outputs.sigmoid()
+            if self.task == "classes" and softmax:
+                return outputs.softmax(dim=-1)
+            return outputs
+        # The caller's sees what it would see in sentence-transformers, (N, 1) for a single score.
+        with torch.no_grad():  # it may be a layer with weights
+            scores = activation(outputs.reshape(len(outputs), max(1, len(self.labels))))  # (N, 1) or (N, C)
+        if self.task not in SEVERAL:
+            return scores.squeeze(-1)
+        return scores.softmax(dim=-1) if softmax else scores
+
+    @advised
     def rank(
         self,
         query: str,
         documents: Sequence[str],
-        *,
         top_k: int | None = None,
         return_documents: bool = False,
+        *,
         batch_size: int = BATCH_SIZE,
         show_progress_bar: bool | None = False,
+        activation_fn: Callable[[Tensor], Tensor] | None = None,
+        num_workers: int | None = None,
     ) -> list[dict[str, Any]]:
         """Sort the documents by their score with the query, best first: ``[{"corpus_id": 2, "score": 0.97}, ...]``.
 
-        ``return_documents`` adds the "text" of each. Ties by number. ``top_k`` None ranks all.
+        ``return_documents`` adds the "text" of each. Ties by number. ``top_k`` None ranks all. ``activation_fn`` and
+        ``num_workers`` as in ``predict``.
         """
         if self.task in SEVERAL:
             raise InputError(f"a model of {len(self.labels)} {self.task} gives no score to rank by")
@@ -114,11 +146,12 @@ class PairScorer:
         if top_k is not None:
             check_count("top_k", top_k)
         pairs = [(query, text) for text in documents]
-        scores = self.predict(pairs, batch_size=batch_size, show_progress_bar=show_progress_bar)
+        options = {"batch_size": batch_size, "show_progress_bar": show_progress_bar, "activation_fn": activation_fn}
+        scores = self.predict(pairs, **options)
         ranked = []
         # Stable, so that of equal scores the first document comes first.
         for row in np.argsort(-scores, kind="stable")[:top_k].tolist():
-            result: dict[str, Any] = {"corpus_id": row, "score": scores[row]}
+            result: dict[str, Any] = {"corpus_id": row, "score": float(scores[row])}  # json cannot write NumPy's
             if return_documents:
                 result["text"] = documents[row]
             ranked.append(result)
@@ -210,7 +243,7 @@ class PairModel(PairScorer, nn.Module):
         super().__init__()
         if not isinstance(head, tuple(PAIR_HEADS.values())):
             raise InputError(f"head must be a JointHead, ConcatHead or CrossHead, not {one_line(head)}")
-        self.encoder, self.head = encoder, head.to(encoder.device)
+        self.encoder, self.head, self.activation_fn = encoder, head.to(encoder.device), None
         self.task, self.labels = task, tuple(check_texts(labels))
         self.tokenizer, self.joint = encoder.tokenizer, isinstance(head, JointHead)
         self.types = encoder.bert.config.type_vocab_size > 1  # DistilBERT has no token types, RoBERTa only one
@@ -261,6 +294,13 @@ class PairModel(PairScorer, nn.Module):
         with evaluating(self), fastest_linear():
             yield
 
+    @PairScorer.max_length.setter
+    def max_length(self, tokens: int) -> None:
+        self.encoder.max_seq_length = tokens
+        self.tokenizer = self.encoder.tokenizer
+
+    max_seq_length = max_length  # its name since sentence-transformers 6
+
     @property
     def device(self) -> torch.device:
         return self.encoder.device
@@ -304,11 +344,20 @@ class PairModel(PairScorer, nn.Module):
             write_safetensors(tensors, partial / "head.safetensors")
 
     @classmethod
-    def load(cls, model: str | Path, *, device: str | torch.device = "auto", max_length: int | None = None) -> Self:
+    @advised
+    def load(
+        cls,
+        model: str | Path,
+        *,
+        device: str | torch.device = "auto",
+        max_length: int | None = None,
+        activation_fn: Callable[[Tensor], Tensor] | None = None,
+    ) -> Self:
         """Open a folder that ``save`` wrote, or a CrossEncoder's folder or name on the Hub, in eval mode.
 
         ``max_length`` in tokens, of both texts together if the head reads them joined; ``device`` as for
-        ``SentenceEncoder.load``. ``InputError`` for anything missing, unknown or misshapen.
+        ``SentenceEncoder.load``; ``activation_fn`` as for ``predict``. ``InputError`` for anything missing, unknown or
+        misshapen.
         """
         folder = ModelFolder(find_model(model))
         if folder.has(HEAD_FILE):
@@ -319,6 +368,7 @@ class PairModel(PairScorer, nn.Module):
             raise InputError(f"{folder.path} has no {HEAD_FILE}: its encoder has no head that was trained on pairs")
         with reading(folder.path / file):  # parts that do not fit
             model = cls(*parts)
+        model.activation_fn = activation_fn
         return model.to(choose_device(device)).eval()
 
 

@@ -19,7 +19,9 @@ from minisbert.checkpoints.save import model_folder
 from minisbert.checkpoints.weights import load_transformer, save_bert
 from minisbert.core import encoder
 from minisbert.core.bert import Bert
+from minisbert.core.checks import check_texts
 from minisbert.core.encoder import normalize as unit
+from minisbert.core.tokenizer import pad_batch
 from minisbert.models.batching import Batch, same_text, unpack
 from minisbert.models.encoder import TextEncoder
 from minisbert.models.guards import check_ids, check_inputs, evaluating
@@ -34,6 +36,8 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
 
     ``forward`` is what training calls: ids (B, T) and mask (B, T) -> vectors (B, D).
     """
+
+    folder_class = "SentenceEncoder"
 
     def __init__(
         self,
@@ -56,6 +60,23 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
         dense = [load_dense_layer(folder, place) for place in folder.places("Dense")]
         tokenizer = Tokenizer.load(folder.encoder, limit)
         return cls(tokenizer, bert, module, folder.normalize, dense, folder.settings).eval()
+
+    def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
+        """Texts -> ``input_ids``, ``attention_mask`` and, if the encoder has any, ``token_type_ids``, (N, T) each.
+
+        As sentence-transformers names them; ``encoder(features["input_ids"], features["attention_mask"])``. No texts
+        have no features.
+        """
+        if not len(check_texts(texts)):
+            return {}
+        encoded = self.tokenizer.encode(texts)
+        ids, mask = pad_batch(encoded.ids, self.tokenizer.pad_id)
+        if mask is None:
+            mask = torch.ones_like(ids)
+        features = {"input_ids": ids, "attention_mask": mask.long()}
+        if self.bert.config.type_vocab_size > 1:
+            features["token_type_ids"], _ = pad_batch(encoded.token_types, 0)
+        return features
 
     def forward(self, ids: Tensor, mask: Tensor | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
         """ids (B, T), mask (B, T) True for real tokens -> vectors (B, D). ``dtype`` as in ``hidden``."""

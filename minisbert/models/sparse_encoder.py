@@ -28,15 +28,15 @@ from minisbert.checkpoints.layout import MASKED_MODULE, ModelFolder, write_modul
 from minisbert.checkpoints.weights import load_transformer
 from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
-from minisbert.models.encoder import as_progress
 from minisbert.models.guards import check_count
+from minisbert.models.habits import advised
 from minisbert.models.masked_language_model import MaskedHead, load_head, save_masked
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.similarity import as_rows
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.search.inverted import from_sparse_tensors, scaled_rows, sparse_rows, sparse_tensors, sparse_top_k
 from minisbert.system.files import write_json
-from minisbert.system.progress import Progress
+from minisbert.system.progress import Progress, as_progress
 
 DENSE_ROWS = 256  # vectors whose zeros are in memory at the same time: 30 MB for BERT's vocabulary
 
@@ -100,6 +100,7 @@ class SparseEncoder(SentenceEncoder):
     ``encode`` returns arrays (N, V), or with ``convert_to_sparse_tensor=True`` a CSR tensor.
     """
 
+    folder_class = "SparseEncoder"
     vectors_are = "sparse"
     search_options: ClassVar[dict[str, Any]] = {"convert_to_sparse_tensor": True}
     to_tensors, from_tensors = staticmethod(sparse_tensors), staticmethod(from_sparse_tensors)
@@ -126,6 +127,7 @@ class SparseEncoder(SentenceEncoder):
         tokenizer = Tokenizer.load(folder.encoder, limit, MASKED_MODULE)
         return cls(tokenizer, bert, pooled, False, (), own).eval()
 
+    @advised
     def encode(
         self,
         texts: str | Sequence[str],

@@ -121,6 +121,7 @@ class Bags:
 class StaticEncoder(TextEncoder, nn.Module):
     """``load`` or ``distill`` a table of vectors, ``encode`` texts by it, ``save`` it for sentence-transformers."""
 
+    folder_class = "StaticEncoder"
     pooling_mode, most_tokens = "mean", UNLIMITED
 
     def __init__(

@@ -6,7 +6,7 @@ Imports ``core``, ``system`` and ``checkpoints``; ``checkpoints/tokenizer_files.
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from tokenizers import Tokenizer as Backend
 
@@ -48,6 +48,9 @@ class Tokenizer(tokenizer.Tokenizer):
         self.settings: dict[str, dict] = {}
         self.more_text_settings: dict[str, Any] = {}
         self.vocabulary = False  # whether ``save`` writes the files of ``VOCABULARY_FILES``
+
+    def __call__(self, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError("a tokenizer is not called: encoder.tokenize(texts) gives tensors, encode(texts) lists")
 
     @classmethod
     def load(

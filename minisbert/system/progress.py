@@ -4,7 +4,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Sized
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, Self
 
@@ -123,3 +123,10 @@ class Progress(Bar):
 def duration(seconds: float) -> str:
     """``duration(75) = '1:15'``, ``duration(4000) = '1:06:40'``."""
     return str(tqdm.format_interval(round(seconds))).removeprefix("0")
+
+
+def as_progress(progress: bool | Progress | None, total: int) -> AbstractContextManager[Progress]:
+    """Return the progress line of an ``encode``: a new one, or the caller's, which stays open."""
+    if isinstance(progress, Progress):
+        return nullcontext(progress)
+    return Progress(total, bool(progress))
