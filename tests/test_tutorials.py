@@ -3,6 +3,7 @@
 The tiny model takes the place of the real one where only the exit codes and the files count.
 """
 
+import json
 import os
 import re
 import shutil
@@ -13,12 +14,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-
-from minisbert.system.files import read_json
 from tests.conftest import ROOT
 
 BLOCK = re.compile(r"^```(bash|)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-# A command called minisbert that takes another model for the default one, and python as the tests have it.
+# A command called minisbert that takes another model for the default one, run by the Python of the tests.
 COMMAND = """#!{python}
 import runpy, sys
 needs_a_model = {{"encode", "search", "evaluate", "inspect", "train", "certify"}}
@@ -58,8 +57,9 @@ class Shell:
         programs = folder / "programs"
         programs.mkdir()
         (programs / "minisbert").write_text(COMMAND.format(python=sys.executable, model=model), encoding="utf-8")
-        (programs / "minisbert").chmod(0o755)
-        (programs / "python").symlink_to(sys.executable)
+                (programs / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n', encoding="utf-8")
+        for program in programs.iterdir():
+            program.chmod(0o755)
         self.folder = folder / "empty"
         self.folder.mkdir()
         self.port = str(free_port())
@@ -94,7 +94,7 @@ def test_search_your_own_files_prints_what_the_page_shows(minilm, tmp_path):
         if shown:
             # The fourth digit of a cosine depends on the CPU, and the first line of a report on where the model is.
             assert digits_left_out(printed) == digits_left_out(shown)
-    assert read_json(shell.folder / "hits.json")["results"][0]["hits"][0]["index"] == 2
+    assert json.loads((shell.folder / "hits.json").read_text(encoding="utf-8"))["results"][0]["hits"][0]["index"] == 2
 
 
 def digits_left_out(text: str) -> str:
@@ -122,7 +122,7 @@ def test_fine_tune_on_a_csv(tiny, tmp_path):
         "ndcg@10",
         "map@100",
     ]
-    assert len(read_json(shell.folder / "answer.json")["data"]) == 1
+    assert len(json.loads((shell.folder / "answer.json").read_text(encoding="utf-8"))["data"]) == 1
 
 
 @needs_bash
@@ -137,4 +137,4 @@ def test_vectors_in_production(tiny, tmp_path):
     assert "Equal, to" in printed[3]
     assert "Not equal: [CLS], the first token, was taken, the model has mean pooling." in printed[4]
     assert printed[4].endswith("not deployed\n")
-    assert len(read_json(shell.folder / "answer.json")["data"]) == 1
+    assert len(json.loads((shell.folder / "answer.json").read_text(encoding="utf-8"))["data"]) == 1
