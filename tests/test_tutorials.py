@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
 from tests.conftest import ROOT
 
 BLOCK = re.compile(r"^```(bash|)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -57,7 +58,7 @@ class Shell:
         programs = folder / "programs"
         programs.mkdir()
         (programs / "minisbert").write_text(COMMAND.format(python=sys.executable, model=model), encoding="utf-8")
-                (programs / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n', encoding="utf-8")
+        (programs / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n', encoding="utf-8")
         for program in programs.iterdir():
             program.chmod(0o755)
         self.folder = folder / "empty"
