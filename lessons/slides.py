@@ -93,10 +93,10 @@ def sentences(text: str, letters: int) -> str:
 
 
 def call(code: str, name: str) -> list[ast.expr]:
-    """The arguments of the call of a function or method, if the code has one."""
+    """The arguments of the call of ``predict`` or ``guess.answer``, if the code has one."""
     if name in code and not paragraphs(code):
         for node in ast.walk(ast.parse(code)):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) == name:
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == name:
                 return node.args
     return []
 
@@ -214,8 +214,8 @@ def of_section(title: str, parts: list[str]) -> Iterator[str]:
         head = [prose(text) for text in paragraphs(lead)[0 if numbered else -1 :] if not is_formula(text)]
         head = [*(head or opening), prose(question, "question")]
         begin, opening = number + 1, []
-        cell = next(part for part in parts[begin:end] if call(part, "answer"))
-        right = ast.literal_eval(call(cell, "answer")[0])
+        cell = next(part for part in parts[begin:end] if call(part, "guess.answer"))
+        right = ast.literal_eval(call(cell, "guess.answer")[0])
         comments = [part for part in parts[begin:end] if paragraphs(part)]
         if end < len(parts) and not NUMBER.search("".join(comments)):  # the last one leads to the next question
             comments = comments[:-1]

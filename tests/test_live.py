@@ -161,7 +161,7 @@ def test_shards_of_any_precision_as_transformers_writes_them(dtype, tmp_path):
 @pytest.fixture(scope="module")
 def sentences(stsb) -> list[str]:
     """Every sentence of the STS Benchmark, firsts and seconds."""
-    pairs = [pair for split in SPLITS for pair in load_scored_pairs(stsb / f"sts-{split}.csv")]
+    pairs = [pair for split in SPLITS for pair in load_scored_pairs("stsb", split)]
     return [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
 
 

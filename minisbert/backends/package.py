@@ -230,9 +230,21 @@ def check_owner(path: Path) -> None:
     """Raise ``InputError`` if a user other than this one and root can change the file, or exchange it in its folder."""
     if not hasattr(os, "getuid"):  # Windows
         return
+    import grp
+    import pwd
+
+    # Ubuntu and Fedora give each user a group of the same name, and make folders writable for it: it has no one else
+    private_group = None
+    with suppress(KeyError):  # a container may run under a number that has no name
+        user = pwd.getpwuid(os.getuid())
+        group = grp.getgrgid(user.pw_gid)
+        if group.gr_name == user.pw_name and not {*group.gr_mem} - {user.pw_name}:
+            private_group = group.gr_gid
     for place in (path.resolve(), path.resolve().parent):
         status = place.stat()
         writable = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if status.st_gid == private_group:
+            writable &= ~stat.S_IWGRP
         # in a folder with the sticky bit, such as /tmp, others can add files but not exchange ours
         if place.is_dir() and status.st_mode & stat.S_ISVTX:
             writable = 0

@@ -128,15 +128,15 @@ def late_ranking_loss(queries: Tensor, documents: Tensor, real: Tensor) -> Tenso
 def spread_layers(total: int, keep: int) -> list[int]:
     """Choose the layers of ``total`` to keep: the first, the last, and the others evenly between; of one, the last.
 
-    Layer i of the student is i (total - 1) / (keep - 1), rounded half up. ``spread_layers(12, 6)`` gives 0, 2, 4, 7,
-    9, 11, the layers with which DistilBERT began (Sanh et al. 2019; the list is in its extract_distilbert.py).
+    Layer i of the student is i (total - 1) / (keep - 1), rounded half up, where Python's ``round`` would take a half to
+    the even number. ``spread_layers(12, 6)`` gives 0, 2, 4, 7, 9, 11, the layers with which DistilBERT began (Sanh et
+    al. 2019; the list is in its extract_distilbert.py).
     """
     if not 1 <= keep <= total:
         raise ValueError(f"{keep} of {total} layers cannot be kept: give 1 to {total}")
     if keep == 1:
         return [total - 1]
     gaps = keep - 1
-    # in integers: round() would take a half to the even number
     return [(2 * i * (total - 1) + gaps) // (2 * gaps) for i in range(keep)]
 
 

@@ -15,6 +15,7 @@ import tempfile
 import zipfile
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -156,6 +157,24 @@ def test_a_damaged_package_is_refused(folder, tiny_package, tmp_path, damage):
         CompiledEncoder.load(folder, copied)
 
 
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="Windows has no such modes")
+def test_a_users_own_group_may_write_and_another_group_may_not(tmp_path, monkeypatch):
+    """Ubuntu's default: folders of mode 775 in the group that has the user's name and nobody else."""
+    file = tmp_path / "p.pt2"
+    file.touch(mode=0o644)
+    tmp_path.chmod(0o775)
+    group = tmp_path.stat().st_gid
+    for name, members, refused in (("me", [], False), ("me", ["me", "you"], True), ("staff", [], True)):
+        monkeypatch.setattr("pwd.getpwuid", lambda uid: SimpleNamespace(pw_name="me", pw_gid=group))
+        owners = SimpleNamespace(gr_name=name, gr_mem=members, gr_gid=group)
+        monkeypatch.setattr("grp.getgrgid", lambda gid, owners=owners: owners)
+        if refused:
+            with pytest.raises(InputError, match="other users can change"):
+                aot.check_owner(file)
+        else:
+            aot.check_owner(file)
+
+
 def test_a_package_that_is_no_file_or_can_be_written_by_others(folder, tiny_package, tmp_path):
     copied = Path(shutil.copy(tiny_package, tmp_path / "p.pt2"))
     copied.chmod(0o666)
@@ -181,7 +200,7 @@ def test_a_package_that_is_no_file_or_can_be_written_by_others(folder, tiny_pack
     [
         ("[]", "not a package of minisbert compile"),
         ('{"kind": "SentenceEncoder"}', "from another model with other weights"),
-        ('{"cpu": 5, "labels": []}', "cpu must be list"),
+        ('{"cpu": 5, "labels": []}', "cpu must be a list"),
         ("{", "not valid JSON"),
         ("3", "not a package of minisbert compile"),
     ],

@@ -59,7 +59,7 @@ def test_ids_of_a_text(tiny):
 def test_ids_of_every_sentence_of_the_sts_benchmark(minilm, stsb):
     library = Tokenizer.load(minilm, limit=256)
     vocabulary = library.backend.get_vocab()
-    pairs = [pair for split in SPLITS for pair in load_scored_pairs(stsb / f"sts-{split}.csv")]
+    pairs = [pair for split in SPLITS for pair in load_scored_pairs("stsb", split)]
     texts = sorted({text for pair in pairs for text in (pair.sentence1, pair.sentence2)})
     assert len(texts) > 15_000
     assert [token_ids(text, vocabulary) for text in texts] == library.encode(texts).ids

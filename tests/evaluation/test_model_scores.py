@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from minisbert.core import InputError, losses
 from minisbert.data.formats import Row
@@ -26,10 +27,8 @@ def rows_with(labels: list[int], first: str = "u") -> list[Row]:
 
 
 def fake(task: str, outputs: list) -> SimpleNamespace:
-    """A model whose scores are known."""
-    return SimpleNamespace(
-        task=task, scores=lambda firsts, seconds, show_progress_bar: np.array(outputs, dtype=np.float32)
-    )
+    """A model whose head's outputs are given: scores of 0 to 1, or logits."""
+    return SimpleNamespace(task=task, outputs=lambda firsts, seconds, progress: torch.tensor(outputs))
 
 
 class Compass:
@@ -69,29 +68,27 @@ def test_scores_of_vectors_by_hand(tiny):
 @pytest.mark.parametrize(
     ("task", "outputs", "rows", "loss", "expected"),
     [
-        ("regression", [1, 2, 3], REGRESSION, losses.mse_loss, 0.2**2 / 3),  # .6 for .8
-        ("binary", [0.75, 0.5], rows_with([1, 0]), more_losses.binary_cross_entropy_loss, -np.log(0.375) / 2),
-        # as float32, the probability 1 may be of any logit from 17 on; it counts as one of 16
-        ("binary", [1.0, 1.0], rows_with([1, 0]), more_losses.binary_cross_entropy_loss, -np.log(1e-7) / 2),
-        ("classes", [[0, 0.5, 0.5], [1, 0, 0]], rows_with([2, 0]), losses.softmax_cross_entropy_loss, np.log(2) / 2),
+        ("regression", [0.2, 0.4, 0.6], REGRESSION, losses.mse_loss, 0.2**2 / 3),  # .6 for 4 / 5
+        # probabilities of .75 and .5
+        ("binary", [np.log(3), 0.0], rows_with([1, 0]), more_losses.binary_cross_entropy_loss, -np.log(0.375) / 2),
+        # two labels of equal probability, and one that is certain
+        ("classes", [[-99.0, 0, 0], [99, 0, 0]], rows_with([2, 0]), losses.softmax_cross_entropy_loss, np.log(2) / 2),
     ],
 )
 def test_the_loss_of_a_head_by_hand(task, outputs, rows, loss, expected):
-    """From the scores that people read, turned back."""
-    tolerance = 1e-4 if outputs == [1.0, 1.0] else 1e-7
-    assert pair_scores(fake(task, outputs), rows, loss)["loss"] == pytest.approx(expected, abs=tolerance)
+    assert pair_scores(fake(task, outputs), rows, loss)["loss"] == pytest.approx(expected, abs=1e-7)
 
 
 def test_scores_of_heads_by_hand():
-    found = pair_scores(fake("binary", [0.5, 0.49, 0.9, 0.1, 0.7]), rows_with([1, 1, 0, 0, 1]))
+    found = pair_scores(fake("binary", [0.0, -0.1, 2.0, -2.0, 1.0]), rows_with([1, 1, 0, 0, 1]))
     assert found == pytest.approx({"accuracy": 3 / 5, "f1": 2 / 3, "precision": 2 / 3, "recall": 2 / 3})
     found = pair_scores(fake("classes", [[0.2, 0.5, 0.3], [0.6, 0.3, 0.1], [0.1, 0.2, 0.7]]), rows_with([1, 2, 2]))
     assert found == pytest.approx({"accuracy": 2 / 3})
-    found = pair_scores(fake("regression", [1, 2, 3]), REGRESSION)
+    found = pair_scores(fake("regression", [0.2, 0.4, 0.6]), REGRESSION)
     assert found == pytest.approx({"pearson": 0.98198, "spearman": 1.0}, abs=1e-5)  # the example of metrics.pearson
 
 
-@pytest.mark.parametrize(("outputs", "why"), [([2, 2, 2], "constant"), ([1, np.nan, 2], "finite")])
+@pytest.mark.parametrize(("outputs", "why"), [([0.4, 0.4, 0.4], "constant"), ([0.2, np.nan, 0.4], "finite")])
 def test_a_head_that_has_collapsed_is_an_error_of_one_line(outputs, why):
     with pytest.raises(InputError, match=rf"the head's scores .*a lower --head-lr may help.*: .*{why}"):
         pair_scores(fake("regression", outputs), REGRESSION)

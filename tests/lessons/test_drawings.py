@@ -11,9 +11,11 @@ import torch
 
 from lessons.drawings import PARTS, all_drawings
 from lessons.drawings.pen import WIDEST
+from lessons.drawings.vectors import COSINES, SENTENCES
 from minisbert.core import bert, losses, pooling
 from minisbert.core.tokenizer import Tokenizer, word_pieces
 from minisbert.models.batching import packed_batches, same_text, tokenize
+from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search import quantized
 from tests.conftest import ROOT
 
@@ -41,6 +43,7 @@ def test_those_in_git_are_what_the_code_draws():
 
 def test_each_is_described_fits_a_phone_and_is_used_where_it_teaches_with_its_title_as_description():
     pages = {path.name: path.read_text(encoding="utf-8") for path in (FOLDER.parent / "README.md", *LESSONS)}
+    pages["the front page"] = (ROOT / "README.md").read_text(encoding="utf-8").replace("(lessons/", "(")
     for name, drawn in DRAWN.items():
         root = ElementTree.fromstring(drawn)
         assert len(title(name)) > 15, name
@@ -103,3 +106,12 @@ def test_the_pieces_and_the_packed_row_are_the_tokenizers(minilm: Path):
     assert [int(value) for value in texts("packed_rows.svg", "small")[3:]] == row.positions[0].tolist()
     looks = re.findall(r'<rect class="(\w+)" x="\d+" y="\d+" width="20" height="20"', DRAWN["packed_rows.svg"])
     assert [look != "none" for look in looks] == same_text(row.text_index).flatten().tolist()
+
+
+@pytest.mark.weights
+def test_the_numbers_of_meaning_are_those_of_the_model(minilm):
+    vectors = SentenceEncoder.load(minilm).encode([*SENTENCES])
+    for vector, numbers in zip(vectors, SENTENCES.values(), strict=True):
+        assert vector[: len(numbers)] == pytest.approx([float(text.replace("−", "-")) for text in numbers], abs=0.00501)
+    cosines = [vectors[i] @ vectors[i + 1] for i in range(2)]
+    assert cosines == pytest.approx([float(text) for text in COSINES], abs=0.00501)

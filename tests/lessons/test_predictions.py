@@ -115,7 +115,7 @@ def test_every_lesson_asks_in_one_cell_and_tells_in_the_next(path):
     cells = re.split(r"^# %%.*\n", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
     asked = 0
     for cell, following in pairwise(cells):
-        if "predict(" not in cell or cell.startswith("#") or "import" in cell:
+        if "guess = predict(" not in cell or cell.startswith("#") or "import" in cell:
             continue
         asked += 1
         (statement,) = ast.parse(cell).body  # nothing beside the question, so nothing that gives the answer away

@@ -389,7 +389,7 @@ REFUSED = {  # what is done to a folder -> the error
     "strategy": (lambda x: alter(x, POOLING, pooling_strategy="mean"), "pooling_strategy must be max"),
     "other task": (lambda x: alter(x, TASK, transformer_task="feature-extraction"), "transformer_task 'feature-"),
     # sentence-transformers then pools hidden states: its vectors have 24 columns, not 131
-    "no task": (lambda x: alter(x, TASK, transformer_task=...), "transformer_task must be fill-mask"),
+    "no task": (lambda x: alter(x, TASK, transformer_task=...), "transformer_task fill-mask"),
     "untied": (lambda x: alter(x, "config.json", tie_word_embeddings=False), "has no cls.predictions.decoder.weight"),
     "no head": (lambda x: change_tensors(x, lambda old: {k: old[k] for k in old if k != HEAD}), f"has no {HEAD}"),
     "misshapen": (lambda x: change_tensors(x, lambda old: old | {HEAD: torch.ones(9)}), f"misshapen {HEAD}: (9,)"),
