@@ -78,7 +78,7 @@ class Shell:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                timeout=300,
+                timeout=600,  # a compiler on a busy machine
             )
             errors.seek(0)
             assert done.returncode == 0, block + errors.read()
