@@ -1,11 +1,11 @@
-"""Render docs/sources.toml, the items of the five texts, into docs/sources.md: python docs/make_sources.py."""
+"""Render docs/sources.toml, the items of the five texts, into tests/provenance.md: python docs/make_sources.py."""
 
 import tomllib
 from collections import Counter
 from pathlib import Path
 
 DOCS = Path(__file__).parent
-PAGE = DOCS / "sources.md"
+PAGE = DOCS.parent / "tests" / "provenance.md"
 BEGIN, END = "<!-- begin: docs/make_sources.py -->\n", "<!-- end: docs/make_sources.py -->\n"
 STATUSES = ("exact", "different", "out", "missing")
 
@@ -28,9 +28,9 @@ def render() -> str:
     for name, text in found.items():
         lines += ["", f"### {name}", "", "| item | lines | what | status | where |", "|---|---|---|---|---|"]
         for number, (where, what, status, path, _) in enumerate(text["items"], 1):
-            link = (
-                f"[{path}]({path.removeprefix('docs/') if path.startswith('docs/') else '../' + path})" if path else ""
-            )
+            link = ""
+            if path:
+                link = f"[{path}](../{path})"
             lines.append(f"| {name}-{number:02} | {where} | {what.replace('|', chr(92) + '|')} | {status} | {link} |")
     return "\n".join(lines) + "\n"
 

@@ -149,14 +149,15 @@ def test_the_zero_shot_scores_of_the_dev_split(minilm, stsb, capsys):
         assert f"{name:<19}{score} -> " in README
 
 
-# ---------------------------------------------------------------- docs/sources.md, and the works that are cited
+# ------------------------------------------- tests/provenance.md, docs/sources.md and the works that are cited
 
+READING_LIST = ROOT / "docs" / "sources.md"
 ITEMS = [(name, *item) for name, text in make_sources.texts().items() for item in text["items"]]
 CITED = [
     path
     for folder, kind in (("minisbert", "*.py"), ("lessons", "*.py"), ("docs", "*.md"))
     for path in (ROOT / folder).rglob(kind)
-    if path != make_sources.PAGE and "mine" not in path.parts
+    if path != READING_LIST and "mine" not in path.parts
 ]
 AUTHORS = r"((?:[A-Z][^\W\d_]+(?:, | and | & ))*[A-Z][^\W\d_]+(?: et al\.)?),? \(?((?:19|20)\d\d)\b"
 NO_AUTHORS = {"DBF", "Face", "OpenVINO", "March", "Xiv"}  # the last of arXiv and a number
@@ -179,8 +180,8 @@ def test_each_item_of_the_five_texts_is_where_it_says_and_the_page_has_it():
     assert sum(status == "out" for _, _, _, status, _, _ in ITEMS) <= 3
 
 
-def test_every_cited_work_stands_on_the_page():
-    lines = make_sources.PAGE.read_text(encoding="utf-8").replace("é", "e").splitlines()
+def test_every_cited_work_stands_in_the_reading_list():
+    lines = READING_LIST.read_text(encoding="utf-8").replace("é", "e").splitlines()
     works = {
         (re.split(", | and | & | et al", authors)[0], year)
         for path in CITED

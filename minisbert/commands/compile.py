@@ -1,4 +1,4 @@
-"""Compile a model ahead of time to one file of native code, which encodes a sentence in a third of the time.
+"""Compile a model ahead of time to one file of native code, which encodes a sentence in half the time.
 
 minisbert compile all-MiniLM-L6-v2
 minisbert compile runs/cosine-all-MiniLM-L6-v2/model --dtype bfloat16 --out model.pt2
