@@ -240,7 +240,8 @@ def check_owner(path: Path) -> None:
         group = grp.getgrgid(user.pw_gid)
         if group.gr_name == user.pw_name and not {*group.gr_mem} - {user.pw_name}:
             private_group = group.gr_gid
-    for place in (path.resolve(), path.resolve().parent):
+    file = Path(os.path.realpath(path))
+    for place in (file, file.parent):
         status = place.stat()
         writable = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
         if status.st_gid == private_group:
@@ -292,7 +293,9 @@ class CompiledEncoder(TextEncoder):
             kind = "PairModel" if folder.holds_pair_model else folder.model_class
             raise InputError(f"{folder.path} holds a {kind}: only a SentenceEncoder is compiled for encoding")
         if not isinstance(package, bool) and package != "auto":
-            package = Path(package).resolve()
+            package = Path(
+                os.path.realpath(package)
+            )  # unlike resolve(), no error for a loop of links: reading it says so
         encoder = cls(folder, *open_package(package, folder, dtype, pooling), max_seq_length)
         encoder.package = package
         return encoder.configured(truncate_dim, prompts, default_prompt_name, similarity_fn_name)

@@ -330,7 +330,7 @@ def recognise(path: str | Path) -> Format:
             return SENTENCES
         # A list has no names, so it is what a list always is: anchor, positive, negatives.
         if isinstance(first, list) and len(first) > 1 and set(map(type, first)) == {str}:
-            check_columns(path, [row[1:] for row in sample if isinstance(row, list)])
+            check_columns(path, [row[1:] for row in sample if isinstance(row, list)], named=False)
             return PAIRS
         if not isinstance(first, dict):
             raise InputError(
@@ -365,10 +365,10 @@ def recognise(path: str | Path) -> Format:
 
 
 def check_named(path: str | Path, names: Sequence[str], rows: Sequence[dict[str, Any]]) -> None:
-    """Raise ``InputError`` if a text is a number or a class, or an unread column of 0 and 1 may be the label."""
+    """Raise ``InputError`` if all texts of a column are numbers, or an unread column of 0 and 1 may be the label."""
     read = PAIRS.columns(names) or []
     texts = [name for name in read[1:] if name not in MEANINGS]
-    check_columns(path, [[row.get(name) for name in texts] for row in rows])
+    check_columns(path, [[row.get(name) for name in texts] for row in rows], named=True)
     for name in names:
         if len(read) == 2 and name not in read and {number(row.get(name)) for row in rows} == {0, 1}:
             raise InputError(
@@ -377,18 +377,18 @@ def check_named(path: str | Path, names: Sequence[str], rows: Sequence[dict[str,
             )
 
 
-def check_columns(path: str | Path, rows: Sequence[Sequence[Any]]) -> None:
-    """Raise ``InputError`` if a column after the anchor's holds numbers or classes: trained on as texts they are wrong.
+def check_columns(path: str | Path, rows: Sequence[Sequence[Any]], named: bool) -> None:
+    """Raise ``InputError`` if a column after the anchor's holds numbers, or without names classes, instead of texts.
 
     ``rows`` are the first of a file. A column of at most three words each, of which each occurs twice or more, is one
-    of classes.
+    of classes; a header that calls it the positives is believed.
     """
     for values in zip(*(row for row in rows if len(row) == len(rows[0])), strict=True):
         texts = [value for value in values if isinstance(value, str) and value]
         if len(texts) < len(values) or not texts:
             continue
         numbers = [text for text in texts if number(text) is not None]
-        is_class = len(texts) >= 4 and all(len(text.split()) <= CLASS_WORDS for text in texts)
+        is_class = not named and len(texts) >= 4 and all(len(text.split()) <= CLASS_WORDS for text in texts)
         if len(numbers) == len(texts) or (is_class and 2 * len(set(texts)) <= len(texts)):
             raise InputError(
                 f"{path}: {one_line(texts[0])} and the like are numbers or classes, not texts of a pair: name the "

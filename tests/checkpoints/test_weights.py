@@ -179,11 +179,11 @@ def test_a_tensor_in_two_shards_is_a_fault(folder):
 def test_a_config_without_sizes_or_without_a_config(folder):
     edit_json(folder / "config.json", hidden_size=..., vocab_size=...)
     for path, fault in (
-        (folder, ": no key 'vocab_size'"),
-        (folder, " does not exist"),
-        (folder / "nowhere", " does not exist"),
+        (folder, "vocab_size"),
+        (folder, "config.json"),
+        (folder / "nowhere", "config.json"),
     ):
-        with pytest.raises(InputError, match=f"{path}/config.json{fault}"):
+        with pytest.raises(InputError, match=f"{path}.*{fault}"):
             load_transformer(path)
         (folder / "config.json").unlink(missing_ok=True)
 

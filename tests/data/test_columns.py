@@ -88,12 +88,11 @@ def test_pairs_with_a_label_are_labelled_pairs_and_not_positives(write, header):
         (table("anchor,positive,score", "cat {},kitten {},0.9"), "score"),
         (table("query,passage,relevance", "cat {},kitten {},2", "cat {},rain {},0"), "relevance"),
         (table("query,passage,is_selected", "cat {},kitten {},1", "cat {},rain {},0"), "is_selected"),
-        (table("anchor,positive", "cat {} sleeps,sports", "a match {},news"), "sports"),
         (table("question,answer", "what is {},{}"), "'0'"),
         (table("anchor,positive,negative", "cat {},kitten {},0", "cat {},kitten {},1"), "'0'"),
     ],
 )
-def test_a_class_or_a_number_is_no_text_of_a_pair(write, content, word):
+def test_a_score_or_a_number_is_no_text_of_a_pair(write, content, word):
     path = write("a.csv", content)
     with pytest.raises(InputError, match=word):
         triplet_rows(Sources(data=str(path)))

@@ -435,7 +435,7 @@ def test_the_projection_is_trained_and_never_saved(run, tiny, monkeypatch):
 @pytest.mark.parametrize(
     ("objective", "flags", "message"),
     [
-        ("cosine", "--data {nli}", "entailment"),
+        ("cosine", "--data {nli}", "classes"),
         ("cosine", "--data {duplicates}", "scale"),
         ("siamese", "--data {triplets}", "sentence1"),
         ("cross-encoder", "--data {sentences}", "sentence1"),
