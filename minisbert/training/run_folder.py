@@ -39,14 +39,13 @@ from minisbert.system.files import (
     remove_leftovers,
     write_json,
 )
-from minisbert.training import LAST, MODEL, RESULTS, RUN_CONFIG, RUN_LOG, STATE
+from minisbert.training import LAST, MODEL, REPLACEMENT, RESULTS, RUN_CONFIG, RUN_LOG, STATE
 from minisbert.training.distributed import processes, say_once
 from minisbert.training.objectives.base import Objective, Scores
+from minisbert.training.run_options import publish
 from minisbert.training.settings import FREE, RunSettings
 
 STATE_FILES = ("state.safetensors", "state.json")
-RUN_FILES = (RUN_CONFIG, RUN_LOG, RESULTS, MODEL, LAST, STATE)
-REPLACEMENT = ".replacement"
 
 
 def create_folder(options: RunSettings, device: torch.device, objective: Objective) -> tuple[Path, TextIO]:
@@ -121,24 +120,6 @@ def finish_folder(folder: Path, results: dict[str, Any]) -> Path:
     for name in (STATE, LAST):
         shutil.rmtree(folder / name, ignore_errors=True)
     return publish(folder)
-
-
-def publish(folder: Path) -> Path:
-    """Rename the replacement of a run, once it is finished, to the run's name; return the folder where it is now.
-
-    Called again after a kill at any line, it goes on: the new run is complete in its folder until the rename.
-    """
-    folder = Path(os.path.realpath(folder))
-    if not folder.name.endswith(REPLACEMENT):
-        return folder
-    out = folder.with_name(folder.name.removesuffix(REPLACEMENT))
-    if out.is_dir():
-        for path in out.iterdir():
-            if path.name not in RUN_FILES and not (folder / path.name).exists():
-                path.replace(folder / path.name)  # the user's: it stays with the run
-        shutil.rmtree(out)
-    folder.rename(out)
-    return out
 
 
 def open_log(out: Path) -> TextIO:

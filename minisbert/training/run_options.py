@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shutil
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,7 @@ from typing import Any
 from minisbert.core import InputError, read_json, reading
 from minisbert.system.command_line import Parser, command_parser
 from minisbert.system.files import recover
-from minisbert.training import LAST, MODEL, RESULTS, RUN_CONFIG, STATE
-from minisbert.training.run_folder import publish
+from minisbert.training import LAST, MODEL, REPLACEMENT, RESULTS, RUN_CONFIG, RUN_FILES, STATE
 from minisbert.training.settings import FIRST_ADVANCED, FREE, GROUPS, OBJECTIVES, SETTINGS, RunSettings, reads
 
 ABOUT = ("source", "needs", "expected")  # describe a recipe; all its other keys are options
@@ -156,6 +156,24 @@ def resumed(explicit: dict[str, Any], run: Path) -> RunSettings:
             raise InputError(f"{flag(name)} {value}: {run} was started with {config[name]} and continues with it")
     config["threads"] = None  # by default the number of threads in the state
     return RunSettings(**config | explicit)
+
+
+def publish(folder: Path) -> Path:
+    """Rename the replacement of a run, once it is finished, to the run's name; return the folder where it is now.
+
+    Called again after a kill at any line, it goes on: the new run is complete in its folder until the rename.
+    """
+    folder = Path(os.path.realpath(folder))
+    if not folder.name.endswith(REPLACEMENT):
+        return folder
+    out = folder.with_name(folder.name.removesuffix(REPLACEMENT))
+    if out.is_dir():
+        for path in out.iterdir():
+            if path.name not in RUN_FILES and not (folder / path.name).exists():
+                path.replace(folder / path.name)  # the user's: it stays with the run
+        shutil.rmtree(out)
+    folder.rename(out)
+    return out
 
 
 def read_run_settings(path: Path) -> RunSettings:

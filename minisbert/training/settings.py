@@ -3,32 +3,13 @@
 ``OBJECTIVES`` is the table of what can be trained; which options an objective reads follows from its columns.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
-from minisbert.core.loop import linear_schedule
-from minisbert.data.datasets import Sources
 from minisbert.system.console import bounded, score_scale
 
-
-def cosine_schedule(step: int, warmup: int, total: int) -> float:
-    """Warm up linearly, then decay to 0 along half a cosine (Loshchilov & Hutter 2017); .5 halfway down."""
-    if step < warmup:
-        return step / warmup
-    return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - warmup) / max(1, total - warmup))))
-
-
-def constant_schedule(step: int, warmup: int, total: int) -> float:
-    """Warm up linearly, then stay at 1."""
-    if step < warmup:
-        return step / warmup
-    return 1.0
-
-
-SCHEDULES = {"linear": linear_schedule, "cosine": cosine_schedule, "constant": constant_schedule}
-
+SCHEDULE_NAMES = ("linear", "cosine", "constant")
 # ----------------------------------------------------------------------------------------- the objectives
 
 
@@ -222,7 +203,7 @@ class RunSettings:
         choices=("grouped", "random", "fixed"),
         only=where(lambda row: row.in_batch != "negatives"),  # these choose rows that share no text
     )
-    schedule: str = option("default: linear", "linear", choices=tuple(SCHEDULES))
+    schedule: str = option("default: linear", "linear", choices=SCHEDULE_NAMES)
     weight_decay: float = option("also of biases and LayerNorm (default: 0)", 0.0, RATE)
     clip: float = option("maximum gradient norm, 0: no clipping (default: 1)", 1.0, RATE)
     freeze_embeddings: bool = option("freeze the embeddings", False)
@@ -258,15 +239,3 @@ FREE = ("resume", "overwrite", "out", "log_every", "save_every", "threads")  # m
 def reads(objective: str, name: str) -> bool:
     """Return whether an objective reads a setting. One that it does not read is an error on the command line."""
     return objective in SETTINGS[name].metadata["only"]
-
-
-def sources_of(options: RunSettings) -> Sources:
-    """Return where the rows of a run come from."""
-    return Sources(
-        data=options.data,
-        dev=options.dev,
-        test=options.test,
-        columns=options.columns,
-        limit=options.limit,
-        seed=options.seed,
-    )

@@ -11,7 +11,7 @@ from torch import nn
 from minisbert.checkpoints.layout import ModelFolder, find_model
 from minisbert.core import InputError
 from minisbert.core.bert import Attention, Bert
-from minisbert.core.loop import adamw, fit
+from minisbert.core.loop import adamw, fit, linear_schedule
 from minisbert.data.datasets import plain_texts
 from minisbert.data.splits import shared_rows
 from minisbert.loading import open_kind
@@ -25,12 +25,12 @@ from minisbert.system.devices import choose_dtype, save_training_memory, use_thr
 from minisbert.training.distributed import ProcessGroup, lost_contact, process_group, say_once
 from minisbert.training.gradient_cache import Cut, cut, whole
 from minisbert.training.losses import keep_layers, spread_layers
-from minisbert.training.objectives.base import Objective
+from minisbert.training.objectives.base import Objective, sources_of
 from minisbert.training.objectives.masked import new_model, train_vocabulary
 from minisbert.training.objectives.registry import make_objective
 from minisbert.training.run import Run
 from minisbert.training.run_options import list_recipes, parse
-from minisbert.training.settings import OBJECTIVES, SCHEDULES, RunSettings, reads, sources_of
+from minisbert.training.settings import OBJECTIVES, SCHEDULE_NAMES, RunSettings, reads
 
 MICRO_TOKENS = 768  # per process and part: no slower on a CPU, and memory stops growing with the batch
 CACHED_TOKENS = 4096  # per process: a larger batch whose loss compares rows is cached, for a quarter more time
@@ -220,6 +220,23 @@ def describe(run: Run, counts: tuple[int, int], dtype: str) -> None:
     truncated = sum(encoded.truncated for encoded in objective.encoded)
     if truncated:
         say(encoder.tokenizer.cut_message(truncated, sum(map(len, objective.encoded))))
+
+
+def cosine_schedule(step: int, warmup: int, total: int) -> float:
+    """Warm up linearly, then decay to 0 along half a cosine (Loshchilov & Hutter 2017); .5 halfway down."""
+    if step < warmup:
+        return step / warmup
+    return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - warmup) / max(1, total - warmup))))
+
+
+def constant_schedule(step: int, warmup: int, total: int) -> float:
+    """Warm up linearly, then stay at 1."""
+    if step < warmup:
+        return step / warmup
+    return 1.0
+
+
+SCHEDULES = dict(zip(SCHEDULE_NAMES, (linear_schedule, cosine_schedule, constant_schedule), strict=True))
 
 
 def step_through(run: Run, options: RunSettings) -> None:

@@ -24,7 +24,8 @@ from minisbert.training import train as training
 from minisbert.training.distributed import ProcessGroup
 from minisbert.training.objectives.encoders import CosineRegression
 from minisbert.training.run import Run
-from minisbert.training.run_folder import RunState, open_log, print_table, publish
+from minisbert.training.run_folder import RunState, open_log, print_table
+from minisbert.training.run_options import publish
 from minisbert.training.train import main
 from tests import toys
 from tests.conftest import ROOT

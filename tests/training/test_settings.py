@@ -4,7 +4,7 @@ import pytest
 
 from lessons.mistakes import MISTAKES
 from minisbert.core.loop import linear_schedule
-from minisbert.training.settings import SCHEDULES, constant_schedule, cosine_schedule
+from minisbert.training.train import SCHEDULES, constant_schedule, cosine_schedule
 
 DOWN = [1, (2 + 2**0.5) / 4, 0.5, (2 - 2**0.5) / 4, 0]  # along half a cosine: (1 + cos 45 degrees) / 2 and so on
 

@@ -19,6 +19,7 @@ from minisbert.core.data import TextColumns, length_grouped_batches
 from minisbert.core.heads import ConcatHead
 from minisbert.core.tokenizer import Encoded
 from minisbert.data.batches import unique_batches
+from minisbert.data.datasets import Sources
 from minisbert.data.formats import Row
 from minisbert.evaluation.metrics import (
     accuracy,
@@ -36,6 +37,7 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.similarity import MAX_SCORE
 from minisbert.system.progress import naming_bars
 from minisbert.training.losses import matryoshka_loss
+from minisbert.training.settings import RunSettings
 
 Scores = dict[str, float]
 Loss = Callable[..., Tensor]  # the objective's formula; only of losses that are means over rows
@@ -312,3 +314,15 @@ class Objective:
                 missed.append(name)
         if missed:
             raise InputError(f"no gradient reaches {len(missed)} of the trainable parameters, such as {missed[0]}")
+
+
+def sources_of(options: RunSettings) -> Sources:
+    """Return where the rows of a run come from."""
+    return Sources(
+        data=options.data,
+        dev=options.dev,
+        test=options.test,
+        columns=options.columns,
+        limit=options.limit,
+        seed=options.seed,
+    )

@@ -19,10 +19,11 @@ from minisbert.training.objectives.base import (
     cosine_scores,
     labels_of,
     score_targets,
+    sources_of,
     two_columns,
     vector_scores,
 )
-from minisbert.training.settings import RunSettings, reads, sources_of
+from minisbert.training.settings import RunSettings, reads
 
 Columns = Sequence[Sequence[str]]  # of texts, one of each for a training row
 

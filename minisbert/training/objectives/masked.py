@@ -20,8 +20,8 @@ from minisbert.models.masked_language_model import MaskedHead, MaskedLanguageMod
 from minisbert.models.pooling import Pooling
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.training.losses import mlm_losses
-from minisbert.training.objectives.base import Objective, Scores, vector_scores
-from minisbert.training.settings import RunSettings, sources_of
+from minisbert.training.objectives.base import Objective, Scores, sources_of, vector_scores
+from minisbert.training.settings import RunSettings
 
 CHOSEN = 0.15  # fraction of tokens to predict
 MASKED = 0.8 * CHOSEN  # of these, 80 % become [MASK]

@@ -36,10 +36,11 @@ from minisbert.training.objectives.base import (
     labels_of,
     pair_scores,
     score_targets,
+    sources_of,
     two_columns,
     vector_scores,
 )
-from minisbert.training.settings import RunSettings, sources_of
+from minisbert.training.settings import RunSettings
 
 
 class PairObjective(Objective):

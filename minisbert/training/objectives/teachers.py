@@ -16,11 +16,12 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search.late_interaction import max_sim_matrix
 from minisbert.training.distributed import is_first, say_once
 from minisbert.training.losses import distillation_loss, kl_divergence_loss, margin_mse_loss, principal_columns
+from minisbert.training.objectives.base import sources_of
 from minisbert.training.objectives.encoders import UnscoredRows
 from minisbert.training.objectives.multi_vectors import TokenObjective
 from minisbert.training.objectives.pairs import candidate_pairs
 from minisbert.training.run_folder import content_hash
-from minisbert.training.settings import RunSettings, sources_of
+from minisbert.training.settings import RunSettings
 
 SCALE = 20.0  # from a student's cosine to the range of a cross-encoder's logits; that of the ranking losses
 
