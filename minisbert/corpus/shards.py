@@ -243,8 +243,7 @@ def write_shards(
             with atomic_file(shards.path(shard)) as partial:
                 write_npy(encoder.encode_stream(counted(batch, bar), **options), shards.shape(shard)[0], partial)
                 # now, not at the end: a shard that has been renamed into place counts
-                if file_state(file) != state:
-                    raise InputError(f"{file} changed while it was being read: run encode again")
+                check_unchanged(file, state)
             written.append(shard)
             truncated += encoder.truncated
     return written, truncated
@@ -255,6 +254,12 @@ def counted(texts: Iterable[str], bar: Bar) -> Iterator[str]:
     for text in texts:
         yield text
         bar.update()
+
+
+def check_unchanged(file: str, state: tuple[int, ...]) -> None:
+    """Raise ``InputError`` if the file is not what it was in ``state``."""
+    if file_state(file) != state:
+        raise InputError(f"{file} changed while it was being read: run encode again")
 
 
 def file_state(file: str) -> tuple[int, ...]:
