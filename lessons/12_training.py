@@ -26,7 +26,7 @@ from minisbert.core.loop import AdamW, adamw_step, fit
 from minisbert.data.datasets import load_scored_pairs
 from minisbert.system.devices import random_state, set_random_state
 from minisbert.training.run_folder import RunState, load_state, save_state
-from minisbert.training.settings import SCHEDULES
+from minisbert.training.train import SCHEDULES
 
 threads = torch.get_num_threads()
 torch.set_num_threads(1)  # matrices this small gain nothing from a second core

@@ -24,8 +24,7 @@ from minisbert.system import devices
 from minisbert.system.console import run_command
 from minisbert.training.objectives import base as model_scores
 from minisbert.training.objectives.base import Objective, PairNetwork, VectorNetwork
-from minisbert.training.settings import SCHEDULES
-from minisbert.training.train import main
+from minisbert.training.train import SCHEDULES, main
 from tests import toys
 from tests.conftest import ROOT
 from tests.reference.plain_loop import independent_losses

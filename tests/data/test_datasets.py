@@ -21,8 +21,9 @@ from minisbert.data.datasets import (
 )
 from minisbert.data.formats import Row
 from minisbert.data.splits import split_rows
+from minisbert.training.objectives.base import sources_of
 from minisbert.training.run_options import parse
-from minisbert.training.settings import RunSettings, sources_of
+from minisbert.training.settings import RunSettings
 from tests import toys
 from tests.data.test_reader import CONTRADICTION, ENTAILMENT, NEUTRAL, SCORED_ROWS
 

@@ -23,8 +23,8 @@ from minisbert.diagnosis.inspection import (
     training_command,
 )
 from minisbert.models.tokenizer import Tokenizer
+from minisbert.training.objectives.base import sources_of
 from minisbert.training.run_options import parse
-from minisbert.training.settings import sources_of
 from tests import toys
 from tests.conftest import ROOT
 
