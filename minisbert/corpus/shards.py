@@ -97,7 +97,7 @@ def read_manifest(folder: Path) -> Shards | None:
         content = read_json(path)
         shards = Shards(folder, content["made"], content["rows"])
         sizes = [shards.rows, shards.shard_rows, int(shards.made["width"])]
-        is_whole = all(type(size) is int and size > 0 for size in sizes) and "prompt" in shards.made
+        is_whole = all(type(size) is int and 0 < size < 2**40 for size in sizes) and "prompt" in shards.made
         if is_whole and SHARDS_MARK.items() <= content.items() and np.dtype(shards.made["dtype"]).kind == "f":
             return shards
     raise InputError(f"{path} is damaged, or not the manifest of a folder of shards: choose another folder")
