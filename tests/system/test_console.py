@@ -276,14 +276,16 @@ def test_an_error_in_the_block_replaces_the_interrupt():
 
 
 def test_previous_handlers_are_restored_and_an_ignored_signal_stays_ignored():
-    before = signal.getsignal(signal.SIGINT)
+    # whoever started the tests in the background may have had SIGINT ignored
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         with Interrupts():
-            assert signal.getsignal(signal.SIGINT) != before
+            assert signal.getsignal(signal.SIGINT) != signal.default_int_handler
             assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
-        assert signal.getsignal(signal.SIGINT) == before
+        assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
     finally:
+        signal.signal(signal.SIGINT, before)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
