@@ -19,7 +19,7 @@ from minisbert.core.bert import Attention, Bert
 from minisbert.core.encoder import normalize
 from minisbert.models.batching import ID_BYTES, SHORT, packed_batches, same_text
 from minisbert.models.guards import evaluating
-from minisbert.models.pair_model import PairModel
+from minisbert.models.pair_model import SEVERAL, PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import run_command
 from minisbert.system.devices import bfloat16_hardware, choose_dtype, cpu_flags
@@ -255,7 +255,10 @@ class ScoreGraph(nn.Module):
         if self.model.types:  # a head over RoBERTa has one type only
             types = token_types
         hidden = self.model.encoder.bert(ids, mask, types).float()  # (B, T, D)
-        return self.model.squeezed(self.model.head(hidden))
+        outputs = self.model.head(hidden)
+        if self.model.task in SEVERAL:
+            return outputs
+        return outputs.squeeze(-1)  # (B, 1) -> (B,)
 
 
 def compile_model(folder: Path, dtype: str, pooling: str | None, path: Path) -> None:

@@ -29,6 +29,7 @@ from minisbert.commands import compile as command
 from minisbert.core import InputError
 from minisbert.core.heads import JointHead, siamese
 from minisbert.loading import load
+from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.conftest import ROOT, compile_model
@@ -89,6 +90,15 @@ def test_every_family_dense_layer_and_pooling(tmp_path):
     compile_model(folder, path)
     ours, eager = CompiledEncoder.load(folder, path), SentenceEncoder.load(folder)
     assert abs(ours.encode(TEXTS) - eager.encode(TEXTS)).max() <= MINILM_VECTOR
+
+
+@pytest.mark.parametrize(("task", "outputs"), [("regression", 1), ("classes", 3)])
+def test_a_cross_encoders_graph_makes_the_models_outputs(folder, task, outputs):
+    encoder = SentenceEncoder.load(folder)
+    model = PairModel(encoder, ClassifierHead(encoder.width, outputs=outputs), task, list("abc")[:outputs]).eval()
+    ids = torch.tensor([[2, 7, 3, 9, 3], [2, 8, 9, 3, 3]])
+    batch = (ids, torch.ones_like(ids), torch.tensor([[0, 0, 0, 1, 1]] * 2))
+    torch.testing.assert_close(graphs.ScoreGraph(model)(*batch), model(*batch))
 
 
 @pytest.mark.slow
