@@ -92,10 +92,10 @@ def test_every_family_dense_layer_and_pooling(tmp_path):
     assert abs(ours.encode(TEXTS) - eager.encode(TEXTS)).max() <= MINILM_VECTOR
 
 
-@pytest.mark.parametrize(("task", "outputs"), [("regression", 1), ("classes", 3)])
-def test_a_cross_encoders_graph_makes_the_models_outputs(folder, task, outputs):
+@pytest.mark.parametrize(("task", "labels"), [("regression", ""), ("classes", "abc")])
+def test_a_cross_encoders_graph_makes_the_models_outputs(folder, task, labels):
     encoder = SentenceEncoder.load(folder)
-    model = PairModel(encoder, ClassifierHead(encoder.width, outputs=outputs), task, list("abc")[:outputs]).eval()
+    model = PairModel(encoder, ClassifierHead(encoder.width, outputs=len(labels) or 1), task, list(labels)).eval()
     ids = torch.tensor([[2, 7, 3, 9, 3], [2, 8, 9, 3, 3]])
     batch = (ids, torch.ones_like(ids), torch.tensor([[0, 0, 0, 1, 1]] * 2))
     torch.testing.assert_close(graphs.ScoreGraph(model)(*batch), model(*batch))
