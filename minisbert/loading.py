@@ -22,6 +22,7 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.sparse_encoder import SparseEncoder
 from minisbert.models.static_encoder import StaticEncoder
 from minisbert.models.tokenizer import Tokenizer
+from minisbert.system.console import say
 
 Encoder = SentenceEncoder | StaticEncoder | CompiledEncoder
 ENCODER_CLASSES = {
@@ -83,7 +84,11 @@ def load_encoder(
     path = find_model(model)
     check_compiled(compiled, dtype, device)
     if compiled:
-        return CompiledEncoder.load(path, compiled, dtype=dtype, **options)
+        package = CompiledEncoder.load(path, compiled, dtype=dtype, **options)
+        # a package that is named, or of another dtype, is what the caller wants; one from the cache only has to be fast
+        if compiled not in (True, "auto") or package.compiled_dtype != "float32" or not 0 < package.gain < 1:
+            return package
+        say(f"not compiled: the package was {package.gain:.2f} times as fast as the uncompiled model")
     return open_kind(path).load(path, device=device, **options)
 
 

@@ -10,12 +10,12 @@ TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "minisbert"
 ROOMS = {
     "core": 1505,
-    "system": 1338,
+    "system": 1366,
     "search": 829,
     "architectures": 1068,
     "checkpoints": 1380,
     "models": 3432,
-    "backends": 848,
+    "backends": 860,
     "data": 1623,
     "evaluation": 1047,
     "training": 3244,
@@ -23,9 +23,9 @@ ROOMS = {
     "diagnosis": 2315,
     "serving": 784,
     "integrations": 453,
-    "commands": 2585,
+    "commands": 2590,
 }
-PACKAGE_LINES, TEST_LINES = 23_125, 32_351  # goals: 19,000 and 26,500
+PACKAGE_LINES, TEST_LINES = 23_170, 32_376  # goals: 19,000 and 26,500
 DENSITIES = {  # per 1,000 lines outside core/ that are not blank
     "conditional expressions": 15,
     "starred expressions": 12,

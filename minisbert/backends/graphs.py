@@ -5,14 +5,16 @@ int8 some layers are replaced first: int8 products, attention by the length of t
 ``package.py`` compiles the graph and loads the result. Imports the rooms up to ``models``.
 """
 
+import math
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from minisbert.backends.package import compile_package, package_identity
+from minisbert.backends.package import CompiledEncoder, compile_package, note_gain, package_identity
 from minisbert.checkpoints.layout import ModelFolder
 from minisbert.core import InputError
 from minisbert.core.bert import Attention, Bert
@@ -268,6 +270,9 @@ def compile_model(folder: Path, dtype: str, pooling: str | None, path: Path) -> 
         compile_pair_model(PairModel.load(folder, device="cpu"), folder, dtype, path)
     else:
         compile_encoder(SentenceEncoder.load(folder, pooling=pooling, device="cpu"), folder, dtype, path)
+        # loaded again: compiling has replaced layers in place
+        eager = SentenceEncoder.load(folder, pooling=pooling, device="cpu")
+        note_gain(path, measured_gain(eager, CompiledEncoder.load(folder, path, pooling=pooling)))
 
 
 def by_blas(bert: Bert, dtype: str) -> bool:
@@ -311,6 +316,25 @@ def compile_encoder(encoder: SentenceEncoder, folder: Path, dtype: str, path: Pa
     graph = VectorGraph(encoder)
     with evaluating(graph):
         compile_package(graph, [*rows, batch.places], path, about, prepack)
+
+
+def measured_gain(eager: SentenceEncoder, package: CompiledEncoder) -> float:
+    """Measure how many times as fast as the uncompiled model a package encodes 64 texts of 6 to 36 words.
+
+    The best of two seconds in alternation, at least of two rounds: the first call of each, and other processes, only
+    add time. An int8 package is compared with float32.
+    """
+    texts = [" ".join(["word"] * length) for length in range(6, 38, 2)] * 4
+    own = "bfloat16" if package.compiled_dtype == "bfloat16" else None
+    best, rounds, ends = [math.inf, math.inf], 0, time.perf_counter() + 2
+    while rounds < 2 or time.perf_counter() < ends:
+        started = time.perf_counter()
+        eager.encode(texts, dtype=own)
+        between = time.perf_counter()
+        package.encode(texts)
+        best = [min(best[0], between - started), min(best[1], time.perf_counter() - between)]
+        rounds += 1
+    return best[0] / best[1]
 
 
 def compile_pair_model(model: PairModel, folder: Path, dtype: str, path: Path) -> None:

@@ -5,6 +5,7 @@ import json
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
@@ -235,3 +236,30 @@ def flush(*paths: Path) -> None:
     for path in paths:
         with open(path, "r+b") as file:  # Windows can only sync a writable file
             os.fsync(file.fileno())
+
+
+def check_owner(path: Path) -> None:
+    """Raise ``InputError`` if a user other than this one and root can change the file, or exchange it in its folder."""
+    if not hasattr(os, "getuid"):  # Windows
+        return
+    import grp
+    import pwd
+
+    # Ubuntu and Fedora give each user a group of the same name, and make folders writable for it: it has no one else
+    private_group = None
+    with suppress(KeyError):  # a container may run under a number that has no name
+        user = pwd.getpwuid(os.getuid())
+        group = grp.getgrgid(user.pw_gid)
+        if group.gr_name == user.pw_name and not {*group.gr_mem} - {user.pw_name}:
+            private_group = group.gr_gid
+    file = Path(os.path.realpath(path))
+    for place in (file, file.parent):
+        status = place.stat()
+        writable = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if status.st_gid == private_group:
+            writable &= ~stat.S_IWGRP
+        # in a folder with the sticky bit, such as /tmp, others can add files but not exchange ours
+        if place.is_dir() and status.st_mode & stat.S_ISVTX:
+            writable = 0
+        if status.st_uid not in (0, os.getuid()) or writable:
+            raise InputError(f"{path} is a program, and other users can change {place}: chown it, chmod go-w")

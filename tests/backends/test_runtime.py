@@ -32,6 +32,7 @@ from minisbert.loading import load
 from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.files import check_owner
 from tests.conftest import ROOT, compile_model
 from tests.parity import MINILM_VECTOR
 
@@ -180,9 +181,9 @@ def test_a_users_own_group_may_write_and_another_group_may_not(tmp_path, monkeyp
         monkeypatch.setattr("grp.getgrgid", lambda gid, owners=owners: owners)
         if refused:
             with pytest.raises(InputError, match="other users can change"):
-                aot.check_owner(file)
+                check_owner(file)
         else:
-            aot.check_owner(file)
+            check_owner(file)
 
 
 def test_a_package_that_is_no_file_or_can_be_written_by_others(folder, tiny_package, tmp_path):
@@ -300,6 +301,34 @@ def test_a_compiler_that_fails_leaves_nothing(folder, tmp_path, monkeypatch):
 # ------------------------------------------------------------------------------------ the cache folder
 
 
+def test_a_package_in_the_cache_is_used_only_if_it_is_faster(folder, cache, tiny_package, capfd):
+    cached = aot.cache_path(aot.package_identity(ModelFolder(folder), "float32"))
+    cached.parent.mkdir(exist_ok=True)
+    shutil.copy(tiny_package, cached)
+    for gain, kind in ((0.96, SentenceEncoder), (1.31, CompiledEncoder)):
+        aot.note_gain(cached, gain)
+        for compiled in (True, "auto"):
+            assert type(load(folder, compiled=compiled)) is kind
+        assert ("not compiled: the package was 0.96 times as fast" in capfd.readouterr().err) == (gain < 1)
+    aot.note_gain(cached, 0.5)
+    assert type(load(folder, compiled=cached)) is CompiledEncoder  # by its path
+    shutil.rmtree(cache)
+
+
+def test_the_gain_is_that_of_the_fastest_rounds(monkeypatch):
+    """A slow first call of each, then 30 and 20 ms: 1.5."""
+    now, left = [0.0], {"eager": [0.9, 0.03, 0.5], "package": [0.5, 0.4, 0.02]}
+
+    def side(name: str) -> SimpleNamespace:
+        def encode(texts: list[str], dtype: str | None = None) -> None:
+            now[0] += left[name].pop(0)
+
+        return SimpleNamespace(encode=encode, compiled_dtype="float32")
+
+    monkeypatch.setattr(graphs, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    assert graphs.measured_gain(side("eager"), side("package")) == pytest.approx(1.5)
+
+
 def load_from_cache(folder: Path) -> np.ndarray:
     torch.set_num_threads(1)
     return CompiledEncoder.load(folder).encode(TEXTS)
@@ -331,6 +360,7 @@ def test_a_cache_folder_that_cannot_be_written(folder, tmp_path, monkeypatch):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_a_killed_compilation_leaves_no_package(folder, tmp_path, monkeypatch):
     """Killed while the compiler runs; the next start removes what it had written and compiles anew."""
+    encoder = SentenceEncoder.load(folder)
     child = os.fork()
     if not child:
         torch._inductor.aoti_compile_and_package = lambda *_, package_path, **__: (
@@ -339,14 +369,14 @@ def test_a_killed_compilation_leaves_no_package(folder, tmp_path, monkeypatch):
         )
         signal.alarm(60)
         try:
-            graphs.compile_model(folder, "float32", None, tmp_path / "p.pt2")
+            graphs.compile_encoder(encoder, folder, "float32", tmp_path / "p.pt2")
         finally:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     assert not (tmp_path / "p.pt2").exists()
     whole = lambda *_, package_path, **__: Path(package_path).write_bytes(b"whole") and package_path  # noqa: E731
     monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", whole)
-    graphs.compile_model(folder, "float32", None, tmp_path / "p.pt2")
+    graphs.compile_encoder(encoder, folder, "float32", tmp_path / "p.pt2")
     assert [path.name for path in tmp_path.iterdir()] == ["p.pt2"]
 
 
