@@ -40,7 +40,13 @@ class OnnxGraph(nn.Module):
         first = None
         if trace:  # for poolings that read the first layer, too
             first = trace["layers.0"]
-        vectors = self.encoder.dense(self.encoder.pool(hidden, mask, first))  # (B, W)
+        states = hidden
+        if {"cls", "weightedmean"} & {*self.encoder.pooling.names}:
+            # these count from the left, where another program's tokenizer may have put the pads: they go to the right
+            places = torch.arange(mask.shape[1]) + mask.int().argmax(dim=1, keepdim=True)  # (B, T)
+            places = torch.where(places < mask.shape[1], places, places - mask.shape[1])  # %, which has no export
+            states, mask = hidden.gather(1, places.unsqueeze(-1).expand_as(hidden)), mask.gather(1, places)
+        vectors = self.encoder.dense(self.encoder.pool(states, mask, first))  # (B, W)
         if self.encoder.normalize:
             vectors = normalize(vectors)
         return hidden, vectors[:, : self.encoder.settings.truncate_dim]

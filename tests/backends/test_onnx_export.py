@@ -35,6 +35,26 @@ def test_a_graph_gives_the_encoders_vectors_for_any_sizes(runtime, model, tmp_pa
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("pooling", ["cls", "weightedmean"])
+def test_pads_on_the_left_as_other_programs_may_put_them(runtime, pooling, tmp_path):
+    """For a family whose positions are relative; those of BERT count from the left."""
+    from onnxruntime import InferenceSession
+
+    encoder = SentenceEncoder.load(REFERENCE / "architectures" / "tiny-modernbert", pooling=pooling)
+    onnx_export.export_onnx(encoder, tmp_path / "model.onnx")
+    rows = encoder.tokenizer.encode(list(LONG)).ids
+    ids = np.full((len(rows), max(map(len, rows))), encoder.tokenizer.pad_id)
+    for row, tokens in zip(ids, rows, strict=True):
+        row[-len(tokens) :] = tokens
+    feed = {"input_ids": ids, "attention_mask": np.zeros_like(ids), "token_type_ids": np.zeros_like(ids)}
+    for row, tokens in zip(feed["attention_mask"], rows, strict=True):
+        row[-len(tokens) :] = 1
+    session = InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    found = session.run(["sentence_embedding"], {each.name: feed[each.name] for each in session.get_inputs()})[0]
+    np.testing.assert_allclose(found, encoder.encode(list(LONG)), atol=2e-6, rtol=0)
+
+
+@pytest.mark.slow
 def test_the_command_writes_a_folder_that_opens_and_can_be_replaced(runtime, tiny, tmp_path, capsys):
     out = tmp_path / "out"
     for _ in range(2):
