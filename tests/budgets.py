@@ -11,13 +11,13 @@ PACKAGE = TESTS.parent / "minisbert"
 ROOMS = {
     "core": 1505,
     "system": 1366,
-    "search": 829,
+    "search": 835,
     "architectures": 1068,
     "checkpoints": 1380,
-    "models": 3432,
-    "backends": 860,
+    "models": 3434,
+    "backends": 866,
     "data": 1623,
-    "evaluation": 1047,
+    "evaluation": 1302,
     "training": 3244,
     "corpus": 674,
     "diagnosis": 2315,
@@ -25,7 +25,7 @@ ROOMS = {
     "integrations": 453,
     "commands": 2590,
 }
-PACKAGE_LINES, TEST_LINES = 23_170, 32_376  # goals: 19,000 and 26,500
+PACKAGE_LINES, TEST_LINES = 23_439, 32_477  # goals: 19,000 and 26,500
 DENSITIES = {  # per 1,000 lines outside core/ that are not blank
     "conditional expressions": 15,
     "starred expressions": 12,
@@ -35,7 +35,7 @@ DENSITIES = {  # per 1,000 lines outside core/ that are not blank
     "comments": 30,
 }
 AT_LEAST = {"comments"}
-RAISES = 393  # of InputError and ValueError, in the whole package
+RAISES = 397  # of InputError and ValueError, in the whole package
 FILE_LINES, FUNCTION_LINES = 420, 40
 LONG_FILES = {"data/reader.py": 451, "models/encoder.py": 425}  # goal: none
 LONG_FUNCTIONS = {  # two tables of options, and functions that lose by being cut in two

@@ -171,38 +171,49 @@ def is_qrels_header(cells: Sequence[str]) -> bool:
 
 
 def retrieval_scores(
-    encoder: SentenceEncoder, task: Retrieval, progress: bool = True, search: Callable | None = None
+    encoder: SentenceEncoder,
+    task: Retrieval,
+    progress: bool = True,
+    search: Callable | None = None,
+    cutoffs: Sequence[int] = CUTOFFS,
+    **options: Any,
 ) -> dict[str, float]:
     """Return ``{"accuracy@1": ..., "ndcg@10": ..., ...}``: every metric at every cutoff, over all queries, in 0..1.
 
     Documents are ranked by ``search``, or by the encoder's ``top_k``, which compares by the model's own similarity,
     ties in the order of the corpus. Queries and documents get the prompts that the model has for them.
-    ``encoder.truncated`` counts the texts that were cut.
+    ``encoder.truncated`` counts the texts that were cut. ``options`` are those of ``encode``.
     """
-    queries = encode_with(encoder, task.queries, "query", progress)  # (Q, D)
+    queries = encode_with(encoder, task.queries, "query", progress, **options)  # (Q, D)
     cut = encoder.truncated
-    corpus = encode_with(encoder, task.corpus, "document", progress)  # (N, D)
+    corpus = encode_with(encoder, task.corpus, "document", progress, **options)  # (N, D)
     encoder.truncated += cut
-    ranked = ranked_grades(task, queries, corpus, progress, search or encoder.top_k)
+    ranked = ranked_grades(task, queries, corpus, progress, search or encoder.top_k, max(cutoffs))
     judged = padded([list(grades.values()) for grades in task.grades])
     scores = {}
-    for k in CUTOFFS:
+    for k in cutoffs:
         for name, metric in METRICS.items():
             scores[f"{name}@{k}"] = metric(ranked, judged, k)
     return scores
 
 
-def encode_with(encoder: SentenceEncoder, texts: Sequence[str], role: str, progress: bool) -> np.ndarray:
+def encode_with(
+    encoder: SentenceEncoder, texts: Sequence[str], role: str, progress: bool, **options: Any
+) -> np.ndarray:
     """Encode texts (N, D) with the model's prompt for a "query" or "document", or its default without one."""
     name = role_prompt_name(encoder.settings, role)
-    return encoder.encode(texts, show_progress_bar=progress, prompt_name=name, **encoder.search_options)
+    return encoder.encode(texts, show_progress_bar=progress, prompt_name=name, **encoder.search_options, **options)
 
 
 def ranked_grades(
-    task: Retrieval, queries: np.ndarray, corpus: np.ndarray, progress: bool = False, search: Callable = top_k
+    task: Retrieval,
+    queries: np.ndarray,
+    corpus: np.ndarray,
+    progress: bool = False,
+    search: Callable = top_k,
+    most: int = max(CUTOFFS),
 ) -> np.ndarray:
-    """Return the grades of the top documents of each query, best first: (Q, R), R the largest cutoff or corpus size."""
-    most = max(CUTOFFS)
+    """Return the grades of the ``most`` best documents of each query, best first: (Q, most), or (Q, N) of fewer."""
     spare = any(row is not None for row in task.skipped)  # one more, because one may be excluded
     _, indices = search(queries, corpus, min(most + spare, len(corpus)), progress)  # (Q, k)
     ranked = []

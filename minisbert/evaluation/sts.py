@@ -83,21 +83,24 @@ def evaluate_labelled(
     no threshold.
     """
     labels = np.array([pair.label for pair in pairs])
-    result = {}
-    for name, values in similarities(*encode_pairs(encoder, pairs, progress)).items():
-        accuracy_threshold, accuracy = best_threshold(values, labels, "accuracy")
-        f1_threshold, _ = best_threshold(values, labels)
-        precision, recall, f1 = precision_recall_f1(values >= f1_threshold, labels)
-        result[name] = {
-            "accuracy": accuracy,
-            "accuracy_threshold": accuracy_threshold,
-            "f1": f1,
-            "f1_threshold": f1_threshold,
-            "precision": precision,
-            "recall": recall,
-            "ap": average_precision(values, labels),
-        }
-    return result
+    values = similarities(*encode_pairs(encoder, pairs, progress))
+    return {name: separation(scores, labels) for name, scores in values.items()}
+
+
+def separation(scores: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """Measure how well scores (N,) separate the labels 1 and 0 (N,): the numbers of ``evaluate_labelled``."""
+    accuracy_threshold, accuracy = best_threshold(scores, labels, "accuracy")
+    f1_threshold, _ = best_threshold(scores, labels)
+    precision, recall, f1 = precision_recall_f1(scores >= f1_threshold, labels)
+    return {
+        "accuracy": accuracy,
+        "accuracy_threshold": accuracy_threshold,
+        "f1": f1,
+        "f1_threshold": f1_threshold,
+        "precision": precision,
+        "recall": recall,
+        "ap": average_precision(scores, labels),
+    }
 
 
 def load_rows(

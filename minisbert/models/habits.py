@@ -60,6 +60,8 @@ NAMES = {
     "InformationRetrievalEvaluator": f"use {EVALUATORS}",
     "BinaryClassificationEvaluator": f"use {EVALUATORS}",
     "TripletEvaluator": f"use {EVALUATORS}",
+    "RerankingEvaluator": f"use {EVALUATORS}",
+    "LabelAccuracyEvaluator": f"use {EVALUATORS}",
 }
 
 METHODS = {

@@ -6,6 +6,7 @@ Legend as in ``core/bert.py``; here K is the width of a token's vector, Q the nu
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,7 +44,12 @@ class Matrices:
     def __len__(self) -> int:
         return len(self.starts) - 1
 
-    def __getitem__(self, text: int) -> np.ndarray:
+    def __getitem__(self, text: int | slice) -> Any:
+        """Return the matrix (T, K) of a text, or ``Matrices`` of neighbours."""
+        if isinstance(text, slice):
+            first, last, _ = text.indices(len(self))
+            starts = self.starts[first : last + 1]
+            return Matrices(self.rows[starts[0] : starts[-1]], starts - starts[0])
         return self.rows[self.starts[text] : self.starts[text + 1]]
 
     @property

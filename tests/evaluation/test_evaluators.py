@@ -1,16 +1,27 @@
 """Evaluators of data in memory: by hand, and against sentence-transformers' of the same names."""
 
+import csv
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 
-from minisbert import SentenceEncoder
+from minisbert import SentenceEncoder, load
 from minisbert.core import InputError
+from minisbert.evaluation import evaluators
 from minisbert.evaluation.evaluators import EmbeddingSimilarityEvaluator, InformationRetrievalEvaluator
+from tests.conftest import ROOT
 
 FIRST = ["A cat sits.", "It rains.", "Shares fell.", "He reads a book."]
 SECOND = ["A cat sits.", "The sun shines today.", "Markets lost.", "A man is reading a long book."]
 SCORES = [5.0, 1.5, 3.25, 4.0]
 QUERIES = {"q1": "a cat", "q2": "rain", "q3": "nobody judged this"}
 CORPUS = {"d1": "A cat sits.", "d2": "It rains.", "d3": "Rain falls on the roof.", "d4": "Shares fell."}
+SAMPLES = [
+    {"query": "a cat", "positive": ["A cat sits."], "negative": ["It rains.", "Shares fell.", "The sun shines today."]},
+    {"query": "rain", "positive": ["It rains.", "Rain falls on the roof."], "negative": ["A man is reading."]},
+    {"query": "left out", "positive": [], "negative": ["A cat sits."]},
+]
 RELEVANT = {"q1": {"d1"}, "q2": {"d2", "d3"}, "q3": set()}
 
 
@@ -41,6 +52,78 @@ def test_lists_of_different_lengths_are_refused(scores):
 def test_nothing_to_find_is_refused(corpus, relevant):
     with pytest.raises(InputError, match="a query with a relevant document is needed"):
         InformationRetrievalEvaluator(QUERIES, corpus, relevant)
+
+
+def test_a_row_of_results_is_added_to_the_file(tiny, tmp_path):
+    evaluator = EmbeddingSimilarityEvaluator(FIRST, SECOND, SCORES, name="dev")
+    found = [evaluator(SentenceEncoder.load(tiny), tmp_path / "new", epoch, 10) for epoch in (0, 1)]
+    assert evaluator.primary_metric == "dev_spearman_cosine"
+    with open(tmp_path / "new" / "similarity_evaluation_dev_results.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["epoch"], row["steps"]) for row in rows] == [("0", "10"), ("1", "10")]
+    assert float(rows[1]["dev_spearman_cosine"]) == found[1]["dev_spearman_cosine"]
+
+
+def test_labels_by_name_and_by_number():
+    model = SimpleNamespace(labels=("no", "yes"), predict=lambda pairs: np.array([[0.1, 2.0], [3.0, 1.0], [0.5, 0.4]]))
+    for labels in (["yes", "no", "yes"], [1, 0, 1]):
+        evaluator = evaluators.LabelAccuracyEvaluator(["a"] * 3, ["b"] * 3, labels)
+        assert evaluator(model) == {"accuracy": pytest.approx(2 / 3)}
+
+
+@pytest.mark.parametrize("model", ["tiny-colbert", "tiny-splade"])
+def test_encoders_of_many_vectors_and_of_sparse_ones_are_evaluated_too(model):
+    """A text's similarity to itself is the largest of the list's."""
+    encoder = load(ROOT / "tests" / "reference" / "architectures" / model)
+    texts = ["the cat", "a small dog", "the music"]
+    found = evaluators.TripletEvaluator(texts, texts, texts[::-1])(encoder)
+    name = encoder.similarity_fn_name
+    assert found == {f"{name}_accuracy": pytest.approx(2 / 3)}  # the middle one is its own negative
+    assert -1 <= EmbeddingSimilarityEvaluator(FIRST, SECOND, SCORES)(encoder)[f"spearman_{name}"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: evaluators.TripletEvaluator(["a"], ["b"], []), "same length, not 1, 1 and 0"),
+        (lambda: evaluators.RerankingEvaluator(SAMPLES[2:]), "a positive and a negative"),
+        (lambda: EmbeddingSimilarityEvaluator(["a"], ["b"], [1], main_similarity="jaccard"), "similarity_fn_names"),
+        (
+            lambda: InformationRetrievalEvaluator(QUERIES, CORPUS, RELEVANT, similarity_fn_names=["dot", "cosine"]),
+            "one",
+        ),
+    ],
+)
+def test_what_cannot_be_evaluated_is_refused(make, message):
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize(
+    ("name", "arguments", "options"),
+    [
+        ("BinaryClassificationEvaluator", (FIRST + SECOND, SECOND + FIRST[::-1], [1, 0, 0, 1, 0, 1, 1, 0]), {}),
+        ("TripletEvaluator", (FIRST, SECOND, SECOND[::-1]), {"margin": 0.01}),
+        ("TripletEvaluator", (FIRST, SECOND, SECOND[::-1]), {"main_similarity_function": "manhattan"}),
+        ("RerankingEvaluator", (SAMPLES,), {"at_k": 2}),
+        ("InformationRetrievalEvaluator", (QUERIES, CORPUS, RELEVANT), {"ndcg_at_k": [2, 4], "truncate_dim": 12}),
+        ("EmbeddingSimilarityEvaluator", (FIRST, SECOND, SCORES), {"main_similarity": "dot", "truncate_dim": 8}),
+    ],
+)
+@pytest.mark.parametrize("names", [None, ["cosine", "euclidean", "dot"]])
+def test_results_equal_those_of_sentence_transformers(tiny, name, arguments, options, names):
+    """All keys and values, the primary metric, and the largest of several similarities."""
+    reference = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
+    evaluation = pytest.importorskip("sentence_transformers.sentence_transformer.evaluation")
+    if names and name not in ("RerankingEvaluator", "InformationRetrievalEvaluator") and "main" not in str(options):
+        options = options | {"similarity_fn_names": names}
+    theirs = getattr(evaluation, name)(*arguments, name="x", **options)
+    expected = theirs(reference.SentenceTransformer(str(tiny), device="cpu"))
+    ours = getattr(evaluators, name)(*arguments, name="x", **options)
+    found = ours(SentenceEncoder.load(tiny))
+    assert {key: found[key] for key in expected} == pytest.approx({k: float(v) for k, v in expected.items()}, abs=1e-5)
+    assert ours.primary_metric == theirs.primary_metric
 
 
 @pytest.mark.reference

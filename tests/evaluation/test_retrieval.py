@@ -12,7 +12,6 @@ import torch
 
 from minisbert.commands.evaluate import main
 from minisbert.core import InputError
-from minisbert.evaluation import retrieval
 from minisbert.evaluation.metrics import METRICS, map_at_k
 from minisbert.evaluation.retrieval import (
     CUTOFFS,
@@ -101,14 +100,13 @@ def test_metrics_equal_the_slow_loops(k):
         assert value == pytest.approx(sum(one[name] for one in slow) / len(slow), abs=1e-12), name
 
 
-def test_a_ranking_without_its_own_document_still_has_the_largest_cutoff(monkeypatch):
+def test_a_ranking_without_its_own_document_still_has_the_largest_cutoff():
     """All documents at one place; the first query is the first of them, the second the last."""
-    monkeypatch.setattr(retrieval, "CUTOFFS", (2,))
     task = Retrieval(["q", "q"], ["d"] * 4, [{2: 1}, {2: 1}], [0, 3])
     ones = np.ones((4, 2))
-    assert ranked_grades(task, ones[:2], ones).tolist() == [[0, 1], [0, 0]]
+    assert ranked_grades(task, ones[:2], ones, most=2).tolist() == [[0, 1], [0, 0]]
     alone = Retrieval(["q"], ["d"], [{0: 1}], [0])  # its only document
-    assert ranked_grades(alone, ones[:1], ones[:1]).tolist() == [[0]]
+    assert ranked_grades(alone, ones[:1], ones[:1], most=2).tolist() == [[0]]
 
 
 # ------------------------------------------------------------------------------- the reference libraries
