@@ -3,6 +3,7 @@
 from minisbert import SentenceEncoder, util
 hits = util.semantic_search(encoder.encode_query("a cat?"), encoder.encode_document(documents), top_k=5)
 pairs = util.paraphrase_mining(encoder, sentences)
+triplets = util.mine_hard_negatives([("a cat?", "A cat sits."), ("rain?", "It rains.")], encoder, documents)
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +15,8 @@ from torch import Tensor
 
 from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
+from minisbert.corpus.mining import Rules, Triplet, candidates_of, mine, triplets
+from minisbert.evaluation.retrieval import encode_with
 from minisbert.loading import Encoder
 from minisbert.models.guards import check_count
 from minisbert.models.habits import advised, missing_name
@@ -108,6 +111,29 @@ def paraphrase_mining(
     most = min(max_pairs, count * (count - 1) // 2)
     scores, pairs = dense.closest_pairs(vectors, most, show_progress_bar, model.similarity_fn_name)
     return [[score, *pair] for score, pair in zip(scores.tolist(), pairs.tolist(), strict=True)]
+
+
+@advised
+def mine_hard_negatives(
+    pairs: Sequence[tuple[str, str]],
+    model: Encoder,
+    corpus: Sequence[str] = (),
+    *,
+    show_progress_bar: bool = False,
+    **rules: Any,
+) -> list[Triplet]:
+    """Find negatives for (anchor, positive) pairs that the model finds close to the anchor: triplets to train on.
+
+    Looks in ``corpus`` and in the positives of other anchors, by the model's own similarity; anchors are encoded as
+    queries, the others as documents. ``rules`` are the fields of ``minisbert.corpus.mining.Rules``: num_negatives=3,
+    range_min, range_max, absolute_margin, relative_margin, max_score, min_score. An anchor for which nothing is left is
+    not in the result. Raises ``InputError`` for rules that no candidate can meet.
+    """
+    chosen = Rules(**rules)
+    task = candidates_of(pairs, corpus)
+    anchors = encode_with(model, task.anchors, "query", show_progress_bar)
+    documents = encode_with(model, task.documents, "document", show_progress_bar)
+    return [*triplets(task, mine(anchors, documents, task, chosen, show_progress_bar, model.similarity_fn_name))]
 
 
 @advised

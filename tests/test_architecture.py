@@ -26,8 +26,8 @@ PACKAGE = ROOT / "minisbert"
 CHAPTERS = ["tokenizer", "weights", "bert", "pooling", "encoder", "metrics", "heads", "losses", "data", "loop"]
 # a room may import those before it; loading.py and util.py are floors of their own
 ROOMS = [
-    *("core", "system", "architectures", "checkpoints", "search", "models", "backends", "loading", "util"),
-    *("data", "evaluation", "training", "corpus", "diagnosis", "serving", "integrations"),
+    *("core", "system", "architectures", "checkpoints", "search", "models", "backends", "loading"),
+    *("data", "evaluation", "training", "corpus", "util", "diagnosis", "serving", "integrations"),
 ]
 FILES = sorted(PACKAGE.rglob("*.py"))
 OPTIONAL = {"matplotlib", "ray", "pyspark", "datasets", "starlette", "uvicorn", "onnx", "onnxruntime", "tensorboard"}
@@ -163,6 +163,12 @@ def test_imports_go_one_way():
         elif home == "commands":  # what several commands share is there too
             allowed.add("commands")
         assert found <= allowed, f"{path.relative_to(ROOT)} imports {found - allowed}"
+
+
+def test_the_order_on_the_page_is_the_one_above():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    block = page.partition("## Import order")[2].split("```")[1]
+    assert re.findall(r"\w+", block) == [*ROOMS, "commands", "lessons", "tests"]
 
 
 def file_of(module: str) -> str | None:

@@ -87,3 +87,20 @@ def test_results_are_those_of_sentence_transformers(tiny):
         assert util.community_detection(rows, min_community_size=size) == reference.community_detection(
             rows, min_community_size=size
         )
+
+
+@pytest.mark.reference
+def test_mined_triplets_are_those_of_sentence_transformers(tiny):
+    """Of texts, encoded by either library; the largest random number of ranks, and a limit that excludes some."""
+    reference = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
+    datasets = pytest.importorskip("datasets")
+    pairs = [("a cat?", "A cat sits."), ("rain?", "It rains."), ("who reads?", "A man reads a book.")]
+    corpus = ["The dog sleeps.", "Shares fell.", "Snow falls on the roof.", "A woman plays the guitar."]
+    rules = {"num_negatives": 2, "range_min": 1, "max_score": 0.9}
+    data = datasets.Dataset.from_dict({"anchor": [a for a, _ in pairs], "positive": [p for _, p in pairs]})
+    theirs = reference.util.mine_hard_negatives(
+        data, reference.SentenceTransformer(str(tiny), device="cpu"), corpus=corpus, verbose=False, **rules
+    )
+    expected = [*zip(theirs["anchor"], theirs["positive"], theirs["negative"], strict=True)]
+    assert util.mine_hard_negatives(pairs, SentenceEncoder.load(tiny), corpus, **rules) == expected
+    assert expected

@@ -40,7 +40,6 @@ NAMES = {
     "SimilarityFunction": 'use the name: "cosine", "dot", "euclidean" or "manhattan"',
     "SentenceTransformerModelCardData": CARDS,
     "quantize_embeddings": 'use encode(texts, precision="int8"), or minisbert.search.quantized.quantize',
-    "mine_hard_negatives": "use the command minisbert mine",
     "export_optimized_onnx_model": "use the command minisbert export-onnx",
     "export_dynamic_quantized_onnx_model": "use the command minisbert export-onnx",
     # in util

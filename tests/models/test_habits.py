@@ -33,7 +33,6 @@ ADVICE = [  # a statement, its error, and a word of the way out
     ("from minisbert import quantize_embeddings", ImportError, "precision"),
     ("from minisbert.models import Transformer, Pooling", ImportError, "pooling="),
     ("from minisbert.evaluation import EmbeddingSimilarityEvaluator", ImportError, "evaluators"),
-    ("from minisbert.util import mine_hard_negatives", ImportError, "minisbert mine"),
     ("minisbert.SentenceTransformer('all-MiniLM-L6-v2')", AttributeError, r"SentenceEncoder\.load"),
     ("minisbert.losses.CosineSimilarityLoss(model)", AttributeError, "--objective"),
     ("minisbert.models.Normalize()", AttributeError, "normalize_embeddings"),
