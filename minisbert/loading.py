@@ -17,7 +17,7 @@ from minisbert.checkpoints.layout import MASKED_MODULE, ModelFolder, find_model
 from minisbert.core import InputError, one_line
 from minisbert.models.habits import advised
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
-from minisbert.models.pair_model import PairModel
+from minisbert.models.pair_model import SEVERAL, PairModel, PairScorer
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.sparse_encoder import SparseEncoder
 from minisbert.models.static_encoder import StaticEncoder
@@ -100,18 +100,32 @@ def check_compiled(compiled: bool | str | Path, dtype: str | None, device: str |
         raise InputError(f"a compiled model runs only on the CPU, not on {device}")
 
 
-def load_dense(model: str | Path | Encoder, device: str | torch.device = "auto") -> Encoder:
+def load_dense(model: str | Path | Encoder, **options: Any) -> Encoder:
     """Open an encoder by name, or return it as it is, for a library that takes one vector (D,) for each text.
 
-    Raises ``InputError`` for one that gives sparse vectors, or a vector for each token.
+    ``options`` are those of ``load``, for a name. Raises ``InputError`` for an encoder that gives sparse vectors, or a
+    vector for each token.
     """
     encoder = model
     if isinstance(model, str | Path):
-        encoder = load_encoder(model, device=device)
+        encoder = load_encoder(model, **options)
     if encoder.vectors_are != "dense":
         name = type(encoder).__name__
         raise InputError(f"a {name} does not give one dense vector for each text: load a SentenceEncoder's model")
     return encoder
+
+
+def load_ranker(model: str | Path | PairScorer, **options: Any) -> PairScorer:
+    """Open a cross-encoder by name, or return it as it is, for a library that sorts documents by a query.
+
+    ``options`` are those of ``load``, for a name. Raises ``InputError`` for an encoder, and for a model of classes.
+    """
+    ranker = model
+    if isinstance(model, str | Path):
+        ranker = load(model, **options)
+    if not isinstance(ranker, PairScorer) or ranker.task in SEVERAL:
+        raise InputError(f"a {type(ranker).__name__} has no score for a query and a document: load a cross-encoder")
+    return ranker
 
 
 def open_kind(model: str | Path) -> type[SentenceEncoder] | type[StaticEncoder]:

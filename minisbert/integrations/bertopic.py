@@ -1,5 +1,7 @@
 """BERTopic: ``BERTopic(embedding_model=BERTopicBackend("all-MiniLM-L6-v2"))``."""
 
+from typing import Any
+
 import numpy as np
 from bertopic.backend import BaseEmbedder
 
@@ -10,9 +12,9 @@ from minisbert.loading import Encoder, load_dense
 class BERTopicBackend(BaseEmbedder):
     """Embed documents and words. BERTopic silently falls back to its default model for an object that is no backend."""
 
-    def __init__(self, model: str | Encoder):
+    def __init__(self, model: str | Encoder, **options: Any):
         super().__init__()
-        self.embedding_model = load_dense(model)
+        self.embedding_model = load_dense(model, **options)  # the options of ``load``
 
     def embed(self, documents: list[str], verbose: bool = False) -> np.ndarray:
         """N texts -> (N, D)."""

@@ -11,11 +11,14 @@ from minisbert.loading import load_dense
 
 @register_embedding_function
 class MinisbertEmbeddingFunction(EmbeddingFunction[Documents]):
-    """Chroma's embedding function. A collection stores its name and the model's, and opens with it again."""
+    """Chroma's embedding function. A collection stores its name, the model's and the options, and opens with them.
 
-    def __init__(self, model: str = "all-MiniLM-L6-v2"):
-        self.model = model
-        self.encoder = load_dense(model)
+    ``options`` are those of ``load``: device, truncate_dim, prompts, max_seq_length.
+    """
+
+    def __init__(self, model: str = "all-MiniLM-L6-v2", **options: Any):
+        self.model, self.options = model, options
+        self.encoder = load_dense(model, **options)
 
     def __call__(self, input: Documents) -> Embeddings:
         """N documents -> N arrays (D,)."""
@@ -34,8 +37,8 @@ class MinisbertEmbeddingFunction(EmbeddingFunction[Documents]):
         return {"cosine": "cosine", "dot": "ip"}.get(self.encoder.similarity_fn_name, "l2")
 
     def get_config(self) -> dict[str, Any]:
-        return {"model": self.model}
+        return {"model": self.model, "options": self.options}
 
     @staticmethod
     def build_from_config(config: dict[str, Any]) -> "MinisbertEmbeddingFunction":
-        return MinisbertEmbeddingFunction(config["model"])
+        return MinisbertEmbeddingFunction(config["model"], **config.get("options", {}))

@@ -1,26 +1,29 @@
-"""Haystack: a component for queries and one for documents of a pipeline."""
+"""Haystack: components for queries and for documents of a pipeline, and a ranker."""
 
 from dataclasses import replace
 from typing import Any
 
 from haystack import Document, component, default_to_dict
 
-from minisbert.loading import load_dense
+from minisbert.loading import load_dense, load_ranker
 
 
 class Embedder:
-    """Base of both components: loads ``model``, a name or a folder, in ``warm_up`` or at the first run."""
+    """Base of both components: loads ``model``, a name or a folder, in ``warm_up`` or at the first run.
 
-    def __init__(self, model: str = "all-MiniLM-L6-v2"):
-        self.model = model
+    ``options`` are those of ``load``: device, truncate_dim, prompts, max_seq_length.
+    """
+
+    def __init__(self, model: str = "all-MiniLM-L6-v2", **options: Any):
+        self.model, self.options = model, options
         self.encoder: Any = None
 
     def to_dict(self) -> dict[str, Any]:
-        return default_to_dict(self, model=self.model)
+        return default_to_dict(self, model=self.model, **self.options)
 
     def warm_up(self) -> None:
         if self.encoder is None:
-            self.encoder = load_dense(self.model)
+            self.encoder = load_dense(self.model, **self.options)
 
 
 @component
@@ -46,3 +49,26 @@ class MinisbertDocumentEmbedder(Embedder):
         vectors = self.encoder.encode_document(texts).tolist()
         embedded = zip(documents, vectors, strict=True)
         return {"documents": [replace(document, embedding=vector) for document, vector in embedded]}
+
+
+@component
+class MinisbertRanker:
+    """Sort documents by a cross-encoder, a name or a folder, and keep the ``top_k`` best."""
+
+    def __init__(self, model: str, top_k: int = 10):
+        self.model, self.top_k = model, top_k
+        self.ranker: Any = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return default_to_dict(self, model=self.model, top_k=self.top_k)
+
+    def warm_up(self) -> None:
+        if self.ranker is None:
+            self.ranker = load_ranker(self.model)
+
+    @component.output_types(documents=list[Document])
+    def run(self, query: str, documents: list[Document], top_k: int | None = None) -> dict[str, list[Document]]:
+        """Return copies of the best documents with their scores, best first."""
+        self.warm_up()
+        hits = self.ranker.rank(query, [document.content or "" for document in documents], top_k=top_k or self.top_k)
+        return {"documents": [replace(documents[hit["corpus_id"]], score=hit["score"]) for hit in hits]}

@@ -1,25 +1,31 @@
-"""LlamaIndex: ``Settings.embed_model = MinisbertEmbedding(model_name="all-MiniLM-L6-v2")``."""
+"""LlamaIndex: ``Settings.embed_model = MinisbertEmbedding(model_name="all-MiniLM-L6-v2")``, and a reranker."""
 
 import asyncio
 from typing import Any
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
-from pydantic import PrivateAttr
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
+from pydantic import Field, PrivateAttr
 
 from minisbert.core.checks import check_texts
-from minisbert.loading import load_dense
+from minisbert.loading import load_dense, load_ranker
 
 
 class MinisbertEmbedding(BaseEmbedding):
-    """LlamaIndex' embedding model, by the name or the folder of a model; batches are computed as a whole."""
+    """LlamaIndex' embedding model, by the name or the folder of a model; batches are computed as a whole.
+
+    ``options`` are those of ``load``: device, truncate_dim, prompts, max_seq_length.
+    """
 
     model_name: str = "all-MiniLM-L6-v2"
     embed_batch_size: int = 256
+    options: dict[str, Any] = Field(default_factory=dict)
     _encoder: Any = PrivateAttr()
 
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
-        self._encoder = load_dense(self.model_name)
+        self._encoder = load_dense(self.model_name, **self.options)
 
     @classmethod
     def class_name(cls) -> str:
@@ -36,3 +42,28 @@ class MinisbertEmbedding(BaseEmbedding):
 
     async def _aget_query_embedding(self, query: str) -> list[float]:
         return await asyncio.to_thread(self._get_query_embedding, query)
+
+
+class MinisbertRerank(BaseNodePostprocessor):
+    """Keep the ``top_n`` nodes with the highest scores of a cross-encoder, by its name or folder."""
+
+    model_name: str
+    top_n: int = 3
+    _ranker: Any = PrivateAttr()
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        self._ranker = load_ranker(self.model_name)
+
+    @classmethod
+    def class_name(cls) -> str:
+        return "MinisbertRerank"
+
+    def _postprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+    ) -> list[NodeWithScore]:
+        if query_bundle is None:
+            raise ValueError("nodes are sorted by a query: give query_str or query_bundle")
+        texts = [node.node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
+        hits = self._ranker.rank(query_bundle.query_str, texts, top_k=self.top_n)
+        return [NodeWithScore(node=nodes[hit["corpus_id"]].node, score=hit["score"]) for hit in hits]

@@ -31,11 +31,26 @@ class EncoderModule(nn.Module):
         return self.encoder.width
 
 
-def as_sentence_transformer(model: str | Encoder) -> SentenceTransformer:
-    """Return a ``SentenceTransformer`` that computes with minisbert: same vectors and prompts. It cannot train."""
-    encoder = load_dense(model)
+class MinisbertTransformer(SentenceTransformer):
+    """A ``SentenceTransformer`` that saves the encoder in it, as a folder that both libraries open."""
+
+    def save(self, path: str, *_: Any, **__: Any) -> None:
+        encoder = self[0].encoder
+        if not hasattr(encoder, "save"):
+            raise TypeError(f"a {type(encoder).__name__} is not saved: copy the folder that it was made from")
+        encoder.save(path)
+
+    save_pretrained = save
+
+
+def as_sentence_transformer(model: str | Encoder, **options: Any) -> SentenceTransformer:
+    """Return a ``SentenceTransformer`` that computes with minisbert: same vectors and prompts. It cannot train.
+
+    ``options`` are those of ``load``.
+    """
+    encoder = load_dense(model, **options)
     settings = encoder.settings
-    return SentenceTransformer(
+    return MinisbertTransformer(
         modules=[EncoderModule(encoder)],
         device="cpu",
         prompts=dict(settings.prompts) or None,

@@ -17,15 +17,23 @@ class MinisbertVectorizer(TransformerMixin, BaseEstimator):
     """Texts to vectors as a step of a pipeline.
 
     It holds the model's name or folder, not the model: a clone, a pickle or a worker of ``n_jobs`` costs nothing, and a
-    process loads each model once.
+    process loads each model once. The other options are those of ``load``.
     """
 
-    def __init__(self, model: str = "all-MiniLM-L6-v2"):
-        self.model = model
+    def __init__(
+        self,
+        model: str = "all-MiniLM-L6-v2",
+        *,
+        device: str = "auto",
+        truncate_dim: int | None = None,
+        max_seq_length: int | None = None,
+    ):
+        self.model, self.device = model, device
+        self.truncate_dim, self.max_seq_length = truncate_dim, max_seq_length
 
     @property
     def encoder(self) -> Encoder:
-        return load_once(self.model)
+        return load_once(**self.get_params())
 
     def fit(self, texts: Sequence[str], y: Any = None) -> "MinisbertVectorizer":
         """Nothing is learned."""

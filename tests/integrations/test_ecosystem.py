@@ -9,7 +9,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
+from minisbert.core.heads import JointHead
+from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 
 pytestmark = pytest.mark.ecosystem
@@ -77,6 +80,82 @@ def test_langchain_searches_a_store(model, expected):
     assert score == pytest.approx(cosines.max(), abs=1e-5)
 
 
+@pytest.fixture(scope="module")
+def ranker(tiny, tmp_path_factory) -> Path:
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("models") / "ranker"
+    PairModel(SentenceEncoder.load(tiny), JointHead(24)).save(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def best(ranker) -> list[tuple[str, float]]:
+    """The two texts with the highest scores for a query, from the scores of all."""
+    scores = PairModel.load(ranker).predict([("a cat?", text) for text in TEXTS])
+    order = np.argsort(-scores)
+    assert (np.diff(scores[order]) < -1e-4).all()  # no near tie decides
+    return [(TEXTS[i], float(scores[i])) for i in order[:2]]
+
+
+def test_rerankers_keep_the_best(ranker, best):
+    """In LangChain, LlamaIndex and Haystack, each with its own documents, whose other fields stay."""
+    for library in ("langchain_core", "llama_index.core", "haystack"):
+        pytest.importorskip(library)
+    import haystack
+    from langchain_core.documents import Document
+    from llama_index.core.schema import NodeWithScore, TextNode
+
+    from minisbert.integrations.haystack import MinisbertRanker
+    from minisbert.integrations.langchain import MinisbertReranker
+    from minisbert.integrations.llama_index import MinisbertRerank
+
+    documents = [Document(page_content=text, metadata={"i": i}) for i, text in enumerate(TEXTS)]
+    for model in (str(ranker), PairModel.load(ranker)):
+        kept = MinisbertReranker(model=model, top_n=2).compress_documents(documents, "a cat?")
+        assert [document.page_content for document in kept] == [text for text, _ in best]
+        close([document.metadata["relevance_score"] for document in kept], [score for _, score in best])
+        assert kept[0].metadata["i"] == TEXTS.index(best[0][0])
+    nodes = [NodeWithScore(node=TextNode(text=text)) for text in TEXTS]
+    kept = MinisbertRerank(model_name=str(ranker), top_n=2).postprocess_nodes(nodes, query_str="a cat?")
+    assert [node.node.text for node in kept] == [text for text, _ in best]
+    close([node.score for node in kept], [score for _, score in best])
+    pipeline = haystack.Pipeline()
+    pipeline.add_component("ranker", MinisbertRanker(str(ranker), top_k=2))
+    pipeline = haystack.Pipeline.from_dict(pipeline.to_dict(), allowed_modules=["minisbert.integrations.haystack"])
+    given = {"query": "a cat?", "documents": [haystack.Document(content=text) for text in TEXTS]}
+    found = pipeline.run({"ranker": given})["ranker"]["documents"]
+    assert [document.content for document in found] == [text for text, _ in best]
+    close([document.score for document in found], [score for _, score in best])
+
+
+def test_an_encoder_is_no_ranker(model):
+    pytest.importorskip("langchain_core")
+    from minisbert.integrations.langchain import MinisbertReranker
+
+    with pytest.raises(ValueError, match="load a cross-encoder"):
+        MinisbertReranker(model=str(model))
+
+
+def test_options_of_load_reach_the_encoder(model, expected, tmp_path):
+    for library in ("langchain_core", "llama_index.core", "haystack", "chromadb", "sklearn"):
+        pytest.importorskip(library)
+    from minisbert.integrations import chroma, haystack, langchain, llama_index, sklearn
+
+    options = {"truncate_dim": 8, "device": "cpu"}
+    name, few = str(model), {role: rows[:, :8] for role, rows in expected.items()}
+    close(langchain.MinisbertEmbeddings(name, **options).embed_documents(TEXTS), few["document"])
+    close(
+        llama_index.MinisbertEmbedding(model_name=name, options=options).get_query_embedding(TEXTS[0]), few["query"][0]
+    )
+    embedder = haystack.MinisbertTextEmbedder(
+        **haystack.MinisbertTextEmbedder(name, **options).to_dict()["init_parameters"]
+    )
+    close(embedder.run(TEXTS[0])["embedding"], few["query"][0])
+    function = chroma.MinisbertEmbeddingFunction(name, **options)
+    close(function.build_from_config(function.get_config())(TEXTS), few["document"])
+    close(sklearn.MinisbertVectorizer(name, **options).transform(TEXTS), few["plain"])
+
+
 def test_llama_index_embeds_queries_and_batches(model, expected):
     pytest.importorskip("llama_index.core")
     from minisbert.integrations.llama_index import MinisbertEmbedding
@@ -133,7 +212,7 @@ def test_scikit_learn_clones_and_works_in_parallel(model, expected):
     assert search.predict(TEXTS).shape == (4,)
 
 
-def test_a_sentence_transformer_with_the_same_vectors_and_prompts(model, expected):
+def test_a_sentence_transformer_with_the_same_vectors_and_prompts(model, expected, tmp_path):
     pytest.importorskip("sentence_transformers")
     from minisbert.integrations.sentence_transformers import as_sentence_transformer
 
@@ -142,6 +221,10 @@ def test_a_sentence_transformer_with_the_same_vectors_and_prompts(model, expecte
     close(theirs.encode_query(TEXTS), expected["query"])
     close(theirs.encode_document(TEXTS, convert_to_tensor=True), expected["document"])
     assert theirs.get_embedding_dimension() == expected["plain"].shape[1]
+    theirs.save_pretrained(str(tmp_path / "saved"))
+    from sentence_transformers import SentenceTransformer
+
+    close(SentenceTransformer(str(tmp_path / "saved"), device="cpu").encode_query(TEXTS), expected["query"])
     close(theirs.similarity(expected["query"], expected["document"]), expected["query"] @ expected["document"].T)
 
 
