@@ -14,7 +14,7 @@ ROOMS = {
     "search": 835,
     "architectures": 1068,
     "checkpoints": 1380,
-    "models": 3433,
+    "models": 3449,
     "backends": 866,
     "data": 1623,
     "evaluation": 1302,
@@ -22,10 +22,10 @@ ROOMS = {
     "corpus": 674,
     "diagnosis": 2315,
     "serving": 784,
-    "integrations": 453,
-    "commands": 2616,
+    "integrations": 569,
+    "commands": 2630,
 }
-PACKAGE_LINES, TEST_LINES = 23_464, 32_499  # goals: 19,000 and 26,500
+PACKAGE_LINES, TEST_LINES = 23_610, 32_674  # goals: 19,000 and 26,500
 DENSITIES = {  # per 1,000 lines outside core/ that are not blank
     "conditional expressions": 15,
     "starred expressions": 12,

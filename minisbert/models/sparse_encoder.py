@@ -124,8 +124,15 @@ class SparseEncoder(SentenceEncoder):
         similarity = folder.json(SENTENCE).get("similarity_fn_name") or "dot"
         # truncate_dim is ignored, as in sentence-transformers: no column is less important than those before it
         own = replace(folder.settings, similarity_fn_name=similarity, truncate_dim=None)
+        if own.others.get("max_active_dims") is not None:
+            check_count(f"{folder.path / SENTENCE}: max_active_dims", own.others["max_active_dims"])
         tokenizer = Tokenizer.load(folder.encoder, limit, MASKED_MODULE)
         return cls(tokenizer, bert, pooled, False, (), own).eval()
+
+    @property
+    def max_active_dims(self) -> int | None:
+        """How many weights of each text ``encode`` keeps unless it is told otherwise; None keeps all."""
+        return self.settings.others.get("max_active_dims")
 
     @advised
     def encode(
@@ -139,15 +146,24 @@ class SparseEncoder(SentenceEncoder):
     ) -> Any:
         """As ``SentenceEncoder.encode``; with ``convert_to_sparse_tensor`` a CSR tensor (N, V), in little memory.
 
-        ``max_active_dims`` keeps the largest weights of each text. Raises ``InputError`` as ``SentenceEncoder.encode``.
+        ``max_active_dims``, by default the model's own, keeps the largest weights of each text. Raises ``InputError``
+        as ``SentenceEncoder.encode``.
         """
         if options.get("truncate_dim") is not None:
             raise InputError("truncate_dim keeps the first words of the vocabulary: max_active_dims keeps the heaviest")
+        if max_active_dims is None:
+            max_active_dims = self.max_active_dims
+        of_texts = options.get("output_value", "sentence_embedding") == "sentence_embedding"
         if not convert_to_sparse_tensor:
-            if max_active_dims is not None:
-                raise InputError("max_active_dims is for convert_to_sparse_tensor=True")
-            return super().encode(texts, show_progress_bar=show_progress_bar, **options)
-        if options.get("output_value", "sentence_embedding") != "sentence_embedding":
+            if max_active_dims is None or not of_texts:
+                return super().encode(texts, show_progress_bar=show_progress_bar, **options)
+            as_tensor = options.pop("convert_to_tensor", False)
+            options |= {"max_active_dims": max_active_dims, "show_progress_bar": show_progress_bar}
+            vectors = self.encode(texts, convert_to_sparse_tensor=True, **options).to_dense()  # (N, V)
+            if isinstance(texts, str):
+                vectors = vectors[0]
+            return vectors if as_tensor else vectors.numpy()
+        if not of_texts:
             raise InputError("convert_to_sparse_tensor is for the vectors of texts, not for those of tokens")
         if max_active_dims is not None:
             check_count("max_active_dims", max_active_dims)

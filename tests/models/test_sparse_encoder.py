@@ -461,7 +461,6 @@ def test_a_damaged_file_of_sparse_rows(tmp_path, changes, message):
     [
         (["a"], {"truncate_dim": 5}, "max_active_dims keeps the heaviest"),
         (["a"], {"max_active_dims": 0, "convert_to_sparse_tensor": True}, "max_active_dims must be an integer from 1"),
-        (["a"], {"max_active_dims": 3}, "max_active_dims is for convert_to_sparse_tensor=True"),
         (["a"], {"convert_to_sparse_tensor": True, "output_value": "token_embeddings"}, "not for those of tokens"),
         (["a", 3], {"convert_to_sparse_tensor": True}, "text 1 is not a string"),
     ],
@@ -479,3 +478,23 @@ def test_arguments_of_other_types(wrong):
             call(wrong)
     with pytest.raises(InputError, match="top must be an integer from 1"):
         encoder.words(np.zeros((1, 131)), wrong)
+
+
+def test_the_weights_that_a_folder_keeps(folder, tmp_path):
+    """sentence-transformers writes ``max_active_dims`` into its settings, and keeps so many of each text."""
+    encoder = SparseEncoder.load(folder)
+    encoder.save(tmp_path / "model")
+    path = tmp_path / "model" / "config_sentence_transformers.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"max_active_dims": 3}))
+    cut = SparseEncoder.load(tmp_path / "model")
+    whole = encoder.encode(TEXTS)
+    expected = np.where(whole >= np.sort(whole, axis=1)[:, [-3]], whole, 0)  # no two weights of a text are equal
+    np.testing.assert_array_equal(cut.encode(TEXTS), expected)
+    np.testing.assert_allclose(cut.encode(TEXTS[0]), expected[0], atol=2e-6, rtol=0)  # in another batch
+    np.testing.assert_array_equal(cut.encode(TEXTS, convert_to_sparse_tensor=True).to_dense(), expected)
+    assert (cut.encode(TEXTS, max_active_dims=2) > 0).sum(axis=1).tolist() == [2] * len(TEXTS)
+    cut.save(tmp_path / "again")
+    assert SparseEncoder.load(tmp_path / "again").max_active_dims == 3
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"max_active_dims": 0}))
+    with pytest.raises(InputError, match="max_active_dims must be an integer from 1"):
+        SparseEncoder.load(tmp_path / "model")

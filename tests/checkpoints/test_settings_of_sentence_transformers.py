@@ -1,0 +1,73 @@
+"""Each setting that sentence-transformers writes is known here: one that it adds fails this test until we decide."""
+
+import inspect
+import json
+import re
+
+import pytest
+
+from minisbert.checkpoints.layout import ModelFolder
+from minisbert.core import InputError
+from tests.conftest import ROOT
+
+SOURCES = "\n".join(path.read_text() for path in sorted((ROOT / "minisbert").rglob("*.py")))
+READ = ("Transformer", "MLMTransformer", "Pooling", "Dense", "Normalize", "SpladePooling", "MultiVectorMask")
+REFUSED = ("Router", "CLIPModel", "LogitScore", "CNN", "LSTM", "BoW", "WordWeights", "WordEmbeddings")
+REFUSED += ("LayerNorm", "WeightedLayerPooling", "SparseAutoEncoder", "SparseStaticEmbedding")
+REFUSED += ("HierarchicalTokenPooling", "LambdaTokenPooling", "BaseTokenPooling")
+WITHOUT_EFFECT = {  # on the vectors of a text
+    "unpad_inputs",  # a faster way to the same ones
+    "keep_in_fp32_modules",  # we compute in float32
+    "pytorch", "sentence_transformers", "transformers", "__version__",
+}  # fmt: skip
+
+pytestmark = pytest.mark.reference
+
+
+def module_classes() -> dict[str, type]:
+    """All classes of modules that the library has, by name."""
+    base = pytest.importorskip("sentence_transformers.base.modules")
+    for name in ("sentence_transformer", "sparse_encoder", "multi_vector_encoder", "cross_encoder"):
+        pytest.importorskip(f"sentence_transformers.{name}.modules")
+    found, pending = {}, [base.Module]
+    while pending:
+        for each in pending.pop().__subclasses__():
+            pending.append(each)
+            if each.__module__.startswith("sentence_transformers") and each.config_keys:
+                found[each.__name__] = each
+    return found
+
+
+def test_every_module_is_known():
+    assert {*module_classes()} == {*READ, *REFUSED, "Dropout"}  # which does nothing but in training
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_module_that_is_not_read_is_refused_by_name(name, tmp_path):
+    modules = [{"type": f"sentence_transformers.models.{each}", "path": each} for each in ("Transformer", name)]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(InputError, match=rf"modules Transformer, {name} are not supported"):
+        ModelFolder(tmp_path).modules  # noqa: B018
+
+
+@pytest.mark.parametrize("name", READ)
+def test_every_key_of_a_module_is_read(name):
+    for key in {*module_classes()[name].config_keys} - WITHOUT_EFFECT:
+        assert re.search(rf'"{key}"|\b{key}:', SOURCES), f"{name} has {key}"
+
+
+def test_every_key_of_a_model_is_read():
+    """Those of the four kinds, as their code spells them: a model is not needed to know what it writes."""
+    kinds = {
+        "base": "BaseModel",
+        "sentence_transformer": "SentenceTransformer",
+        "sparse_encoder": "SparseEncoder",
+        "multi_vector_encoder": "MultiVectorEncoder",
+        "cross_encoder": "CrossEncoder",
+    }
+    for module, kind in kinds.items():
+        cls = getattr(pytest.importorskip(f"sentence_transformers.{module}.model"), kind)
+        keys = {*re.findall(r'"(\w+)"(?::|\])', inspect.getsource(cls._get_model_config))}
+        assert keys
+        for key in keys - WITHOUT_EFFECT:
+            assert re.search(rf'"{key}"|\b{key}:', SOURCES), f"{kind} has {key}"
