@@ -14,7 +14,7 @@ ROOMS = {
     "search": 835,
     "architectures": 1068,
     "checkpoints": 1380,
-    "models": 3449,
+    "models": 3454,
     "backends": 866,
     "data": 1623,
     "evaluation": 1302,
@@ -25,17 +25,17 @@ ROOMS = {
     "integrations": 569,
     "commands": 2630,
 }
-PACKAGE_LINES, TEST_LINES = 23_610, 32_674  # goals: 19,000 and 26,500
+PACKAGE_LINES, TEST_LINES = 23_615, 32_674  # goals: 19,000 and 26,500
 DENSITIES = {  # per 1,000 lines outside core/ that are not blank
     "conditional expressions": 15,
     "starred expressions": 12,
     "comprehensions": 25,
     "imports": 85,
-    "short functions": 25.6,  # with a body under four lines; goal: 20
+    "short functions": 25.7,  # with a body under four lines; goal: 20
     "comments": 30,
 }
 AT_LEAST = {"comments"}
-RAISES = 397  # of InputError and ValueError, in the whole package
+RAISES = 398  # of InputError and ValueError, in the whole package
 FILE_LINES, FUNCTION_LINES = 420, 40
 LONG_FILES = {"data/reader.py": 451, "models/encoder.py": 425}  # goal: none
 LONG_FUNCTIONS = {  # two tables of options, and functions that lose by being cut in two

@@ -167,17 +167,22 @@ class SparseEncoder(SentenceEncoder):
             raise InputError("convert_to_sparse_tensor is for the vectors of texts, not for those of tokens")
         if max_active_dims is not None:
             check_count("max_active_dims", max_active_dims)
+        return self.sparse(texts, max_active_dims, show_progress_bar, options)
+
+    def sparse(
+        self, texts: str | Sequence[str], most: int | None, progress: bool | Progress | None, options: dict[str, Any]
+    ) -> Tensor:
+        """Encode to a CSR tensor (N, V), a few texts at a time: their vectors are dense until zeros are left out."""
         if isinstance(texts, str):
             texts = [texts]
         texts = check_texts(texts)
-        # A few texts at a time, because their vectors are dense until their zeros are left out.
         rows = [torch.empty(0, self.width, dtype=self.dtype).to_sparse()]
         truncated = 0
-        with as_progress(show_progress_bar, len(texts)) as line:
+        with as_progress(progress, len(texts)) as line:
             options |= {"convert_to_tensor": True, "show_progress_bar": line}
             for start in range(0, len(texts), DENSE_ROWS):
                 dense = super().encode(texts[start : start + DENSE_ROWS], **options)  # (DENSE_ROWS, V)
-                rows.append(sparse_rows(dense, max_active_dims).to_sparse_coo())
+                rows.append(sparse_rows(dense, most).to_sparse_coo())
                 truncated += self.truncated
         self.truncated = truncated
         return torch.cat(rows).to_sparse_csr()
