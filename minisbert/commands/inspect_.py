@@ -80,7 +80,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     if options.plots:
         plots.require()
-        check_output(options.plots / PICTURE, *options.files, local_path(options.model))
+        check_output(options.plots / PICTURE, *options.files, local_path(options.model or DEFAULT))
     tokenizer = None
     default = asset(DEFAULT).folder
     if options.model is not None or (default / "tokenizer.json").is_file():

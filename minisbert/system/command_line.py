@@ -30,7 +30,7 @@ class Parser(argparse.ArgumentParser):
             if wrong:
                 candidates = re.findall(r"[\w.-]+", wrong["choices"])
         if wrong:
-            near = get_close_matches(wrong["typed"], candidates, n=1)
+            near = get_close_matches(wrong["typed"], candidates, n=1, cutoff=0.75)
             if near:
                 advice = f"did you mean {near[0]}?"
         raise InputError(f"{message}; {advice}")

@@ -62,6 +62,8 @@ def choose_device(name: str | torch.device) -> torch.device:
         torch.empty(1, device=name).cpu()
     except (RuntimeError, AssertionError, ImportError) as error:  # which one depends on how torch was built
         reason = re.split(r"(?<=\.)\s|\n", str(error).strip())[0]  # torch lists all its backends
+        if "Expected one of" in reason:  # twenty names, most of which nobody has
+            reason = "choose auto, cpu, cuda, cuda:1 or mps"
         raise InputError(f"device {one_line(name)} cannot be used: {reason}") from error
     return torch.device(name)
 

@@ -72,6 +72,8 @@ def test_the_picture(tiny, tmp_path, monkeypatch):
     assert tokens.patches[0].get_data().values.sum() == 3
     path = write(tmp_path, "b.txt", joined(SENTENCES))
     main([str(path), "--model", str(tiny), "--plots", str(tmp_path / "new")])
+    main([str(path), "--plots", str(tmp_path / "by-default")])  # of the default model, or in characters
+    assert (tmp_path / "by-default" / "inspection.png").is_file()
     assert (tmp_path / "new" / "inspection.png").read_bytes().startswith(b"\x89PNG")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(InputError, match=r"minisbert\[plots\]"):  # before the work

@@ -170,7 +170,8 @@ def assert_same(found, expected):
     elif isinstance(expected, Tensor | np.ndarray):
         assert type(found) is type(expected)
         assert found.dtype == expected.dtype
-        np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
+        # 2e-6 of vectors of length 1, and of the largest number of hidden states, which are not scaled
+        np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6 * max(1.0, abs(expected).max()))
     elif isinstance(expected, float):
         assert isinstance(found, float)
         assert found == pytest.approx(expected, abs=2e-6)
@@ -235,6 +236,7 @@ def test_the_length_of_pairs_is_set(ours, folder):
         reranker.max_length = 1000
 
 
+@pytest.mark.exact("one side is computed in a fixture, before the mode begins")
 def test_a_model_saves_under_their_name(ours, tmp_path):
     for name in ("model", "reranker"):
         ours[name].save_pretrained(tmp_path / name)

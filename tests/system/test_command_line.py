@@ -27,6 +27,8 @@ def parser():
     [
         (["--color", "red"], r"--color red; did you mean --colour\?"),
         (["--colour", "blu"], r"--colour: invalid choice: 'blu' .*; did you mean blue\?"),
+        (["--goats", "2"], r"--goats 2; did you mean --coats\?"),
+        (["--votes"], "--votes; minisbert paint --help"),  # no neighbour, only as long
         (["--zzz"], "--zzz; minisbert paint --help lists the options"),
         (["--coats", "two"], "--coats: invalid int value: 'two'; minisbert paint --help"),
     ],
