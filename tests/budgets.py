@@ -10,7 +10,7 @@ TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "minisbert"
 ROOMS = {
     "core": 1505,
-    "system": 1366,
+    "system": 1388,
     "search": 835,
     "architectures": 1068,
     "checkpoints": 1380,
@@ -25,7 +25,7 @@ ROOMS = {
     "integrations": 569,
     "commands": 2630,
 }
-PACKAGE_LINES, TEST_LINES = 23_615, 32_674  # goals: 19,000 and 26,500
+PACKAGE_LINES, TEST_LINES = 23_637, 32_689  # goals: 19,000 and 26,500
 DENSITIES = {  # per 1,000 lines outside core/ that are not blank
     "conditional expressions": 15,
     "starred expressions": 12,

@@ -17,6 +17,11 @@ from minisbert.system.console import bounded
 
 CHOICE = re.compile(r"invalid choice: '(?P<typed>.*)' \(choose from (?P<choices>.*)\)")
 UNKNOWN = re.compile(r"unrecognized arguments: (?P<typed>--[\w-]+)")
+VALUES = {  # behind options that take others, too, which the TAB key offers
+    "device": ("auto", "cpu", "cuda", "mps"),
+    "dtype": ("auto", "float32", "bfloat16", "int8"),
+    "model": (),
+}
 
 
 class Parser(argparse.ArgumentParser):
@@ -44,8 +49,23 @@ class Parser(argparse.ArgumentParser):
         if "_ARGCOMPLETE" in os.environ:
             import argcomplete
 
+            for action in self._actions:
+                if action.dest in VALUES and not action.choices:
+                    action.completer = complete_value  # type: ignore[attr-defined]
             argcomplete.autocomplete(self)
         return super().parse_args(*arguments, **options)
+
+
+def complete_value(prefix: str, action: argparse.Action, **_: Any) -> list[str]:
+    """List what may follow an option for the TAB key; behind ``--model`` names of models, and folders."""
+    if action.dest != "model":
+        return [*VALUES[action.dest]]
+    from argcomplete.completers import DirectoriesCompleter
+
+    from minisbert.system.assets import assets
+
+    names = [name for name, asset in assets().items() if asset.kind == "weights"]
+    return [*names, *DirectoriesCompleter()(prefix)]
 
 
 def command_parser(name: str, doc: str | None, **options: Any) -> Parser:

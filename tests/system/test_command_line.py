@@ -68,7 +68,16 @@ def test_help_and_version_of_a_command():
 
 @pytest.mark.skipif(not find_spec("argcomplete"), reason="needs the completion extra: pip install '.[completion]'")
 @pytest.mark.parametrize(
-    ("line", "expected"), [("minisbert ass", {"assets"}), ("minisbert encode --quan", {"--quantize"})]
+    ("line", "expected"),
+    [
+        ("minisbert ass", {"assets"}),
+        ("minisbert encode --quan", {"--quantize"}),
+        ("minisbert encode --device c", {"cpu", "cuda"}),
+        ("minisbert encode --dtype b", {"bfloat16"}),
+        ("minisbert encode --model all", {"all-MiniLM-L6-v2"}),
+        ("minisbert encode --model lessons/grad", {"lessons/grader/"}),
+        ("minisbert train --objective cross-encoder-r", {"cross-encoder-ranking"}),
+    ],
 )
 def test_a_shell_completes_without_torch(tmp_path, line, expected):
     """As bash asks: the line so far in the environment, the answers in a file in place of descriptor 8."""
