@@ -23,9 +23,9 @@ ROOMS = {
     "diagnosis": 2315,
     "serving": 784,
     "integrations": 569,
-    "commands": 2630,
+    "commands": 2631,
 }
-PACKAGE_LINES, TEST_LINES = 23_637, 32_689  # goals: 19,000 and 26,500
+PACKAGE_LINES, TEST_LINES = 23_638, 32_689  # goals: 19,000 and 26,500
 DENSITIES = {  # per 1,000 lines outside core/ that are not blank
     "conditional expressions": 15,
     "starred expressions": 12,
