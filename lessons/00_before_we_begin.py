@@ -161,10 +161,10 @@ assert largest_difference((scores + 100).softmax(0), scores.softmax(0)) < 1e-12,
 guess.answer("stay as they are")
 
 # %% [markdown]
-# A softmax sees only differences. That is more than a curiosity. The exponential of 710 is too large for a float64, and
-# that of 89 for a float32. Written as above, a softmax of large scores divides infinity by infinity. But any constant
-# may be subtracted, so subtract the largest score. Then the largest exponential is exp(0) = 1, and nothing overflows.
-# PyTorch does that.
+# A softmax sees only differences. That is more than a curiosity. The exponential of 710 is too large for a float64,
+# and that of 89 for a float32 (numbers of 64 and of 32 bits, lesson 01). Written as above, a softmax of large scores
+# divides infinity by infinity. But any constant may be subtracted, so subtract the largest score. Then the largest
+# exponential is exp(0) = 1, and nothing overflows. PyTorch does that.
 
 # %%
 large = torch.tensor([1000.0, 1000.0 + math.log(3)], dtype=torch.float64)

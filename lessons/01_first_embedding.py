@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 01: the first embedding
 #
-# Steps through `minisbert/core/encoder.py`, from the outside. About 30 minutes. You will have sentence vectors and a
+# Steps through `minisbert/core/encoder.py`, from the outside. About 35 minutes. You will have sentence vectors and a
 # similarity matrix in the first minute; the rest asks what these numbers are.
 #
 # How a lesson works: run one cell after the other, in VS Code, in Jupyter, or all at once with `python
@@ -111,7 +111,8 @@ figure("01_first_embedding", draw)
 
 # %% [markdown]
 # **Exercise 2.** Write two sentences with a cosine below -0.1. It takes a few tries: in a thousand sentences of
-# the STS Benchmark about one pair in twenty is that far apart. Why are most cosines above 0? (Lesson 11 measures it.)
+# the STS Benchmark (lesson 09) about one pair in twenty is that far apart. Why are most cosines above 0? (Lesson 11
+# measures it.)
 
 # %% [markdown]
 # ## Predict, then run
@@ -213,6 +214,10 @@ for name in ("tanh GELU", "[CLS] and [SEP] left out", "no 1/sqrt(K)", "ReLU"):
     )
 
 # %% [markdown]
+# Each name is one detail of the encoder that somebody got wrong: a function in lesson 06 (*tanh GELU*, *ReLU*), two
+# tokens that frame a text in lesson 02 (*[CLS] and [SEP] left out*), a root in lesson 05 (*no 1/sqrt(K)*). You need
+# not know them yet to see what they do.
+#
 # The first row of the right matrix was 1, 0.655, -0.073, 0.091. Three of the four wrong encoders give a matrix that no
 # one would question: the cat is near the kitten and far from the stock market. Only the last one looks odd. The next
 # cell proves it. So "the results look sensible" is not a test, and that is why this project compares every number with
@@ -237,6 +242,41 @@ for name, most in (
 assert largest_difference(encoder.encode(sentences), vectors) < 1e-6, (
     "outside the block the package is whole again"
 )
+
+# %% [markdown]
+# ## Where these numbers come from
+#
+# One page of history, because the next lessons take it apart.
+#
+# **BERT** (2018) is a network of 110 million learned numbers that turns a text into one vector for each of its words,
+# or pieces of words. It is a **transformer**: a stack of steps of one and the same form, its **layers**, twelve in
+# BERT and six in ours. A layer takes the vectors of all words, lets them look at each other (lesson 05), works on each
+# alone (lesson 06), and returns as many vectors of the same width; so one layer can follow another, and each has
+# numbers of its own. The vectors that leave the last one are averaged, and that is the sentence's (lesson 08).
+#
+# Who chose the numbers? Three trainings, one after the other.
+#
+# 1. *Guessing hidden words.* BERT was given books and Wikipedia with some words hidden, and after each few texts its
+#    numbers were moved a little, so that it would have guessed better. Nobody had to label anything. Lesson 22 does
+#    it, from dice on.
+# 2. *Copying.* MiniLM is smaller. It was trained to do inside what a large model of this kind does (lesson 16). It has
+#    twelve layers; ours has every second one of them.
+# 3. *Pairs.* Then it saw a billion pairs that belong together, such as a question and its answer, and was trained to
+#    give the two vectors that are nearer to each other than to those of other pairs (lesson 11). Only this makes a
+#    cosine say something about meaning.
+#
+# What is left of it is a file of 22.7 million numbers, four bytes each. Such a number is a **float32**: 32 bits for its
+# sign, its size and its first 24 binary digits, which are about seven decimal ones. A **float64** has twice the bits
+# and about sixteen decimal digits. So float32 sums depend a little on the order in which they are made, and two right
+# programs differ in the seventh digit. Lesson 07 is about telling that from a mistake.
+
+# %%
+print(f"one third as a float32: {np.float32(1) / np.float32(3):.12f}")
+assert abs(float(np.float32(1) / np.float32(3)) - 1 / 3) > 1e-9, "not one third"
+big = np.float32(2**24)
+assert big + np.float32(1) == big, "2**24 + 1 has 25 binary digits"
+assert len(encoder.bert.layers) == 6, "every second one of twelve"
+assert sum(p.numel() for p in encoder.bert.parameters()) == 22_713_216, "all learned"
 
 # %% [markdown]
 # ## Exercises

@@ -2,7 +2,7 @@
 # # Lesson 02: text to ids
 #
 # Steps through `minisbert/core/tokenizer.py`. About 50 minutes. You will write WordPiece by hand and show that it gives
-# the same ids as the library on every sentence of the STS Benchmark.
+# the same ids as the library on every sentence of the STS Benchmark (lesson 09).
 
 # %%
 import unicodedata

@@ -33,12 +33,17 @@ embeddings = encoder.bert.embeddings
 #
 #     x[b, t] = word[ids[b, t]] + position[t] + token_type[types[b, t]]       each (D,), so x is (B, T, D)
 #
-# and each such vector on its own goes through **LayerNorm**:
+# A **token type** says to which of two texts in one input a token belongs, 0 to the first and 1 to the second; lesson
+# 10 has such inputs. With a single text all types are 0, and a caller may leave them out: then the row of type 0 is
+# added all the same.
+#
+# Each such vector on its own then goes through **LayerNorm**:
 #
 #     mean     = (1/D) sum over d of x[d]
 #     variance = (1/D) sum over d of (x[d] - mean)^2
 #     y[d]     = (x[d] - mean) / sqrt(variance + eps) * gamma[d] + beta[d]
 #
+# The root of the variance is the **standard deviation**, called *spread* below: how far numbers lie from their mean.
 # gamma and beta, (D,) each, are learned. eps is a tiny number that keeps the root away from 0; here 1e-12.
 #
 # ![Embeddings: three rows, one sum](drawings/embeddings.svg)
@@ -294,6 +299,7 @@ for name, change in sorted(moved.items(), key=lambda item: item[1]):
 # - The two with *dropout* change nothing, for the model is in eval mode. A test must train.
 # - *detached LayerNorm statistics* changes nothing but rounding: only the gradient is wrong. A test must look at
 #   gradients.
+#   (**Detached** means that autograd, lesson 00, takes a number for a constant: no gradient passes it.)
 # - *eps outside the root*: with eps = 1e-12 it is invisible. A test must use a larger eps.
 # - *LayerNorm eps 1e-5* and *unbiased variance* (D - 1 for D) are small: a right and a wrong vector of one text
 #   have a cosine above 0.99999, and the cosines of pairs move by less than 1e-3.

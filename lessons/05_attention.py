@@ -117,6 +117,10 @@ assert largest_difference(probabilities[0, 0, 1], [0.25, 0.75, 0]) < 1e-12, (
 )
 
 # %% [markdown]
+# A fourth matrix comes after the heads. Their contexts are set side by side again, (T, D), and a dense layer of D
+# columns, the **output** matrix (`self.output`), mixes them: without it no column could hold anything of two heads.
+# What leaves attention is its result.
+#
 # Now a head of MiniLM on a real sentence. The vectors q, k and v are dense layers of x; head h takes the columns from
 # h * K to (h + 1) * K. `Attention.split` does that for all heads at once: (B, T, D) becomes (B, H, T, K).
 #

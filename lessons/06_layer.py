@@ -34,6 +34,11 @@ encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 #     feed_forward(x) = W2 * gelu(W1 * x + b1) + b2        (B, T, D) -> (B, T, F) -> (B, T, D)
 #     gelu(z)         = z * P(Z <= z),  Z standard normal  =  z/2 * (1 + erf(z / sqrt(2)))
 #
+# The usual word for such a bend is a **non-linearity**: a function of one number that is no straight line. Without one,
+# two dense layers are worth no more than one, since W2 (W1 x) = (W2 W1) x. A standard normal number is a random one
+# with mean 0 and standard deviation 1, and erf is the function that adds up its bell curve; torch and Python's `math`
+# have it.
+#
 # A layer wraps both blocks in the same way: the block's result is *added* to its input, a **residual sum**, and
 # LayerNorm comes after it. This is post-LayerNorm, the order of the first transformers:
 #
@@ -88,7 +93,7 @@ assert largest_difference(out, whole) < 1e-6, "six lines are a layer"
 # 11 needs it.)
 #
 # **Exercise 2.** Write gelu with torch.special.ndtr and compare. Write it with torch.sigmoid(1.702 z) and compare
-# again.
+# again. (Lesson 10 has a use for the sigmoid.)
 
 # %% [markdown]
 # ## The figure

@@ -34,6 +34,11 @@ for pair in (pairs[0], pairs[700], pairs[1100]):
 assert len(pairs) == 1379, "the test split of the STS Benchmark"
 
 # %% [markdown]
+# These pairs are the **STS Benchmark**, STS-B: 8,628 pairs from captions, headlines and forums. Its rows come in
+# three **splits**. A model is trained on *train*. What one chooses, such as how long to train, is chosen on **dev**.
+# The third, *test*, is looked at once, at the end, for whoever chooses by it has trained on it. MiniLM was trained on
+# none of them.
+#
 # ![Map of the model: similarity](drawings/map_09.svg)
 #
 # ## The formula

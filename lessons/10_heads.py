@@ -42,6 +42,9 @@ encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 #     cross     h = bert(a),  g = bert(b)                  (B, T, D), (B, S, D)
 #               found = attention(queries of h, keys and values of g)        score = mlp([h[:, 0]; found[:, 0]])
 #
+# An **mlp**, for multi-layer perceptron, is dense layers (Linear, in torch) with a non-linearity between them (lesson
+# 06). A semicolon sets vectors side by side: [a; b] of two vectors (D,) is one of (2 D,).
+#
 # Joint: they meet in every layer; the field says **cross-encoder**. Siamese: after pooling, when nothing but a vector
 # is left of each; an encoder for such vectors is a **bi-encoder**. Cross: after the encoder, token by token.
 #
@@ -498,6 +501,11 @@ assert (alone == 1).all(), (
 #
 #     with planted(MISTAKES["attention across the batch"]):
 #         main("--recipe sts-cross-attention --variant published --batch-size 8 --batches random".split())
+#
+# What the two scored losses of the exercises do beyond their names: `weighted_mse_loss` is the mean of (score -
+# target)^2 times a weight, which is larger for targets below a threshold. `binary_cross_entropy_loss` takes a
+# `pos_weight`, by which the losses of the rows with answer yes are multiplied: with one yes for nine times no, 9
+# makes both count alike. The share of yes, 1 / (1 + exp(-z)), is called the **sigmoid** of z.
 #
 # Two more from there did no harm. `weighted_mse_loss` counts targets below 1 twice, to be strict with pairs that
 # have nothing in common. But the labels were divided by 5 before, so a target of 1 is a perfect 5, and all but the

@@ -482,6 +482,10 @@ assert plain > max(scores["linear"]), (
 # %% [markdown]
 # (480 pairs are few for 300,000 new numbers. The spread is what we are after here.)
 #
+# A mean of n runs is surer than one run, by the root of n: the standard deviation of the runs, divided by sqrt(n), is
+# the **standard error** of their mean. (For the standard deviation of a sample one divides by n - 1: `ddof=1`.) Two
+# means that are less than two standard errors apart may well be equal.
+#
 # Which schedule is better, linear or cosine? With one run each the answer depends on which seeds you drew.
 
 # %%
@@ -763,6 +767,9 @@ assert idle == 100, "the last tenth of the data is read, paid for, and not learn
 assert max(cut_short) == 1, "and a plot of its first half shows nothing"
 
 # %% [markdown]
+# (In torch a `Dataset` holds rows, a `DataLoader` draws batches of them, and a collator makes one tensor of a batch.
+# Adam's m and v, in optimizers' files, are called *moments*.)
+#
 # And three from the notebook of lesson 10. As printed it cannot run at all: a comma is missing, and its `Dataset` asks
 # for a column that does not exist. The scores that it shows come from another state of the code. With those two put
 # right, it asks the tokenizer for `padding="False"`. A string of five letters is true; luckily the library knows no

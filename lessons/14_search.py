@@ -30,10 +30,10 @@ N = len(texts)
 # %% [markdown]
 # ## The question
 #
-# A joint model reads both sentences at once, "[CLS] a [SEP] b [SEP]", and is the better judge: every word of a can look
-# at every word of b. So why does this package compute vectors at all? Reimers and Gurevych open their paper with the
-# answer: finding the most similar pair of 10,000 sentences takes BERT about 65 hours. With sentence vectors, 5 seconds.
-# Where do the 65 hours come from?
+# A cross-encoder (lesson 10; *joint model* in the formula below) reads both sentences at once, "[CLS] a [SEP] b
+# [SEP]", and is the better judge: every word of a can look at every word of b. So why does this package compute
+# vectors at all? Reimers and Gurevych open their paper with the answer: finding the most similar pair of 10,000
+# sentences takes BERT about 65 hours. With sentence vectors, 5 seconds. Where do the 65 hours come from?
 #
 # ## The formula
 #
@@ -139,8 +139,8 @@ for score, (a, b) in list(zip(scores, closest, strict=True))[:3]:
 assert scores[0] > 0.97, "STS-B is full of near copies"
 
 # %% [markdown]
-# Now the time, on a sample. The joint model here has a random head: it would judge nonsense, but it takes as long as a
-# trained one.
+# Now the time, on a sample. The cross-encoder here has a random head: it would judge nonsense, but it takes as long
+# as a trained one.
 
 # %%
 model = PairModel(encoder, JointHead(D)).eval()
@@ -184,7 +184,7 @@ assert round(10_000 / 2042) == 5, "so the 5 seconds are those of the base model"
 # a far faster machine than this CPU. If the hours come out at the same size, that is an accident. The ratio is not.
 # `python -m benchmarks.closest_pair` measures all of it on 10,000 sentences.
 #
-# **Exercise 1.** Find by vectors, judge by the joint model: for a query take the 100 best by cosine and read only
+# **Exercise 1.** Find by vectors, judge by the cross-encoder: for a query take the 100 best by cosine and read only
 # those with a trained head (`--recipe sts-cross-encoder`). How many forwards for a corpus of a million? What can
 # still go wrong?
 #
@@ -260,8 +260,8 @@ assert np.mean(values > 0.8) < 0.005, "needles"
 # %% [markdown]
 # ## Predict, then run
 #
-# **1.** Ten times as many sentences. What happens to the joint model's time, to encoding, to the search? From how many
-# sentences on does the search take longer than the encoding?
+# **1.** Ten times as many sentences. What happens to the cross-encoder's time, to encoding, to the search? From how
+# many sentences on does the search take longer than the encoding?
 
 # %%
 guess = predict(

@@ -127,8 +127,10 @@ assert encoder.w.grad.item() == 12, "6 * 1, then 3 * 2 more"
 
 # %% [markdown]
 # The package puts the three steps behind a network. To the loss a `GradientCache` looks like any other: rows in,
-# vectors out. What comes out is a leaf, as `vectors` was above, and a hook on it waits for its gradient and replays
-# the parts. So neither a loss nor `fit` need know that a batch was cut.
+# vectors out. Two words of torch for how it does that. A **leaf** is a tensor with which a computation begins, as far
+# as autograd knows: `vectors` above was one, for it was detached from what made it. A **hook** is a function that
+# torch calls when something happens, here when a leaf's gradient is there. So what comes out is a leaf, and a hook on
+# it replays the parts. And neither a loss nor `fit` need know that a batch was cut.
 
 # %%
 print(inspect.getsource(gradient_cache.compute_in_parts))

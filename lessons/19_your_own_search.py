@@ -61,7 +61,7 @@ assert len(set(documents)) == N == len({entry.query for entry in entries}), (
 # %% [markdown]
 # Three in ten modules are the test, one in ten is for decisions (dev), the rest is for training. Whole modules, not
 # rows: the methods of one class resemble each other, and a model that has seen half of `tarfile` knows the other half.
-# A checksum of the module's name decides, so that the split is the same on your machine and on your teacher's.
+# A checksum of the module's name decides, so that the split is the same on your machine and on everybody else's.
 
 # %%
 split = np.array([docstrings.split_of(entry.module) for entry in entries])
@@ -140,9 +140,9 @@ print(f"{each.mean():.3f}, 95 % of the draws in {low:.3f} .. {high:.3f}")
 # %% [markdown]
 # ## Words alone
 #
-# Every engine enters one table: nDCG and recall of each query, milliseconds for a query (all of them at once, divided
-# by their number), bytes of a document in the index. BM25's index is a row number and a count for each different word
-# of a document: five bytes.
+# Every engine enters one table: nDCG and recall (lesson 16) of each query, milliseconds for a query (all of them at
+# once, divided by their number), bytes of a document in the index. BM25's index is a row number and a count for each
+# different word of a document: five bytes.
 
 # %%
 table = {}  # name -> nDCG@10 of each query, recall@10 of each query, ms, bytes
@@ -774,7 +774,7 @@ assert np.array_equal(again.encode(documents[:3]), tuned.encode(documents[:3])),
 # ```
 #
 # It asks the queries of the test modules, prints the scores with their intervals, bytes and milliseconds, and adds a
-# line to a leaderboard, `lessons/mine/leaderboard.csv`. A teacher has a `--secret` that chooses which half of the
+# line to a leaderboard, `lessons/mine/leaderboard.csv`. Whoever grades has a `--secret` that chooses which half of the
 # queries counts, and a `--source` of which you know nothing.
 #
 # ## Exercises

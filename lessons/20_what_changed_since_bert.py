@@ -40,9 +40,11 @@ bert.FUSED = True  # lesson 25: the same numbers in less time
 # %% [markdown]
 # ## The question
 #
-# BERT is from 2018. The encoders and decoders that lead the tables today have another layer: positions are no longer
-# added, LayerNorm has moved and lost its mean, the feed-forward block has a third matrix, biases are gone. Which of
-# these makes vectors better, which makes them cheaper, and which is only a habit?
+# BERT is from 2018. It is an encoder: each token sees all others. A **decoder** is a transformer that was trained to
+# write, so each token sees only what comes before it; it can be made to give vectors too (lesson 26). The encoders
+# and decoders that lead the tables today have another layer: positions are no longer added, LayerNorm has moved and
+# lost its mean, the feed-forward block has a third matrix, biases are gone. Which of these makes vectors better,
+# which makes them cheaper, and which is only a habit?
 #
 # One change at a time, then. A tiny model, a task that it learns in three seconds, and where a tiny model can tell
 # nothing, arithmetic.
@@ -57,6 +59,8 @@ bert.FUSED = True  # lesson 25: the same numbers in less time
 #     x = LayerNorm(x + f(x))                 x = x + f(norm(x))                      pre-norm
 #     (x - mean) / std * gamma + beta         x / sqrt(mean of x^2) * gamma           RMSNorm
 #     W2 gelu(W1 x + b1) + b2                 W3 (silu(W1 x) * W2 x)                  SwiGLU; GeGLU with gelu
+#
+# **SiLU** is one more non-linearity, z times the sigmoid (lesson 10) of z.
 #
 # `R_t` turns each pair of columns (i, i + K/2) by the angle t * base^(-2i/K): the first pair by one radian per token,
 # the last ones hardly at all.

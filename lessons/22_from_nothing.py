@@ -75,8 +75,8 @@ SCALE = float(os.environ.get("LESSON_22_SCALE", "1"))  # 15: the long form
 #     loss  =  mean over the chosen words of   log( sum over v of exp z_v )  -  z_word
 #
 # which is lesson 11's softmax cross-entropy, with V classes. A model that knows nothing
-# gives each word 1 / V: its loss is ln V. Nobody labels anything. The text is its own
-# teacher, and this is all of BERT's pre-training but for a second task that later models
+# gives each word 1 / V: its loss is ln V. Nobody labels anything. The text has its own
+# answers, and this is all of BERT's pre-training but for a second task that later models
 # dropped (it had to say whether two sentences follow each other).
 #
 # ## The real function

@@ -138,8 +138,8 @@ guess.answer("about eight of ten")
 # ## The real function
 #
 # The newer idea: link each vector to some near ones. To search, start anywhere, look at the neighbours
-# of where you are, go on from the best node that you have seen, and stop when it gets no better. The
-# nodes of this graph have the vectors 1, 2, 3, 4, in a line:
+# of where you are, go on from the best node that you have seen, and stop when it gets no better. These
+# links are a graph (not autograd's of lesson 17). Here its nodes have the vectors 1, 2, 3, 4, in a line:
 
 # %%
 line = np.array([[1.0], [2.0], [3.0], [4.0]])
@@ -150,9 +150,10 @@ assert found == [3, 2], "uphill to the largest product, and the second"
 assert read == 4, "every step reads the neighbours that are new"
 
 # %% [markdown]
-# `walk` keeps two heaps: nodes **ahead**, from which the best is visited next, and the best `width`
-# nodes **found**. It ends when the best ahead is worse than all that were found. With width 1 it climbs
-# the nearest hill and stays there. With more it looks into the valleys beside its way.
+# A **heap** is a list kept in such an order that its smallest entry is always the first, and comes off in a few
+# steps; Python has it as `heapq`. `walk` keeps two heaps: nodes **ahead**, from which the best is visited next, and
+# the best `width` nodes **found**. It ends when the best ahead is worse than all that were found. With width 1 it
+# climbs the nearest hill and stays there. With more it looks into the valleys beside its way.
 
 # %%
 hills = np.array([[5.0], [3.0], [1.0], [4.0], [9.0]])

@@ -218,8 +218,8 @@ assert blind_found > 0.75, (
 guess.answer("can tell")
 
 # %% [markdown]
-# **2.** The first token of a causal decoder is BOS. Somebody takes its state, as one does with [CLS]. Which cosine do
-# two unrelated texts get?
+# **2.** The first token of a causal decoder is **BOS**, which marks the beginning of a sequence. Somebody takes its
+# state, as one does with [CLS]. Which cosine do two unrelated texts get?
 
 # %%
 guess = predict(

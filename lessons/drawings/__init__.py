@@ -1,9 +1,11 @@
 """The course's drawings, and the code that draws them: ``python -m lessons.drawings`` writes them all anew."""
 
 from . import encoder, memory, vectors
+from .course import course
 from .encoder import PARTS, model_map
 
 DRAWINGS = {
+    "course": course,
     "meaning": vectors.meaning,
     "map": model_map,
     "wordpiece": encoder.wordpiece,

@@ -1,1 +1,1 @@
-"""The speedrun: the best sentence encoder from nothing in thirty CPU minutes. Rules and table: ``SPEEDRUN.md``."""
+"""The speedrun: from an empty folder to a search engine in ten CPU minutes. Rules and tables: ``SPEEDRUN.md``."""

@@ -14,20 +14,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
+from lessons.speedrun.judge import Judge
+from lessons.speedrun.steps import read_corpus
 from minisbert.checkpoints import layout as model_folder
 from minisbert.core import InputError
-from minisbert.core.metrics import spearman
 from minisbert.data.datasets import load_scored_pairs
 from minisbert.data.formats import Row
-from minisbert.evaluation.sts import similarities
 from minisbert.system.console import bounded, run_command, say
 
-MINUTES = 30  # of CPU, of all cores together, for training and for encoding the dev pairs
+MINUTES = 30  # of CPU, of all cores together, for training and for encoding what the judge asks
 SEEDS = (0, 1, 2)
 
 
@@ -37,6 +37,8 @@ class Data:
 
     pairs: list[Row]  # STS-B's training pairs, with their scores
     captions: list[str]  # their texts, each once
+    names: list[str]  # of functions and classes, in words; none of those that dev and test ask for
+    sentences: list[str]  # what each of these names is said to do
 
 
 def refuse(*_: object, **__: object) -> None:
@@ -44,22 +46,23 @@ def refuse(*_: object, **__: object) -> None:
 
 
 def run_once(path: Path, seed: int) -> dict[str, float]:
-    """The score of a submission and its CPU seconds, in this process."""
+    """The scores of a submission and its CPU seconds, in this process."""
     pairs = load_scored_pairs("stsb", "train")
-    data = Data(pairs, list(dict.fromkeys(text for row in pairs for text in row.texts)))
-    dev = load_scored_pairs("stsb", "dev")
+    captions = list(dict.fromkeys(text for row in pairs for text in row.texts))
+    corpus = read_corpus(captions)
+    data = Data(pairs, captions, corpus.names, corpus.sentences)
+    judge = Judge()
     spec = importlib.util.spec_from_file_location("submission", path)
     submission = importlib.util.module_from_spec(spec)
     model_folder.ModelFolder.__init__ = refuse
     started = time.process_time()
     spec.loader.exec_module(submission)
     encode = submission.train(data, seed)
-    u, v = (np.asarray(encode([row.texts[side] for row in dev]), dtype=np.float64) for side in (0, 1))
-    seconds = time.process_time() - started
-    if u.ndim != 2 or u.shape != v.shape or len(u) != len(dev) or not np.isfinite([u, v]).all():
-        raise InputError(f"{path}: the function must return finite vectors (N, D), not {u.shape}")
-    score = spearman(similarities(u, v)["cosine"], [row.score for row in dev])
-    return {"score": 100 * score, "seconds": seconds}
+    vectors = np.asarray(encode(captions[:8]))
+    if vectors.ndim != 2 or len(vectors) != 8 or not np.isfinite(vectors).all():
+        raise InputError(f"{path}: the function must return finite vectors (N, D), not {vectors.shape}")
+    scores = judge.scores(encode)
+    return asdict(scores) | {"seconds": time.process_time() - started}
 
 
 def verify(path: Path, seeds: Sequence[int]) -> list[dict[str, float]]:
@@ -71,7 +74,7 @@ def verify(path: Path, seeds: Sequence[int]) -> list[dict[str, float]]:
         if done.returncode:
             raise InputError(f"{path}, seed {seed}: the submission has failed")
         results.append(json.loads(done.stdout.splitlines()[-1]))
-        say(f"seed {seed}: {results[-1]['score']:.2f} in {results[-1]['seconds']:.0f} CPU seconds")
+        say(f"seed {seed}: {results[-1]['search_dev']:.2f} in {results[-1]['seconds']:.0f} CPU seconds")
     return results
 
 
@@ -86,12 +89,14 @@ def main(arguments: list[str] | None = None) -> None:
         print(json.dumps(run_once(options.submission, options.seed)))
         return
     results = verify(options.submission, SEEDS)
-    scores = [result["score"] for result in results]
     most = max(result["seconds"] for result in results)
     if most > 60 * MINUTES:
         raise InputError(f"{most / 60:.1f} CPU minutes: {MINUTES} are allowed")
-    mean, spread = statistics.mean(scores), statistics.stdev(scores)
-    print(f"| {options.submission.stem} | {mean:.2f} ± {spread:.2f} | {most:.0f} |")
+    cells = []
+    for name in ("search_dev", "search_test", "sts_dev", "sts_test"):
+        scores = [result[name] for result in results]
+        cells.append(f"{statistics.mean(scores):.2f} ± {statistics.stdev(scores):.2f}")
+    print(f"| {options.submission.stem} | {' | '.join(cells)} | {most:.0f} |")
 
 
 if __name__ == "__main__":

@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from lessons.drawings import PARTS, all_drawings
+from lessons.drawings.course import FAR, PLACES
 from lessons.drawings.pen import WIDEST
 from lessons.drawings.vectors import COSINES, SENTENCES
+from lessons.parts import NEEDS
 from minisbert.core import bert, losses, pooling
 from minisbert.core.tokenizer import Tokenizer, word_pieces
 from minisbert.models.batching import packed_batches, same_text, tokenize
@@ -55,6 +57,14 @@ def test_each_is_described_fits_a_phone_and_is_used_where_it_teaches_with_its_ti
     assert {name for text in pages.values() for name in re.findall(r"\]\(drawings/(.*?)\)", text)} <= DRAWN.keys()
     maps = [DRAWN["map.svg"], *(DRAWN[f"map_{lesson}.svg"] for lesson in PARTS)]  # each lights one part
     assert [re.sub("<(title|desc).*", "", drawn).count('"lit"') for drawn in maps] == [0] + [1] * len(PARTS)
+
+
+def test_the_course_has_a_box_for_each_lesson_and_an_arrow_for_each_need():
+    assert texts("course.svg", "bold") == [f"{lesson:02}" for lesson in PLACES]
+    assert sorted(PLACES) == sorted(NEEDS)
+    assert {lesson: NEEDS[lesson] for lesson in FAR} == FAR
+    arrows = sum(len(before) for lesson, before in NEEDS.items() if lesson not in FAR)
+    assert DRAWN["course.svg"].count('<path class="head"') == arrows
 
 
 def test_the_shares_of_the_mask_are_those_of_attention(monkeypatch):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from lessons.grader.pieces import LESSONS, PIECES, lesson_file
+from lessons.parts import CORE, NEEDS, OPTIONAL, PARTS, WEEKEND, needed
 from tests.conftest import ROOT
 from tests.lessons.test_lessons import header
 
@@ -68,22 +69,61 @@ def numbers_in(text: str) -> list[int]:
     return [n for first, last in found for n in range(int(first), int(last or first) + 1)]
 
 
+def hours(lessons: list[int], names: list[str]) -> float:
+    return (sum(MINUTES[n] for n in lessons) + sum(PIECES[name].minutes for name in names)) / 60
+
+
+def names_of(lessons: list[int], core: bool = False) -> list[str]:
+    return [name for name, piece in PIECES.items() if piece.lesson in lessons and not (core and name in OPTIONAL)]
+
+
 @pytest.mark.parametrize(("name", "weeks"), [("Six", 6), ("Ten", 10), ("Fourteen", 14)])
-def test_a_plan_has_every_lesson_once_with_its_pieces_and_hours(name, weeks):
+def test_a_plan_has_every_lesson_once_after_what_it_needs_with_its_pieces_and_hours(name, weeks):
     assert list(PLANS) == ["Six", "Ten", "Fourteen"]
     rows = re.findall(r"^\| (\d+) \| (.+?) \| (\d+) \| ([\d.]+) \|$", PLANS[name], re.MULTILINE)
     assert [int(week) for week, *_ in rows] == list(range(1, weeks + 1))
-    seen, total = [], 0
-    for _, lessons, pieces, hours in rows:
+    seen, total = [], 0.0
+    for _, lessons, pieces, stated in rows:
         numbers = numbers_in(lessons)
-        own = [piece for piece in PIECES.values() if piece.lesson in numbers]
+        own = names_of(numbers, core=name == "Six")
         assert int(pieces) == len(own), lessons
-        spent = sum(MINUTES[n] for n in numbers) + sum(piece.minutes for piece in own)
-        assert float(hours) == pytest.approx(spent / 60, abs=0.051), lessons
+        assert float(stated) == pytest.approx(hours(numbers, own), abs=0.051), lessons
+        assert len(numbers) <= 3, lessons
+        assert hours(numbers, own) < 6, lessons
         seen += numbers
-        total += spent
-    assert float(re.search(r"^([\d.]+) hours: ", PLANS[name], re.MULTILINE)[1]) == pytest.approx(total / 60, abs=0.051)
-    assert seen == sorted(seen)
+        total += hours(numbers, own)
+    assert float(re.search(r"^([\d.]+) hours: ", PLANS[name], re.MULTILINE)[1]) == pytest.approx(total, abs=0.051)
+    assert [n for i, n in enumerate(seen) if not needed(n) - {0} <= {*seen[:i]}] == []
     left_out = numbers_in(PLANS[name].partition("\nLeft out: ")[2])
     assert sorted(seen + left_out) == list(LESSONS)
-    assert name == "Six" or not left_out
+    assert name != "Fourteen" or not left_out
+    assert name != "Six" or (sorted(seen) == list(CORE) and total <= 20)
+
+
+def test_the_parts_have_every_lesson_once_after_what_it_needs_and_the_core_stands_alone():
+    order = [n for part in PARTS.values() for n in part.lessons]
+    assert sorted(order) == list(LESSONS) == sorted(NEEDS)
+    assert [n for i, n in enumerate(order) if not needed(n) <= {*order[:i]}] == []
+    assert 8 <= len(CORE) <= 12
+    assert [n for n in CORE if not needed(n) - {0} <= {*CORE}] == []
+    readme = (ROOT / "lessons" / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \[(\d\d) .+?\](?:\(\S+\))( \*\*core\*\*)? \|", readme, re.MULTILINE)
+    assert [int(number) for number, _ in rows] == order
+    assert [int(number) for number, core in rows if core] == list(CORE)
+    assert [part.stop for part in PARTS.values() if f"Stop here and you have {part.stop}." not in readme] == []
+    days = re.findall(r"^\| (S\w+ \w+) \| (.+?) \| (.+?) \| ([\d.]+) \|$", readme, re.MULTILINE)
+    assert [day for day, *_ in days] == list(WEEKEND)
+    for day, lessons, pieces, stated in days:
+        numbers, names = WEEKEND[day]
+        assert numbers_in(lessons) == list(numbers)
+        assert re.findall(r"`(\w+)`", pieces) == [name.rpartition(".")[2] for name in names]
+        assert float(stated) == pytest.approx(hours(numbers, names), abs=0.051)
+
+
+def test_a_lesson_points_to_what_it_mentions_from_one_that_it_does_not_need():
+    for lesson in LESSONS:
+        skipped = {n for n in LESSONS if n < lesson} - needed(lesson)
+        for term, home in [(term, int(number)) for term, number, *_ in GLOSSARY if int(number) in skipped]:
+            texts = [re.sub(r"`[^`]*`", "", text) for text in paragraphs(lesson_file(lesson))]
+            first = next((text for text in texts if used(term).search(text)), None)
+            assert first is None or points_to(first, home), f"{term}, lesson {lesson:02}: {first}"
