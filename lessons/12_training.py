@@ -50,7 +50,7 @@ torch.set_num_threads(1)  # matrices this small gain nothing from a second core
 # Before that comes **clipping**: with |g| the length of all gradients together and c the bound, g becomes
 # g * min(1, c / |g|). And lr itself moves, by a **schedule**. With s steps done of S, and a **warm-up** of W:
 #
-#     linear:  lr = peak * s / W   for s < W,   then   peak * (S - s) / (S - W)
+#     linear:  lr = peak * s / W   for s < W,   then   peak * max(0, S - s) / (S - W)
 
 # %% [markdown]
 # ## The real function

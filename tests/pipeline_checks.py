@@ -124,9 +124,10 @@ def grouped_batches() -> Iterator[Comparison]:
     spread = [max(lengths[row] for row in batch) - min(lengths[row] for row in batch) for batch in narrow]
     first = [min(lengths[row] for row in batch) for batch in batches]
     wide = max(spread) > 10  # in windows of two batches, no batch can consist of ten neighbours
-    facts = [batches == again, batches != other, first != sorted(first), first != sorted(first)[::-1], wide]
-    names = "same seed, other seed, not sorted, not reversed, windows"
-    yield same(f"properties: {names}", facts, [1] * 5)
+    yield fact("the same seed gives the same batches", batches == again)
+    yield fact("another seed gives other batches", batches != other)
+    yield fact("the batches do not come sorted by length", first not in (sorted(first), sorted(first)[::-1]))
+    yield fact("a window of 2 batches mixes lengths that one of 50 keeps apart", wide)
     # the two batches of a window never overlap; two batches that come together by chance nearly always do
     many = torch.randperm(400, generator=torch.Generator().manual_seed(4)).tolist()
     found = data.length_grouped_batches(many, 10, torch.Generator().manual_seed(5), window=2)
@@ -191,7 +192,8 @@ def linear_rates() -> Iterator[Comparison]:
         weight.step()
         down.step()
     expected = torch.tensor([0, 0.25, 0.5, 0.75, *falling], dtype=torch.float64)
-    yield compare("12 shares of the rate", shares, expected, PIECE)
+    for step, (found, share) in enumerate(zip(shares, expected, strict=True)):
+        yield compare(f"step {step} of 10, warm-up 4: share of the rate", found, share, PIECE)
 
 
 @check

@@ -33,6 +33,20 @@ Cases = Callable[[], Iterator[Case]]
 EXAMPLES: dict[str, Cases] = {}  # by master's name: numbers small enough to check by eye, right to the digits written
 TRAPS: dict[str, Cases] = {}  # by master's name: inputs on which code fails that is otherwise right
 
+# By master's name: what the lesson does not teach, as a pattern that is searched in the names of cases, of checks and
+# of what they find. Whoever types the lesson's formula passes; what fails here is named, and costs nothing.
+BONUS: dict[str, str] = {
+    "encoder.cosine_matrix": "zero",
+    "bert.Embeddings.forward": "RoBERTa|DistilBERT|two texts in one row",
+    "bert.Layer.forward": "DistilBERT",
+    "metrics.pearson": "squares are 0|tiny values|huge values",
+    "losses.simcse_loss": "hard|their weight|all wrong",
+    "tokenizer.split_words": "中|ΟΔΟΣ|x00",
+    "tokenizer.word_pieces": "101 letters|another name",
+    "losses.multiple_negatives_ranking_loss": "hard|duplicate",
+    "loop.linear_schedule": "nothing but warm-up",
+}
+
 
 def example(master: str) -> Callable[[Cases], Cases]:
     return partial(_enter, EXAMPLES, master)
@@ -114,7 +128,7 @@ def describe(ours: Any, expected: Any, tolerance: float) -> str:
     if isinstance(expected, tuple) and isinstance(ours, tuple) and len(ours) == len(expected):
         texts = [describe(one, other, tolerance) for one, other in zip(ours, expected, strict=True)]
         at = next(i for i, text in enumerate(texts) if text)
-        return f"result {at + 1} of {len(ours)}: {texts[at]}"
+        return f"returned value {at + 1} of {len(ours)}: {texts[at]}"
     if isinstance(ours, np.ndarray) and isinstance(expected, np.ndarray):
         ours, expected = as_tensor(ours), as_tensor(expected)
     if isinstance(expected, dict) and isinstance(ours, dict):
@@ -124,18 +138,25 @@ def describe(ours: Any, expected: Any, tolerance: float) -> str:
     if not isinstance(ours, Tensor) or not isinstance(expected, Tensor):
         return "yours {}, expected {}".format(*both(ours, expected)) + float32(ours, expected)
     if expected.dtype == torch.bool and not expected.ndim:
-        return "expected to hold, and with yours it does not"  # a fact, which the name of the check states
+        return "not so with yours"  # a fact, which the name of the check states
     if ours.shape != expected.shape:
         return f"yours has the shape {tuple(ours.shape)}, expected {tuple(expected.shape)}"
     difference = (ours.detach().double() - expected.detach().double()).abs()
     difference = difference.masked_fill(right(ours, expected, tolerance), 0.0).nan_to_num(nan=math.inf, posinf=math.inf)
     at = tuple(int(i) for i in torch.unravel_index(difference.argmax(), difference.shape))
     good = int(right(ours, expected, tolerance).sum())
-    place = f" at {at}" if at else ""
+    place = f" at {named(at)}" if at else ""
     share = f"; {good} of {ours.numel()} numbers right ({100 * good // ours.numel()} %)" if at else ""
     largest = f"largest difference {difference.max().item():.3g}" if difference.max() < math.inf else "not a number"
     pair = "yours {}, reference {}".format(*both(ours[at].item(), expected[at].item()))
     return f"{largest}{place}: {pair}{float32(ours, expected)}{share}"
+
+
+def named(at: tuple[int, ...]) -> str:
+    """An index in words, as far as the number of axes tells: ``text 1, token 2, column 8``."""
+    axes = {2: ("row", "column"), 3: ("text", "token", "column"), 4: ("text", "head", "token", "column")}
+    words = axes.get(len(at), ("index",) * len(at))
+    return ", ".join(f"{word} {i}" for word, i in zip(words, at, strict=True)) + " (counted from 0)"
 
 
 def different_entry(ours: dict, expected: dict) -> str:

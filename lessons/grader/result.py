@@ -15,16 +15,20 @@ RUNGS = {
     "runs": "runs, right shape and dtype",
     "inputs": "inputs not changed",
     "example": "hand examples",
-    "golden": "golden values, float64",
-    "gradient": "golden gradients, float64",
-    "traps": "traps",
+    "golden": "reference values, float64",
+    "gradient": "reference gradients, float64",
+    "traps": "special cases",
+    "bonus": "bonus, beyond the lesson",
 }
 RUNS = RUNGS["runs"]
 
 
 @dataclass
 class Result:
-    """``rungs`` are those that were tried, in order; only the last one may have failed."""
+    """``rungs`` are those that were tried, in order; only the last one may have failed.
+
+    A piece passes without its bonus: only there may a piece that passed have a failed rung.
+    """
 
     master: str
     status: str  # passed, failed, refused, unwritten

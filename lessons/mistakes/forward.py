@@ -31,6 +31,21 @@ def _(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     return (x - fixed.mean(-1, keepdim=True)) / scale * weight + bias
 
 
+@mistake(bert, "layer_norm", "LayerNorm over everything", "one mean and variance for all numbers, not for each token")
+def _(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    return (x - x.mean()) / (x.var(correction=0) + eps).sqrt() * weight + bias
+
+
+@mistake(bert, "attention", "softmax over the queries", "pads get -inf, and then the softmax is over the queries")
+def _(query, key, value, mask=None, dropout=0.0):
+    return attention_with(query, key, value, mask, dropout=dropout, axis=-2)
+
+
+@mistake(bert.FeedForward, "forward", "GELU forgotten", "no GELU stands between the two dense layers")
+def _(self: bert.FeedForward, x: Tensor) -> Tensor:
+    return self.down(self.up(x))
+
+
 @mistake(bert, "attention", "finite mask", "pads get a finite score: below all others today, and one day not")
 def _(query, key, value, mask=None, dropout=0.0):
     return attention_with(query, key, value, mask, score=-1e9, dropout=dropout)
@@ -135,6 +150,12 @@ def _(self: bert.Embeddings, ids: Tensor, token_types: Tensor | None, positions:
     return self.norm(embeddings_with(self, ids, token_types, positions, normalised=False))
 
 
+@mistake(bert.Embeddings, "forward", "types left out if None", "without token types nothing is added, not type 0")
+def _(self: bert.Embeddings, ids: Tensor, token_types: Tensor | None, positions: Tensor | None = None) -> Tensor:
+    typed = int(token_types is not None)
+    return self.dropout(embeddings_with(self, ids, token_types, positions, token_type=typed))
+
+
 @mistake(bert.Embeddings, "forward", "dropout before the LayerNorm", "the sum is dropped, and then normalised")
 def _(self: bert.Embeddings, ids: Tensor, token_types: Tensor | None, positions: Tensor | None = None) -> Tensor:
     return self.norm(self.dropout(embeddings_with(self, ids, token_types, positions, normalised=False)))
@@ -157,6 +178,13 @@ def _(self: bert.Bert, ids, mask=None, token_types=None, trace=None, positions=N
 @mistake(pooling, "max_pool", "finite fill in max", "pads are filled with a number that is not below every number")
 def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
     return (hidden if mask is None else hidden.masked_fill(~mask.bool().unsqueeze(-1), -1e9)).amax(1)
+
+
+@mistake(pooling, "mean_pool", "multiplied by the mask", "a pad's NaN times 0 is NaN: multiply, and it stays")
+def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+    if mask is None:
+        return hidden.mean(1)
+    return (hidden * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True)
 
 
 @mistake(pooling, "mean_pool", "NaN hidden in the mean", "nan_to_num turns a real token's NaN into 0")

@@ -81,6 +81,18 @@ def _(parameter, gradient, m, v, step, lr, weight_decay=0.01, betas=(0.9, 0.999)
     return parameter * (1 - lr * weight_decay) - lr * m / (v.sqrt() + eps), m, v
 
 
+@mistake(loop, "adamw_step", "m overwritten", "m itself is corrected, and the corrected m is returned")
+def _(parameter, gradient, m, v, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
+    parameter, m, v = _step(parameter, gradient, m, v, step, lr, weight_decay, betas, eps)
+    return parameter, m / (1 - betas[0] ** step), v
+
+
+@mistake(loop, "adamw_step", "m and v overwritten", "m and v themselves are corrected, and returned so")
+def _(parameter, gradient, m, v, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
+    parameter, m, v = _step(parameter, gradient, m, v, step, lr, weight_decay, betas, eps)
+    return parameter, m / (1 - betas[0] ** step), v / (1 - betas[1] ** step)
+
+
 @mistake(loop, "adamw_step", "step counted from 0", "the bias correction lags by one step")
 def _(parameter, gradient, m, v, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
     return _step(parameter, gradient, m, v, max(step - 1, 1), lr, weight_decay, betas, eps)

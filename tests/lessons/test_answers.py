@@ -63,7 +63,8 @@ def test_a_right_answer_passes(answer):
 @each("mistake")
 def test_a_wrong_answer_fails_with_its_mistakes_name(answer):
     result = result_of(answer)
-    assert (result.status, result.mistakes) == ("failed", [answer["name"]]), result.rungs[-1]
+    _, holds, _ = result.rungs[-1]  # a mistake that only the bonus shows is named in a piece that passes
+    assert (holds, result.mistakes) == (False, [answer["name"]]), result.rungs[-1]
 
 
 @each("nearly_right")

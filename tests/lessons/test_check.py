@@ -82,7 +82,7 @@ def test_run_prints_the_ladder_and_the_mistake(work, graded, capsys):
     assert command("run", "05") == 1
     out = capsys.readouterr().out
     assert "  ok    runs, right shape and dtype\n" in out
-    assert "  FAIL  golden values, float64: attention, masked: largest difference 0.6 at (0, 1)\n" in out
+    assert f"  FAIL  {RUNGS['golden']}: attention, masked: largest difference 0.6 at (0, 1)\n" in out
     assert 'exactly the numbers you get when pads take part in attention ("no attention mask").' in out
     assert "3 of 4 passed. Next: bert.attention. A hint: python -m lessons.check hint 05" in out
 

@@ -103,11 +103,15 @@ def divides_by_zero(step, warmup, total):
         ("metrics.pearson", lambda x, y: torch.tensor(1.0), "runs", "not a number"),
         ("metrics.ranks", lambda x: np.argsort(np.argsort(x)) + 1, "runs", "returns int64, not float64"),
         ("bert.gelu", in_place, "inputs", "is not what it was"),
-        ("bert.gelu", half_right, "example", "at (1,): yours 0, reference -0.15866; 3 of 4 numbers right (75 %)"),
+        (
+            "bert.gelu",
+            half_right,
+            "example",
+            "at index 1 (counted from 0): yours 0, reference -0.15866; 3 of 4 numbers right (75 %)",
+        ),
         ("losses.mse_loss", through_numpy, "gradient", "no gradient comes back"),
         ("losses.softmax_cross_entropy_loss", overflows, "traps", "logits of 1e4: not a number"),
-        ("loop.linear_schedule", below_zero, "golden", "12 shares of the rate"),
-        ("loop.linear_schedule", divides_by_zero, "traps", "nothing but warm-up, the end: ZeroDivisionError"),
+        ("loop.linear_schedule", below_zero, "golden", "step 11 of 10, warm-up 4: share of the rate"),
     ],
 )
 def test_the_rung_that_fails(master, function, rung, says):
@@ -170,19 +174,27 @@ def half_squared(anchor, positive, negative, margin=1.0, distance="euclidean"):
 
 
 @pytest.mark.parametrize(
-    ("master", "function", "mistakes", "unexplained"),
+    ("master", "function", "status", "mistakes", "unexplained"),
     [
-        ("bert.Attention.forward", without_scale, ["no 1/sqrt(K)"], None),
-        ("losses.multiple_negatives_ranking_loss", forgets_both, ["no hard negatives"], "ranking_duplicates"),
-        ("losses.triplet_loss", half_squared, ["squared distance"], ""),
-        ("losses.softmax_cross_entropy_loss", overflows, [], None),  # a known mistake overflows too
-        ("bert.gelu", lambda x: 0.9 * x * torch.sigmoid(x), [], None),
+        ("bert.Attention.forward", without_scale, "failed", ["no 1/sqrt(K)"], None),
+        ("losses.multiple_negatives_ranking_loss", forgets_both, "passed", ["no hard negatives"], "ranking_duplicates"),
+        ("losses.triplet_loss", half_squared, "failed", ["squared distance"], ""),
+        ("losses.softmax_cross_entropy_loss", overflows, "failed", [], None),  # a known mistake overflows too
+        ("bert.gelu", lambda x: 0.9 * x * torch.sigmoid(x), "failed", [], None),
     ],
 )
-def test_what_is_named_and_what_is_left_unexplained(master, function, mistakes, unexplained):
+def test_what_is_named_and_what_is_left_unexplained(master, function, status, mistakes, unexplained):
     result = climb(PIECES[master], function)
-    assert (result.status, result.mistakes) == ("failed", mistakes)
+    assert (result.status, result.mistakes) == (status, mistakes)
     assert unexplained in (None, result.unexplained)
+
+
+def test_a_bonus_that_fails_is_shown_and_costs_nothing():
+    result = climb(PIECES["loop.linear_schedule"], divides_by_zero)
+    assert result.status == "passed"
+    assert result.rungs[-1][:2] == (RUNGS["bonus"], False)
+    assert "nothing but warm-up, the end: ZeroDivisionError" in result.rungs[-1][2]
+    assert all(holds for _, holds, _ in result.rungs[:-1])
 
 
 def test_no_check_at_all_is_a_failure(monkeypatch):
