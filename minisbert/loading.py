@@ -22,6 +22,7 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.sparse_encoder import SparseEncoder
 from minisbert.models.static_encoder import StaticEncoder
 from minisbert.models.tokenizer import Tokenizer
+from minisbert.system.console import say
 
 Encoder = SentenceEncoder | StaticEncoder | CompiledEncoder
 ENCODER_CLASSES = {
@@ -48,9 +49,10 @@ def load(
 ) -> Any:
     """Open a model in eval mode with the class that fits its folder: an encoder, or a ``PairModel`` for a head.
 
-    ``compiled`` and ``dtype`` as for ``CompiledEncoder.load``: True for the package in the cache folder, or the path of
-    one. The other options as for ``SentenceEncoder.load``. To an editor the result may be anything: where types
-    matter, call ``load`` of the class. Raises ``InputError`` for anything missing, damaged or not supported.
+    ``compiled`` and ``dtype`` as for ``CompiledEncoder.load``: True for the package in the cache folder, unless it was
+    measured to be slower than the eager encoder, or the path of one. The other options as for ``SentenceEncoder.load``.
+    To an editor the result may be anything: where types matter, call ``load`` of the class. Raises ``InputError`` for
+    anything missing, damaged or not supported.
     """
     folder = ModelFolder(find_model(model))
     options = {
@@ -83,8 +85,16 @@ def load_encoder(
     path = find_model(model)
     check_compiled(compiled, dtype, device)
     if compiled:
-        return CompiledEncoder.load(path, compiled, dtype=dtype, **options)
+        encoder = CompiledEncoder.load(path, compiled, dtype=dtype, **options)
+        if compiled not in (True, "auto") or keeps_package(encoder.compiled_dtype, encoder.gains):
+            return encoder
+        say(f"the eager encoder is used: the package is {encoder.gains[1]:.2f} times as fast (its path would insist)")
     return open_kind(path).load(path, device=device, **options)
+
+
+def keeps_package(dtype: str, gains: list[float]) -> bool:
+    """Return False for ``About.gains`` of a float32 package that is slower with many texts; 3 % may be noise."""
+    return dtype != "float32" or not gains or gains[1] > 0.97
 
 
 def check_compiled(compiled: bool | str | Path, dtype: str | None, device: str | torch.device) -> None:
