@@ -88,7 +88,7 @@ def load_encoder(
         encoder = CompiledEncoder.load(path, compiled, dtype=dtype, **options)
         if compiled not in (True, "auto") or keeps_package(encoder.compiled_dtype, encoder.gains):
             return encoder
-        say(f"the eager encoder is used: the package is {encoder.gains[1]:.2f} times as fast (its path would insist)")
+        say(f"not compiled: with many texts the package is {encoder.gains[1]:.2f} times as fast (its path insists)")
     return open_kind(path).load(path, device=device, **options)
 
 
