@@ -45,9 +45,7 @@ from minisbert.system.torch_internals import package_runner
 OLDEST = "2.9"  # the oldest torch known to compile our models; 2.6 fails, 2.7 and 2.8 are untested
 AGAIN = "compile the model again: minisbert compile"
 COMPILERS = ("g++", "clang++", "cl" if sys.platform == "win32" else "c++")
-COMPILER_ADVICE = (
-    "Debian and Ubuntu: apt install g++; macOS: xcode-select --install; Windows: Visual Studio's build tools"
-)
+COMPILER_ADVICE = "Debian, Ubuntu: apt install g++; macOS: xcode-select --install; Windows: Visual Studio's build tools"
 INDUCTOR = {
     "freezing": True,  # weights are constants
     "cpp.enable_concat_linear": True,  # query, key and value are one product
@@ -57,6 +55,8 @@ INDUCTOR = {
     "aot_inductor.precompile_headers": False,
 }
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
+GAINS = "minisbert-gains.json"
+LISTS = {"cpu": str, "labels": str, "gains": float}
 GRAPH_FILES = ("config.json", "modules.json", "head.json", "*.safetensors*")  # of each module: what makes its graph
 PACKAGE = Path(__file__).parents[1]
 
@@ -73,19 +73,19 @@ class About:
     model: str = "another model"  # the folder's name
     torch: str = ""
     cpu: list[str] = field(default_factory=list)
+    gains: list[float] = field(default_factory=list)  # times as fast as the eager encoder: with one text, with many
     width: int = 0  # of an encoder: columns of a vector, and of a token's hidden state
     hidden_size: int = 0
     task: str = ""  # of a PairModel, with ``labels`` and ``types``
     labels: list[str] = field(default_factory=list)
     types: bool = False
-    gain: float = 0.0  # how many times as fast as the uncompiled model it encodes; 0 if nobody measured it
 
     @classmethod
     def read(cls, settings: JsonSettings) -> "About":
         values: dict[str, Any] = {}
         for item in fields(cls):
-            if item.name in ("cpu", "labels"):
-                values[item.name] = settings.get(item.name, list, [], items=str)
+            if item.name in LISTS:
+                values[item.name] = settings.get(item.name, list, [], items=LISTS[item.name])
             else:
                 values[item.name] = settings.get(item.name, type(item.default), item.default)
         return cls(**values)
@@ -190,12 +190,6 @@ def compiler_cache() -> Iterator[Path]:
             os.environ[CACHE] = before
 
 
-def note_gain(path: Path, gain: float) -> None:
-    """Write the measured ``gain`` into a package, in the archive's comment: the rest of it is finished by then."""
-    with zipfile.ZipFile(path, "a") as package:
-        package.comment = json.dumps({"gain": round(gain, 2)}).encode()
-
-
 def read_about(path: Path) -> About:
     """Read what a package says about itself, without running it; ``InputError`` for another or a damaged file."""
     if path.exists() and not path.is_file():
@@ -205,14 +199,15 @@ def read_about(path: Path) -> About:
         damaged = package.testzip()
         if damaged is not None:
             raise zipfile.BadZipFile(f"{damaged} is damaged")
-        content = None
+        content, gains = None, []
         for name in package.namelist():
             if re.search(r"/data/.*wrapper_metadata\.json$", name):
                 content = json.loads(json.loads(package.read(name))["minisbert"])
+            if name.endswith(GAINS):
+                gains = json.loads(package.read(name))
         if not isinstance(content, dict):
             raise ValueError("not a package of minisbert compile")
-        if package.comment:
-            content |= json.loads(package.comment)
+        content["gains"] = gains
     return About.read(JsonSettings((path, content)))
 
 
@@ -244,11 +239,10 @@ class CompiledEncoder(TextEncoder):
     package: str | Path | bool = True  # as given to ``load``
 
     def __init__(self, folder: ModelFolder, run: Callable, about: About, limit: int | None = None):
-        self.folder, self.run, self.compiled_dtype = folder.path, run, about.dtype
+        self.folder, self.run, self.compiled_dtype, self.gains = folder.path, run, about.dtype, about.gains
         self.pooling_mode, self.width, self.hidden_size = about.pooling, about.width, about.hidden_size
         self.tokenizer, self.settings = Tokenizer.load(folder.encoder, limit), folder.settings
         self.normalize, self.most_tokens = folder.normalize, folder.config[1].positions
-        self.gain = about.gain
 
     @classmethod
     def load(
@@ -391,5 +385,6 @@ def compile_apart(folder: Path, dtype: str, pooling: str | None, path: Path) -> 
             if "error: " in line:
                 reason = line.partition("error: ")[2]
         raise InputError(reason)
-    if gain := read_about(path).gain:
-        say(f"encodes {gain:.2f} times as fast as the uncompiled model")
+    gains = read_about(path).gains
+    if gains:
+        say(f"times as fast as the eager encoder: {gains[0]:.2f} with one text, {gains[1]:.2f} with many")

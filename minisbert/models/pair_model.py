@@ -291,7 +291,8 @@ class PairModel(PairScorer, nn.Module):
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        with evaluating(self), fastest_linear():
+        config = self.encoder.bert.config
+        with evaluating(self), fastest_linear(config.hidden_size, config.intermediate_size):
             yield
 
     @PairScorer.max_length.setter

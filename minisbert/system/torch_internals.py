@@ -1,5 +1,6 @@
 """The only file that uses private parts of torch, each behind a check and with a public fallback."""
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -10,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+
+from minisbert.system.devices import best_seconds
 
 # the linear layer that ``torch.compile`` chooses on a CPU: on some twice as fast as torch's own
 ONEDNN = (
@@ -59,50 +62,65 @@ def suits(x: Tensor, weight: Tensor) -> bool:
 
 
 @cache
-def onednn_gain(
-    width: int = 384, inner: int = 1536, rows: tuple[int, ...] = (FEW_ROWS,), with_gelu: bool = False
-) -> float:
+def onednn_gain(width: int, inner: int, rows: tuple[int, ...], packed: bool = False) -> float:
     """Measure how much faster oneDNN's linear layers are than torch's own on this CPU; 0 without oneDNN.
 
-    The layers are those of an encoder: query, key and value as one product, up, and down. On AMD's Zen 5 the result is
-    about 2, since MKL uses no AVX-512 there; on Intel's CPUs about 1. The default takes some 50 ms, for MiniLM's sizes.
-    ``with_gelu`` adds GELU behind up, which oneDNN computes inside its product, as in compiled packages.
+    The layers are those of an encoder: query, key and value as one product, up with GELU, and down; each number of rows
+    counts alike. On AMD's Zen 5 the result is about 2, since MKL uses no AVX-512 there; on Intel's CPUs about 1.
+    ``packed`` measures layers as packages have them.
     """
     if not ONEDNN:
         return 0.0
-    own, onednn = 0.0, 0.0
+    gain = 1.0
     for count in rows:
-        for columns, outputs, is_up in ((width, 3 * width, False), (width, inner, True), (inner, width, False)):
-            x, weight, bias = torch.ones(count, columns), torch.ones(outputs, columns), torch.ones(outputs)
-            seconds = layer_seconds(x, weight, bias, with_gelu and is_up)
-            own, onednn = own + seconds[0], onednn + seconds[1]
-    return own / onednn
+        own, onednn = 0.0, 0.0
+        for inputs, outputs, gelu in ((width, 3 * width, False), (width, inner, True), (inner, width, False)):
+            seconds = layer_seconds(count, inputs, outputs, gelu, packed)
+            own, onednn = own + seconds[0], onednn + min(seconds[1:])
+        gain *= (own / onednn) ** (1 / len(rows))
+    return gain
 
 
-def layer_seconds(x: Tensor, weight: Tensor, bias: Tensor, gelu: bool) -> tuple[float, float]:
-    """Time a linear layer by torch and by oneDNN, with or without GELU.
+@cache
+def layer_seconds(rows: int, inputs: int, outputs: int, gelu: bool, packed: bool) -> list[float]:
+    """Time a linear layer of torch, of oneDNN, and if packed of oneDNN with GELU within the product.
 
-    The best of five, in alternation: other processes and the first call, which compiles kernels, only add time, so the
-    smallest time is the one nearest to the truth. A single measurement of one layer said 0.81 to 1.16 on one machine.
+    The time is the CPU's, of one thread: on a busy machine no product is left alone from its beginning to its end, and
+    threads wait for each other. By the clock on the wall, beside six processes, one gain came out as 1.05 to 1.75.
     """
-    after, algorithm = ("gelu", "none") if gelu else ("none", "")
-    own, onednn = float("inf"), float("inf")
-    with torch.inference_mode(), torch.autocast("cpu", enabled=False):
-        for _ in range(5):
-            started = time.perf_counter()
-            y = nn.functional.linear(x, weight, bias)
-            if gelu:
-                nn.functional.gelu(y)
-            between = time.perf_counter()
-            torch.ops.mkldnn._linear_pointwise(x, weight, bias, after, [], algorithm)
-            own = min(own, between - started)
-            onednn = min(onednn, time.perf_counter() - between)
-    return own, onednn
+    x, weight, bias = torch.ones(rows, inputs), torch.ones(outputs, inputs), torch.ones(outputs)
+    transposed, multiply = weight.mT, torch.ops.mkldnn._linear_pointwise
+    after = nn.GELU() if gelu else nn.Identity()
+    if packed:
+        transposed, weight = transposed.contiguous(), laid_out(weight)
+    calls = [lambda: after(torch.addmm(bias, x, transposed)), lambda: after(multiply(x, weight, bias, "none", [], ""))]
+    if packed and gelu:
+        calls.append(lambda: multiply(x, weight, bias, "gelu", [], "none"))
+    # the clock of CPU time ticks every 16 ms on Windows
+    clock = time.perf_counter if sys.platform == "win32" else time.thread_time
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.inference_mode(), torch.autocast("cpu", enabled=False):
+            return best_seconds(calls, 7, clock=clock)
+    finally:
+        torch.set_num_threads(threads)
 
 
-def fastest_linear() -> AbstractContextManager:
-    """Return a context in which linear layers without gradients are oneDNN's where that is clearly faster."""
-    if onednn_gain() >= GAIN:
+# for eager encoders by their sizes: True for oneDNN. A resumed run restores those that it began with, because last bits
+# differ, in a teacher's vectors and in the scores that choose the best model
+CHOICES: dict[str, bool] = {}
+
+
+def fastest_linear(width: int = 384, inner: int = 1536) -> AbstractContextManager:
+    """Return a context in which linear layers without gradients are oneDNN's where that is clearly faster.
+
+    Measured once for an encoder's sizes (default: MiniLM's), with the fewest rows that it is for: some 100 ms.
+    """
+    sizes = f"{width} x {inner}"
+    if sizes not in CHOICES:
+        CHOICES[sizes] = onednn_gain(width, inner, (FEW_ROWS,)) >= GAIN
+    if CHOICES[sizes]:
         return OneDNNLinear()
     return nullcontext()
 

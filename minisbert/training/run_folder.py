@@ -39,6 +39,7 @@ from minisbert.system.files import (
     remove_leftovers,
     write_json,
 )
+from minisbert.system.torch_internals import CHOICES
 from minisbert.training import LAST, MODEL, REPLACEMENT, RESULTS, RUN_CONFIG, RUN_LOG, STATE
 from minisbert.training.distributed import processes, say_once
 from minisbert.training.objectives.base import Objective, Scores
@@ -183,7 +184,7 @@ def save_state(
             tensors[f"optimizer.{name}.{key}"] = value
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     about = {"threads": torch.get_num_threads(), "torch": torch.__version__, "processes": processes(), "data": data}
-    about["progress"] = dataclasses.asdict(progress)
+    about |= {"onednn": CHOICES, "progress": dataclasses.asdict(progress)}
     with atomic_folder(folder) as partial:
         write_safetensors(tensors, partial / "state.safetensors")
         write_json(partial / "state.json", about | {"sha256": content_hash(tensors, about)})

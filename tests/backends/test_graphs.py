@@ -19,6 +19,8 @@ import sys
 from pathlib import Path
 from minisbert.backends import graphs
 graphs.onednn_gain = lambda *sizes, **options: float(sys.argv[1])
+graphs.layer_seconds = lambda *sizes, **options: [1.0, 1.0, float(sys.argv[4])]
+graphs.gains_over_eager = lambda package: [1.5, 0.9]
 graphs.compile_model(Path(sys.argv[2]), "float32", None, Path(sys.argv[3]))
 """
 
@@ -45,11 +47,21 @@ def test_a_clearly_faster_library_multiplies_in_float32(dtype, gain, kind, tiny,
 
 @pytest.mark.slow
 @pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="this torch has no MKL")
-@pytest.mark.parametrize(("gain", "product"), [("1.1", "cpu_mm_out("), ("1.2", "cpu__linear_pointwise(")])
-def test_a_package_has_its_product(gain, product, tiny, tmp_path):
+@pytest.mark.parametrize(
+    ("gain", "gelu", "product", "fused"),
+    [
+        ("1.1", "1.0", "cpu_mm_out(", False),
+        ("1.2", "1.1", "cpu__linear_pointwise(", True),
+        ("1.2", "1.2", "cpu__linear_pointwise(", False),
+    ],
+)
+def test_a_package_has_its_product(gain, gelu, product, fused, tiny, tmp_path):
+    """GELU within oneDNN's product takes ``gelu`` times as long as behind it."""
     path = tmp_path / "p.pt2"
-    subprocess.run([sys.executable, "-c", WITH_GAIN, gain, str(tiny), str(path)], check=True, cwd=ROOT)
+    subprocess.run([sys.executable, "-c", WITH_GAIN, gain, str(tiny), str(path), gelu], check=True, cwd=ROOT)
     code = generated_code(path)
+    assert ('"gelu"' in code) == fused
     assert {name for name in ("cpu_mm_out(", "cpu_addmm_out(", "cpu__linear_pointwise(") if name in code} == {product}
     ours, eager = CompiledEncoder.load(tiny, path), SentenceEncoder.load(tiny, device="cpu")
     assert abs(ours.encode(TEXTS) - eager.encode(TEXTS)).max() < 2e-6
+    assert ours.gains == [1.5, 0.9]

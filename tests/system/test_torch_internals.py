@@ -9,6 +9,7 @@ from torch import nn
 from minisbert import PairModel, SentenceEncoder
 from minisbert.core.heads import siamese
 from minisbert.system import torch_internals
+from minisbert.system.devices import best_seconds
 from minisbert.system.torch_internals import FEW_ROWS, OneDNNLinear, fastest_linear, onednn_gain
 
 pytestmark = pytest.mark.skipif(not torch_internals.ONEDNN, reason="this torch has no oneDNN")
@@ -25,7 +26,8 @@ def used(monkeypatch):
         shapes.append(tuple(x.shape))
         return call(x, *arguments)
 
-    monkeypatch.setattr(torch_internals, "onednn_gain", lambda: 2.0)
+    monkeypatch.setattr(torch_internals, "CHOICES", {})
+    monkeypatch.setattr(torch_internals, "onednn_gain", lambda *sizes: 2.0)
     monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", counted)
     return shapes
 
@@ -74,8 +76,30 @@ def exact_vectors(encoder):
     return torch.from_numpy(vectors).float()
 
 
-def test_the_choice_is_measured_and_a_small_gain_changes_nothing(monkeypatch):
-    assert onednn_gain(24, 96, (2, 3), with_gelu=True) > 0
-    for gain, kind in ((1.1, False), (1.2, True), (0.0, False)):
-        monkeypatch.setattr(torch_internals, "onednn_gain", lambda gain=gain: gain)
-        assert isinstance(fastest_linear(), OneDNNLinear) == kind
+def test_the_choice_is_measured_for_each_size_once_and_a_small_gain_changes_nothing(monkeypatch):
+    threads = torch.get_num_threads()
+    assert onednn_gain(24, 96, (2, 3), packed=True) > 0
+    assert torch.get_num_threads() == threads
+    gains, asked = {24: 1.1, 32: 1.2, 40: 0.0}, []
+    monkeypatch.setattr(torch_internals, "CHOICES", {})
+    monkeypatch.setattr(torch_internals, "onednn_gain", lambda width, *_: asked.append(width) or gains[width])
+    for width, kind in ((24, False), (32, True), (40, False), (32, True)):
+        assert isinstance(fastest_linear(width, 96), OneDNNLinear) == kind
+    assert asked == [24, 32, 40]
+
+
+def test_each_number_of_rows_counts_alike_and_the_faster_gelu(monkeypatch):
+    """16 rows: 3 s to 1.5 s; 2,048 rows: 30 s to 60 s, so that the gain is sqrt(2 / 2) = 1; the sum would say .54."""
+    own, onednn = {16: 1.0, 2048: 10.0}, {16: [0.5, 0.7], 2048: [25.0, 20.0]}
+    monkeypatch.setattr(torch_internals, "layer_seconds", lambda rows, *_: [own[rows], *onednn[rows]])
+    assert onednn_gain.__wrapped__(24, 96, (16, 2048)) == pytest.approx(1.0)
+
+
+def test_the_best_time_of_each_call_counts():
+    """Two calls of 2, 1, 4 and 3, 5, 6 seconds on a clock that only they turn."""
+    now, seconds = [0.0], {"a": [2, 1, 4], "b": [3, 5, 6]}
+
+    def call(name: str) -> None:
+        now[0] += seconds[name].pop(0)
+
+    assert best_seconds([lambda: call("a"), lambda: call("b")], 3, clock=lambda: now[0]) == [1.0, 3.0]

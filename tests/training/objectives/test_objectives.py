@@ -76,7 +76,7 @@ def cells(files: dict[str, str], objective: str, rows: list[int]) -> list[list[s
 
 # ------------------------------------------------------------------------------------- whole runs
 
-MEMORIZE = ("--limit", "8", "--epochs", "40", "--lr", "5e-3")  # eight rows, one batch: a head must get them by heart
+MEMORIZE = ("--limit", "8", "--epochs", "60", "--lr", "3e-3")  # eight rows, one batch: a head must get them by heart
 LEARN = ("--epochs", "10", "--lr", "5e-3")
 SLOWER = ("--epochs", "15", "--lr")
 
