@@ -10,22 +10,22 @@ TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "minisbert"
 ROOMS = {
     "core": 1505,
-    "system": 1388,
+    "system": 1422,
     "search": 835,
     "architectures": 1068,
     "checkpoints": 1380,
-    "models": 3454,
-    "backends": 866,
+    "models": 3466,
+    "backends": 883,
     "data": 1623,
     "evaluation": 1302,
-    "training": 3244,
+    "training": 3253,
     "corpus": 674,
     "diagnosis": 2315,
     "serving": 784,
     "integrations": 569,
-    "commands": 2631,
+    "commands": 2637,
 }
-PACKAGE_LINES, TEST_LINES = 23_638, 32_689  # goals: 19,000 and 26,500
+PACKAGE_LINES, TEST_LINES = 23_716, 32_963  # goals: 19,000 and 26,500
 DENSITIES = {  # per 1,000 lines outside core/ that are not blank
     "conditional expressions": 15,
     "starred expressions": 12,

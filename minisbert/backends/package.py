@@ -302,9 +302,12 @@ class CompiledPairModel(PairScorer):
     """``scores`` of a compiled cross-encoder."""
 
     device, dtype, joint = torch.device("cpu"), torch.float32, True
+    package: str | Path | bool = True  # as given to ``load``
+    pooling_mode = None
+    __getstate__, __setstate__ = CompiledEncoder.__getstate__, CompiledEncoder.__setstate__
 
     def __init__(self, folder: ModelFolder, run: Callable, about: About, limit: int | None = None):
-        self.run, self.compiled_dtype, self.types = run, about.dtype, about.types
+        self.folder, self.run, self.compiled_dtype, self.types = folder.path, run, about.dtype, about.types
         self.tokenizer, self.task, self.labels = Tokenizer.load(folder, limit), about.task, tuple(about.labels)
         self.activation_fn = None
 
@@ -321,7 +324,11 @@ class CompiledPairModel(PairScorer):
         folder = ModelFolder(find_model(model))
         if not folder.holds_pair_model:
             raise InputError(f"{folder.path} holds an encoder, but no head that was trained on pairs")
-        return cls(folder, *open_package(package, folder, dtype), max_length)
+        if not isinstance(package, bool) and package != "auto":
+            package = Path(os.path.realpath(package))
+        scorer = cls(folder, *open_package(package, folder, dtype), max_length)
+        scorer.package = package
+        return scorer
 
     def __call__(self, ids: Tensor, mask: Tensor | None, types: Tensor | None) -> Tensor:
         # the graph has no optional inputs

@@ -47,6 +47,10 @@ NAMES = {
     "paraphrase_mining_embeddings": "use minisbert.search.dense.closest_pairs",
     "truncate_embeddings": "use encode(texts, truncate_dim=N)",
     "batch_to_device": "encode moves its batches itself; for one of your own: x.to(encoder.device)",
+    "pairwise_dot_score": 'use load(name, similarity_fn_name="dot") and its similarity_pairwise',
+    "euclidean_sim": 'use load(name, similarity_fn_name="euclidean") and its similarity',
+    "manhattan_sim": 'use load(name, similarity_fn_name="manhattan") and its similarity',
+    "get_device_name": 'load(name, device="auto") chooses it',
     "http_get": "minisbert assets fetches models and data sets",
     # in models
     "Transformer": 'SentenceEncoder.load("name", pooling="mean") opens a plain encoder and puts the pooling on it',
@@ -64,6 +68,9 @@ NAMES = {
 }
 
 METHODS = {
+    "predict": "a CrossEncoder scores pairs: CrossEncoder.load(name).predict(pairs)",
+    "rank": "a CrossEncoder ranks texts: CrossEncoder.load(name).rank(query, texts)",
+    "max_length": "use max_seq_length",
     "from_pretrained": 'use load("name")',
     "fit": f"use {TRAINING}",
     "old_fit": f"use {TRAINING}",
@@ -130,6 +137,9 @@ OPTIONS = {
     "default_activation_function": "use activation_fn",
     "save_to_cpu": "the result is on the CPU; leave it out",
     "query_chunk_size": "the search runs in blocks by itself; leave it out",
+    "use_faiss": "the search is exact and in blocks; leave it out",
+    "cross_encoder": "not rescored here; score the triplets with CrossEncoder.predict and drop what scores too high",
+    "output_format": "triplets are returned, (anchor, positive, negative)",
     "corpus_chunk_size": "the search runs in blocks by itself; leave it out",
 }
 

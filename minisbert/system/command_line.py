@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from minisbert import __version__
 from minisbert.core import InputError
+from minisbert.system.assets import assets
 from minisbert.system.console import bounded
 
 CHOICE = re.compile(r"invalid choice: '(?P<typed>.*)' \(choose from (?P<choices>.*)\)")
@@ -61,8 +62,6 @@ def complete_value(prefix: str, action: argparse.Action, **_: Any) -> list[str]:
     if action.dest != "model":
         return [*VALUES[action.dest]]
     from argcomplete.completers import DirectoriesCompleter
-
-    from minisbert.system.assets import assets
 
     names = [name for name, asset in assets().items() if asset.kind == "weights"]
     return [*names, *DirectoriesCompleter()(prefix)]
