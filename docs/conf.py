@@ -7,15 +7,22 @@ The source directory is the repository, so that a link holds on the site as it d
 
 import hashlib
 import os
+import re
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build"
 sys.path.insert(0, str(ROOT / "docs"))
 
-from lesson_pages import LESSONS, minutes, repository  # noqa: E402
+from lesson_pages import LESSONS, minutes, origin  # noqa: E402
+from site_index import theme_options  # noqa: E402
+
+# The repository's address, such as https://github.com/OWNER/NAME. With it the pages have "edit" and "clone", and the
+# lessons buttons for Colab and Binder (docs/publishing.md); without it there is no dead link.
+repository = ""
 
 # What the kernels that run the lessons inherit: figures and answers apart from those of whoever builds the site.
 os.environ["MINISBERT_FIGURES"] = str(BUILD / "figures")
@@ -35,7 +42,15 @@ include_patterns = [
     "weights/README.md",
 ]
 exclude_patterns = [".*", "build", "data", "runs", "lessons/mine"]
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_design", "lesson_pages", "play_data"]
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx_design",
+    "command_pages",
+    "lesson_pages",
+    "play_data",
+    "site_index",
+]
 highlight_language = "none"  # an indented block is a formula
 nitpicky = True
 nitpick_ignore_regex = [("py:.*", ".*")]  # types of torch and NumPy, whose documentation is on other hosts
@@ -46,7 +61,9 @@ autodoc_preserve_defaults = True  # as they are written, not as repr() has them
 myst_heading_anchors = 3  # as on GitHub
 myst_enable_extensions = ["colon_fence", "dollarmath", "html_image", "substitution"]
 
-nb_custom_formats = {".py": ["lesson_pages.read", {"repository": repository(ROOT)}]}
+nb_custom_formats = {
+    ".py": ["lesson_pages.read", {"repository": repository or origin(ROOT), "launch": bool(repository)}]
+}
 nb_execution_mode = "cache"
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
@@ -90,13 +107,42 @@ html_theme_options = {
     "secondary_sidebar_items": {"**": ["page-toc.html"]} | {page: [] for page in WIDE},
     "show_toc_level": 2,
     "use_download_button": False,  # each lesson names its files
-}
+} | theme_options(repository)
+
+
+ROW = re.compile(r"(\w+) {2,}(\S.*)")
+
+
+def with_rows(lines: list[str]) -> list[str]:
+    """Make a list of a table of arguments, whose lines have a name, spaces, and what it means."""
+    found: list[str] = []
+    for line in lines:
+        row = ROW.fullmatch(line)
+        inside = bool(found) and found[-1].startswith("* ``")
+        if row:
+            if found and not inside and found[-1]:
+                found.append("")
+            found.append(f"* ``{row[1]}``: {row[2]}")
+        elif inside and line.startswith("      "):  # the row goes on
+            found[-1] += f" {line.strip()}"
+        else:
+            if inside and line:
+                found.append("")
+            found.append(line)
+    return found
+
+
+def hide_passed_on(app: object, what: str, name: str, obj: object, options: object, signature: str, *_: object) -> Any:
+    """Show a class without arguments if it only passes on what it is given: ``load`` is how users make one."""
+    if what == "class" and signature and signature.startswith("(*args"):
+        return "", None
+    return None
 
 
 def plain_text(app: object, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
     """Show a docstring as it is written: a bar is no substitution, and an indented block needs no mark before it."""
     shown: list[str] = []
-    for line in lines:
+    for line in with_rows(lines):
         indented = line.startswith(" ")
         before = shown[-1] if shown else ""
         if indented and before and not before.startswith(" "):
@@ -112,3 +158,4 @@ def plain_text(app: object, what: str, name: str, obj: object, options: object, 
 
 def setup(app: object) -> None:
     app.connect("autodoc-process-docstring", plain_text)
+    app.connect("autodoc-process-signature", hide_passed_on)

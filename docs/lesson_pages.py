@@ -34,6 +34,7 @@ ANSWERS = CARDS.with_name("answers.toml")
 DRAWING = re.compile(r"\]\((drawings/\w+\.svg)\)")
 FORMULAS = ROOT / "docs" / "formulas.toml"
 INTERACTIVE = FORMULAS.with_name("interactive.md")
+NOTEBOOKS = "notebooks"  # a branch: Colab and Binder open what a repository holds
 PICTURE = re.compile(r"\n*!\[([^\]]*)\]\(figures/[^)]*\)")  # of a lesson, with its description
 
 INSTALL = """\
@@ -52,7 +53,7 @@ if find_spec("minisbert") is None:
 sys.path[:0] = [str(course / "lessons"), str(course)]"""
 
 
-def repository(root: Path) -> str:
+def origin(root: Path) -> str:
     """Where the notebooks clone the course from: the origin of the checkout, without credentials, else the checkout."""
     command = ["git", "-C", str(root), "config", "--get", "remote.origin.url"]
     url = subprocess.run(command, capture_output=True, text=True).stdout.strip()
@@ -115,8 +116,16 @@ def notebook(text: str, repository: str, page: bool = False) -> NotebookNode:
     return book
 
 
-def read(text: str, repository: str) -> NotebookNode:
-    """The notebook of a lesson as its page shows it.
+def launch_links(repository: str, stem: str) -> str:
+    """Markdown with links that open a lesson in Colab and Binder, from the branch that the workflow writes."""
+    name = re.sub(r"^https?://[^/]*/|\.git$|/$", "", repository)
+    colab = f"https://colab.research.google.com/github/{name}/blob/{NOTEBOOKS}/{stem}.ipynb"
+    binder = f"https://mybinder.org/v2/gh/{name}/{NOTEBOOKS}?labpath={stem}.ipynb"
+    return f" Or open it in [Colab]({colab}) or [Binder]({binder})."
+
+
+def read(text: str, repository: str, launch: bool = False) -> NotebookNode:
+    """The notebook of a lesson as its page shows it; with ``launch`` there are links that open it elsewhere.
 
     Objectives and links to its files come first, quiz and hints last; answers are folded below the exercises.
     """
@@ -131,6 +140,8 @@ def read(text: str, repository: str) -> NotebookNode:
         f'\n\nDownload it as a <a href="{stem}.ipynb" download>notebook</a> '
         f'or as the <a href="{stem}.py" download>Python file</a> that this page is made from.'
     )
+    if launch:
+        title.source += launch_links(repository, stem)
     for cell in book.cells:
         if cell.cell_type == "markdown":
             cell.source = answered(cell.source, lesson)
@@ -215,7 +226,9 @@ def write_notebooks(app: Sphinx, error: Exception | None) -> None:
         folder = Path(app.outdir) / "lessons"
         for path in LESSONS:
             text = path.read_text(encoding="utf-8")
-            jupytext.write(embed_drawings(notebook(text, repository(ROOT))), folder / f"{path.stem}.ipynb")
+            jupytext.write(
+                embed_drawings(notebook(text, app.config.repository or origin(ROOT))), folder / f"{path.stem}.ipynb"
+            )
             (folder / path.name).write_text(text, encoding="utf-8")
 
 

@@ -93,10 +93,10 @@ def test_a_notebook_holds_the_lesson_after_a_cell_that_installs_it_and_a_page_th
 
 def test_a_notebook_names_the_origin_without_credentials_or_the_checkout(lesson_pages, tmp_path):
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
-    assert lesson_pages.repository(tmp_path) == tmp_path.as_uri()
+    assert lesson_pages.origin(tmp_path) == tmp_path.as_uri()
     for origin in ("https://name:secret@example.org/a/b.git", "git@example.org:a/b.git"):
         subprocess.run(["git", "-C", tmp_path, "config", "remote.origin.url", origin], check=True)
-        assert lesson_pages.repository(tmp_path) == "https://example.org/a/b.git"
+        assert lesson_pages.origin(tmp_path) == "https://example.org/a/b.git"
 
 
 @pytest.mark.parametrize(
@@ -156,6 +156,52 @@ def test_an_exception_in_a_lesson_fails_the_build(tmp_path):
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert done.returncode == code, done.stderr
         assert ("CellExecutionError" in done.stderr) == ("a claim" in done.stderr) == bool(code)
+
+
+@pytest.mark.site
+@pytest.mark.parametrize("address", ["", "https://github.com/somebody/course"])
+def test_the_repositorys_address_is_one_setting(address, tmp_path):
+    """With it every page can be edited and cloned, and a lesson opened in Colab and Binder; without it none says so."""
+    require(find_spec("myst_nb"), "needs the site extra: pip install '.[site]'")
+    shutil.copytree(ROOT / "docs", tmp_path / "docs", ignore=shutil.ignore_patterns("*.md", "*.png", "__pycache__"))
+    (tmp_path / "minisbert").mkdir()
+    (tmp_path / "lessons" / "grader").mkdir(parents=True)
+    settings = tmp_path / "docs" / "conf.py"
+    text = settings.read_text(encoding="utf-8")
+    assert text.count('repository = ""') == 1
+    for file, content in (
+        ("docs/conf.py", text.replace('repository = ""', f'repository = "{address}"')),
+        ("docs/interactive.md", "# Play\n"),
+        ("docs/install.md", "# Install\n\nFor all.\n\n```bash\npip install .\n```\n"),
+        (
+            "docs/index.md",
+            "# Front\n\nAll.\n\n```{toctree}\n:caption: Start\n\n../lessons/01_first\ninstall\ninteractive\n```\n",
+        ),
+        ("lessons/course.py", ""),
+        ("lessons/01_first.py", "# %% [markdown]\n# # Lesson 01: first\n#\n# About 20 minutes.\n\n# %%\n6 * 7\n"),
+        ("lessons/grader/cards.toml", "pieces = []\n"),
+        ("lessons/grader/answers.toml", "exercises = []\n"),
+    ):
+        (tmp_path / file).write_text(content)
+    command = [sys.executable, "-m", "sphinx", "-W", "-q", "-D", "nb_execution_mode=off", "-c", "docs", ".", "built"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    lesson, install, index = (
+        (tmp_path / "built" / name).read_text(encoding="utf-8")
+        for name in ("lessons/01_first.html", "docs/install.html", "llms.txt")
+    )
+    expected = {
+        "https://colab.research.google.com/github/somebody/course/blob/notebooks/01_first.ipynb": lesson,
+        "https://mybinder.org/v2/gh/somebody/course/notebooks?labpath=01_first.ipynb": lesson,
+        "https://github.com/somebody/course/edit/main/docs/install.md": install,
+        "git clone https://github.com/somebody/course": re.sub("<[^>]*>", "", install),
+    }
+    assert [part in page for part, page in expected.items()] == [bool(address)] * 4
+    assert "docs/install.html): For all." in index
+    first = json.loads((tmp_path / "built" / "lessons" / "01_first.ipynb").read_text(encoding="utf-8"))["cells"][0]
+    assert (address in "".join(first["source"])) or not address
 
 
 @pytest.mark.site

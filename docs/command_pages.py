@@ -1,0 +1,136 @@
+"""What the site adds to docs/commands.md: below the heading of each command its examples and all of its options.
+
+A Sphinx extension. Everything comes from the parsers, so that the page says what ``--help`` says.
+"""
+
+import argparse
+import os
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+from minisbert.__main__ import command_files
+from minisbert.system.command_line import Parser
+from minisbert.training.run_options import make_parser
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = "docs/commands"
+FURTHER = {"encode": "merge"}  # a command with a parser of its own behind its name
+PROGRAMS = ("minisbert", "python", "torchrun", "sort", "curl")  # an example begins with one of these
+
+
+class Asked(Exception):
+    """Carries the parser whose ``parse_args`` was called."""
+
+
+def ask(parser: Parser, *_: object) -> None:
+    raise Asked(parser)
+
+
+def parser_of(name: str, *words: str) -> argparse.ArgumentParser:
+    """Return the parser that ``minisbert NAME WORDS`` reads its options with; nothing else of the command runs."""
+    if name == "train":
+        return make_parser(advanced=True)
+    path = command_files()[name]
+    with patch.object(Parser, "parse_args", ask), patch.dict(os.environ):
+        os.environ.pop("MINISBERT_API_KEY", None)  # the default of --api-key: no build may publish it
+        try:
+            import_module(f"minisbert.commands.{path.stem}").main(list(words))
+        except Asked as asked:
+            return asked.args[0]
+    raise RuntimeError(f"minisbert {name} has read no options")
+
+
+def examples(parser: argparse.ArgumentParser) -> list[str]:
+    """Return the lines of a parser's description and epilog that can be typed."""
+    lines = [line.strip() for line in f"{parser.description}\n{parser.epilog or ''}".splitlines()]
+    lines = [re.sub(r" {3,}(?=\w)", "    # ", line.removeprefix("Examples:").strip()) for line in lines]
+    return [line for line in lines if line.split(" ")[0] in PROGRAMS and len(line.split(" ")) > 1]
+
+
+def spelled(action: argparse.Action) -> str:
+    """Return an option as ``--help`` spells it: ``--top K``, ``--split {train,dev,test}``."""
+    value = action.metavar or action.dest.upper()
+    if action.choices is not None and action.metavar is None:
+        value = "{" + ",".join(map(str, action.choices)) + "}"
+    if not action.option_strings:
+        return value
+    if action.nargs == 0:
+        return ", ".join(action.option_strings)
+    if action.nargs == "?":
+        value = f"[{value}]"
+    return f"{', '.join(action.option_strings)} {value}"
+
+
+def about(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
+    """Return an option's help, with its default if the help does not say it."""
+    formatter = parser._get_formatter()  # it puts %(default)s in; argparse has no public way
+    text = formatter._expand_help(action) if action.help else ""
+    unset = (None, False, "", argparse.SUPPRESS, [])
+    if action.default not in unset and "default" not in text:
+        text += f" (default: {action.default})"
+    return text.strip()
+
+
+def table(parser: argparse.ArgumentParser) -> list[str]:
+    """Return Markdown with a table for each group of a parser's options, and those of its actions."""
+    lines: list[str] = []
+    for group in parser._action_groups:
+        rows = []
+        for action in group._group_actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for name, below in action.choices.items():
+                    title = next((choice.help for choice in action._choices_actions if choice.dest == name), "")
+                    lines += ["", f"`{parser.prog} {name}`: {title}", *table(below)]
+            elif action.help != argparse.SUPPRESS and action.dest not in ("help", "version"):
+                code = spelled(action).replace("|", r"\|").replace(",", ", ")
+                rows.append(f"| `{code}` | {as_markdown(about(parser, action))} |")
+        if rows:
+            title = (group.title or "").replace("positional arguments", "arguments")
+            lines += ["", f"| {title} | |", "|---|---|", *rows]
+    return lines
+
+
+def as_markdown(text: str) -> str:
+    """Show a help text as it is written, but an option as code."""
+    text = re.sub(r"([\\`*_{}\[\]<>|$#])", r"\\\1", text)
+    return re.sub(r"(?<![\w-])--[a-z][\w-]*", lambda found: f"`{found[0]}`", text)
+
+
+def generated(name: str) -> str:
+    """Return what the page has below the heading of a command."""
+    parser = parser_of(name)
+    first = (parser.description or "").strip().partition("\n\n")[0]
+    lines = [as_markdown(first), ""]
+    if examples(parser):
+        lines += ["```bash", *examples(parser), "```", ""]
+    lines += [f":::{{dropdown}} All options of {name}", ":class-container: options", *table(parser)]
+    if name in FURTHER:
+        lines += ["", f"`minisbert {name} {FURTHER[name]}`:", *table(parser_of(name, FURTHER[name]))]
+    return "\n".join([*lines, ":::", ""])
+
+
+def add_options(app: "Sphinx", name: str, source: list[str]) -> None:
+    """Put the generated part of each command below its heading."""
+    if name == PAGE:
+        for command in command_files():
+            heading = f"## {command}\n"
+            if f"\n{heading}" not in source[0]:
+                raise ValueError(f"{PAGE}.md has no heading {heading!r}")
+            source[0] = source[0].replace(f"\n{heading}", f"\n{heading}\n{generated(command)}", 1)
+
+
+def note_parsers(app: "Sphinx", env: object, *_: object) -> list[str]:
+    """Read the page anew at every build: its options stand in other files."""
+    return [PAGE]
+
+
+def setup(app: "Sphinx") -> dict[str, bool]:
+    app.connect("source-read", add_options)
+    app.connect("env-get-outdated", note_parsers)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
