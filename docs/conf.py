@@ -35,7 +35,7 @@ include_patterns = [
     "weights/README.md",
 ]
 exclude_patterns = [".*", "build", "data", "runs", "lessons/mine"]
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_design", "lesson_pages", "play_data"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_design", "lesson_pages", "command_pages", "play_data"]
 highlight_language = "none"  # an indented block is a formula
 nitpicky = True
 nitpick_ignore_regex = [("py:.*", ".*")]  # types of torch and NumPy, whose documentation is on other hosts

@@ -24,6 +24,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
 
+from minisbert.__main__ import command_files
 from tests.conftest import ROOT
 
 SITE = ROOT / "build" / "site"
@@ -195,6 +196,32 @@ def pages() -> dict[str, Links]:
     require((SITE / "index.html").is_file(), f"the site is not built: {readme_command('build/site')}")
     found = sorted(path for path in SITE.rglob("*.html") if "_static" not in path.parts)
     return {path.relative_to(SITE).as_posix(): Links(path) for path in found}
+
+
+def test_the_page_of_options_has_every_command():
+    text = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"```\{options\} ([\w-]+)", text)) == [*command_files()]
+
+
+@pytest.mark.site
+def test_options_are_those_of_the_parsers(pages):
+    """An option of each command, one that few people set, and values to choose from."""
+    text = re.sub(r"<[^>]+>", "", (SITE / "docs" / "options.html").read_text(encoding="utf-8"))
+    for option in (
+        "--shard-rows N",
+        "--micro-tokens N",
+        "--api-key KEY",
+        "one of cosine, cosent",
+        "(default: all-MiniLM-L6-v2)",
+    ):
+        assert option in text, option
+
+
+@pytest.mark.site
+def test_the_index_for_programs_names_every_page(pages):
+    found = re.findall(r"\]\((\S+\.html)\)", (SITE / "llms.txt").read_text(encoding="utf-8"))
+    assert {*found} <= {*pages}
+    assert {"docs/index.html", "docs/api.html", "lessons/05_attention.html"} <= {*found}
 
 
 @pytest.mark.site
