@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 INDEX = "docs/index"
+COURSE = "lessons/README"  # the lessons stand below it
 TOCTREE = re.compile(r"^```\{toctree\}\n((?::.*\n)*)\n?((?:.+\n)*)```", re.MULTILINE)
 
 
@@ -43,9 +44,13 @@ def kinds(root: Path = ROOT) -> dict[str, str]:
     for caption, names in pages_of(INDEX, root):
         for name in names:
             found[name] = caption
-            if (root / f"{name}.md").is_file():
+            if name == COURSE:
+                below = documents(root / "lessons", "[0-9]*", root)
+            elif (root / f"{name}.md").is_file():
                 below = [lower for _, group in pages_of(name, root) for lower in group]
-                found |= dict.fromkeys(below, caption)
+            else:
+                below = []
+            found |= dict.fromkeys(below, caption)
     return found
 
 
@@ -54,16 +59,17 @@ def title(text: str) -> str:
 
 
 def first_sentence(text: str) -> str:
-    """Return the first sentence below the heading, without links."""
-    below = re.sub(r"^# ", "", text, flags=re.MULTILINE).partition("\n\n")[2].strip()
+    """Return the first sentence below the heading, without links; of a lesson, the first after files and minutes."""
+    below = re.sub(r"^#(?: |$)", "", text, flags=re.MULTILINE).partition("\n\n")[2].strip()
     paragraph = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(below.partition("\n\n")[0].split()))
-    return re.match(r".*?[.:!?](?= |$)|.*", paragraph)[0]
+    paragraph = re.sub(r"^Steps through .*? minutes\. ", "", paragraph).replace("**", "")
+    return re.match(r".*?[.!?](?= |$)|.*", paragraph)[0]
 
 
 def llms(root: Path = ROOT) -> str:
     """Return an index of the site for programs, in the form that llmstxt.org describes."""
     index = (root / f"{INDEX}.md").read_text(encoding="utf-8")
-    lines = ["# minisbert", "", f"> {first_sentence(index)}"]
+    lines = ["# minisbert", "", f"> {first_sentence(index)}", "", f"- [{title(index)}]({INDEX}.html): where to start"]
     last = ""
     for name, caption in kinds(root).items():
         source = next(path for path in (root / f"{name}.md", root / f"{name}.py") if path.is_file())
@@ -82,7 +88,7 @@ def write_llms(app: "Sphinx", error: Exception | None) -> None:
 
 def mark(app: "Sphinx", name: str, source: list[str]) -> None:
     """Name a page's kind before its first line, and put the lessons below the page that lists them."""
-    if name == "lessons/README":
+    if name == COURSE:
         source[0] += "\n```{toctree}\n:hidden:\n:glob:\n\n[0-9]*\n```\n"
     kind = kinds(Path(app.srcdir)).get(name)
     if kind and name.startswith("docs/"):

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Lesson 21: one vector, many, or none
 #
-# Steps through `minisbert/models/static_encoder.py`, `minisbert/models/static_encoder.py`,
-# `minisbert/models/sparse_encoder.py`, `minisbert/search/late_interaction.py`. About 55 minutes. You will take
+# Steps through `minisbert/models/static_encoder.py`, `minisbert/models/sparse_encoder.py`,
+# `minisbert/search/late_interaction.py`. About 55 minutes. You will take
 # the encoder away, then the single vector, and see what each costs in bytes, milliseconds and right answers.
 
 # %%

@@ -169,12 +169,13 @@ def test_the_page_of_commands_gives_defaults_and_no_secret(monkeypatch):
 
 
 def test_the_index_for_programs_names_every_page_once():
-    lines = re.findall(r"^- \[.+\]\((\S+)\.html\): \S", site_index.llms(), re.MULTILINE)
+    text = site_index.llms()
+    lines = re.findall(r"^- \[.+\]\((\S+)\.html\): \S", text, re.MULTILINE)
     assert len(lines) == len(set(lines))
-    expected = {path.relative_to(ROOT).with_suffix("").as_posix() for path in DOCS if path.name != "index.md"}
-    expected |= {path.relative_to(ROOT).with_suffix("").as_posix() for path in COURSE}
+    expected = {path.relative_to(ROOT).with_suffix("").as_posix() for path in [*DOCS, *COURSE]}
     assert expected <= set(lines)
-    assert all((ROOT / f"{name}.md").is_file() for name in lines)
+    assert all((ROOT / f"{name}.md").is_file() or (ROOT / f"{name}.py").is_file() for name in lines)
+    assert "- [Lesson 05: attention](lessons/05_attention.html): You " in text
 
 
 def test_issues_ask_for_what_a_report_needs():
@@ -186,4 +187,4 @@ def test_issues_ask_for_what_a_report_needs():
         if path.name != "config.yml":
             assert form.keys() >= {"name", "description", "body"}, path
             asked[path.stem] = {field["id"] for field in form["body"] if "id" in field}
-    assert asked["wrong-number"] >= {"command", "output", "version"}
+    assert asked["bug"] >= {"what", "expected", "version"}

@@ -244,6 +244,27 @@ def pages() -> dict[str, Links]:
 
 
 @pytest.mark.site
+def test_options_are_those_of_the_parsers(pages):
+    """An option of each command, one that few people set, and values to choose from."""
+    text = re.sub(r"<[^>]+>", "", (SITE / "docs" / "commands.html").read_text(encoding="utf-8"))
+    for option in (
+        "--shard-rows N",
+        "--micro-tokens N",
+        "--api-key KEY",
+        "{cosine, cosent, ",
+        "(default: all-MiniLM-L6-v2)",
+    ):
+        assert option in text, option
+
+
+@pytest.mark.site
+def test_the_index_for_programs_names_every_page(pages):
+    found = re.findall(r"\]\((\S+\.html)\)", (SITE / "llms.txt").read_text(encoding="utf-8"))
+    assert {*found} <= {*pages}
+    assert {"docs/index.html", "docs/api.html", "lessons/05_attention.html"} <= {*found}
+
+
+@pytest.mark.site
 def test_every_internal_link_leads_to_a_file_and_an_anchor(pages):
     broken = []
     for page, links in pages.items():
