@@ -13,6 +13,7 @@ import pytest
 import minisbert
 from docs import command_pages, site_index
 from minisbert.__main__ import command_files
+from minisbert.commands.inspect_ import main as inspect
 from tests.conftest import ROOT
 from tests.test_readme import anchors
 
@@ -143,6 +144,28 @@ def test_no_link_of_the_courses_pages_is_broken(path):
         if not link.startswith(("http:", "https:")):
             assert target.exists(), link
             assert not anchor or target.suffix == ".py" or anchor in anchors(target.read_text(encoding="utf-8")), link
+
+
+@pytest.mark.weights
+def test_inspect_prints_what_its_page_shows(minilm, tmp_path, monkeypatch, capsys):
+    """Of the two files that the page shows, whose columns stand in the places of their names."""
+    page = (ROOT / "docs" / "inspect.md").read_text(encoding="utf-8")
+    train, dev, shown = re.findall(r"```\n((?:score|train\.tsv).*?)```", page, re.DOTALL)
+    for name, table in (("train.tsv", train), ("dev.tsv", dev)):
+        rows = [re.split(r"\s{3,}|(?<=score) ", line.strip()) for line in table.splitlines()]
+        (tmp_path / name).write_text("".join("\t".join(row) + "\n" for row in rows), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match=r"^1$"):
+        inspect(["train.tsv", "dev.tsv", "--model", str(minilm)])
+    assert capsys.readouterr().out.replace(f" --model {minilm}", "") == shown
+
+
+def test_the_docstrings_of_the_example_need_no_checkout_on_the_path(tmp_path):
+    """``-I``: neither the working directory nor the script's folder nor PYTHONPATH is searched."""
+    script = ROOT / "docs" / "examples" / "docstrings.py"
+    done = subprocess.run([sys.executable, "-I", script, tmp_path], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "qrels" / "test.tsv").is_file()
 
 
 # ------------------------------------------------------------------------------------------ what is generated

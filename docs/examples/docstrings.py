@@ -10,7 +10,9 @@ import json
 import sys
 from pathlib import Path
 
-from lessons.search.docstrings import read_entries, split_of
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # the checkout: lessons are in no wheel
+
+from lessons.search.docstrings import read_entries, split_of  # noqa: E402
 
 
 def write(folder: Path) -> dict[str, int]:
