@@ -1,7 +1,8 @@
 # %% [markdown]
 # # Lesson 22: from nothing
 #
-# Steps through `minisbert/training/objectives/masked.py`, `minisbert/training/losses.py`, `minisbert/models/masked_language_model.py`. About 80 minutes. You
+# Steps through `minisbert/training/objectives/masked.py`, `minisbert/training/losses.py`,
+# `minisbert/models/masked_language_model.py`. About 80 minutes. You
 # will make an encoder that has never read a word, let it read, and find out what reading
 # is good for.
 
