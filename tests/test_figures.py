@@ -51,7 +51,7 @@ NOT_MEASURED = {  # tables of numbers that are not in the data, by page and firs
     ("results-notebooks.md", "setting"): "settings",
     ("results-notebooks.md", "recipe"): "published elsewhere, not measured",
     ("retrieval.md", "task"): "published by MTEB",
-    ("faq.md", "model"): "sizes, as their authors publish them",
+    ("which-model.md", "model"): "sizes, as their authors publish them",
     ("scale.md", ""): "arithmetic, done again below",
 }
 
