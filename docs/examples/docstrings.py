@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # the checkout: lessons are in no wheel
 
-from lessons.search.docstrings import read_entries, split_of  # noqa: E402
+from lessons.search.docstrings import read_entries, split_of
 
 
 def write(folder: Path) -> dict[str, int]:
