@@ -337,7 +337,7 @@ def describe(app: Sphinx, doctree: nodes.document) -> None:
         lesson = ROOT / "lessons" / f"{Path(image['uri']).stem}.py"
         if not image.get("alt") and lesson in LESSONS:
             image["alt"] = PICTURE.search(lesson.read_text(encoding="utf-8"))[1]
-        if "/drawings/" in f"/{image['uri']}":  # it has dark colours of its own, the theme need not mend it
+        if image["uri"].endswith(".svg"):  # it has dark colours of its own, the theme need not mend it
             image["classes"].append("dark-light")
     for head in doctree.findall(nodes.thead):
         for entry in head.findall(nodes.entry):

@@ -11,7 +11,7 @@ from importlib import import_module
 import pytest
 
 import minisbert
-from docs import command_pages, site_index
+from docs import command_pages, make_recording, site_index
 from minisbert.__main__ import command_files
 from minisbert.commands.inspect_ import main as inspect
 from tests.conftest import ROOT
@@ -189,6 +189,16 @@ def test_the_page_of_commands_gives_defaults_and_no_secret(monkeypatch):
     assert "`--batch-size BATCH_SIZE` | texts of 64 tokens per batch (default: 32)" in command_pages.generated("encode")
     monkeypatch.setenv("MINISBERT_API_KEY", "a-secret")
     assert "a-secret" not in command_pages.generated("serve")
+
+
+@pytest.mark.slow
+def test_the_recording_is_a_run_of_the_grader():
+    """The lines that it shows, but for line numbers, which every edit of the lesson moves."""
+    drawn = make_recording.PICTURE.read_text(encoding="utf-8")
+    again = make_recording.drawing(make_recording.screen(*make_recording.run()))
+    assert re.sub(r"line \d+", "line", drawn) == re.sub(r"line \d+", "line", again), "python docs/make_recording.py"
+    assert "These are exactly the numbers you get when the scores are not divided by" in drawn
+    assert not re.search(r"href|@import|<script", drawn)
 
 
 def test_the_index_for_programs_names_every_page_once():
