@@ -95,7 +95,7 @@ html_title = "minisbert"
 html_favicon = "static/favicon.svg"
 html_static_path = ["static"]
 templates_path = ["templates"]
-html_sidebars = {"**": ["home.html", "search-button-field.html", "sbt-sidebar-nav.html"]}
+html_sidebars = {"**": ["home.html", "search-button-field.html", "navigation.html"]}
 html_context = {"default_mode": "auto"}  # light or dark, as the reader's system is
 html_css_files = ["site.css"]
 html_show_copyright = html_show_sphinx = False
