@@ -91,7 +91,7 @@ def test_results_are_those_of_sentence_transformers(tiny):
 
 @pytest.mark.reference
 def test_mined_triplets_are_those_of_sentence_transformers(tiny):
-    """Of texts, encoded by either library; the largest random number of ranks, and a limit that excludes some."""
+    """Texts that either library encodes; no two candidates' scores, and none and the limit, are nearer than 1e-3."""
     reference = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
     datasets = pytest.importorskip("datasets")
     pairs = [("a cat?", "A cat sits."), ("rain?", "It rains."), ("who reads?", "A man reads a book.")]

@@ -8,6 +8,7 @@ evaluator.primary_metric  # "spearman_cosine"
 
 import csv
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from minisbert.models.guards import check_choice
 from minisbert.models.pair_model import PairModel
 from minisbert.models.prompts import role_prompt_name
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.search.dense import top_k
 
 
 class Evaluator:
@@ -68,7 +70,7 @@ class Evaluator:
     def __call__(
         self, model: SentenceEncoder, output_path: str | Path | None = None, epoch: int = -1, steps: int = -1
     ) -> dict[str, float]:
-        names = self.similarity_fn_names or [model.similarity_fn_name]
+        names = self.similarity_fn_names or [getattr(model, "similarity_fn_name", "")]  # a PairModel has none
         found = self.compute_metrics(model, names)
         main = self.main_similarity or names[0]
         if len(names) > 1:
@@ -224,7 +226,8 @@ class RerankingEvaluator(Evaluator):
 
     ``samples`` are dicts with ``query``, and ``positive`` and ``negative``, one text or several; one that lacks either
     is left out. Called with a model it returns ``{"map": ..., "mrr@10": ..., "ndcg@10": ...}``, the cutoff being
-    ``at_k``. Raises ``InputError`` if no sample is left.
+    ``at_k``. Of equal scores the irrelevant document counts as the better one. Raises ``InputError`` if no sample is
+    left.
     """
 
     key, file = "{metric}", "RerankingEvaluator"
@@ -236,7 +239,9 @@ class RerankingEvaluator(Evaluator):
             sides = [sample["positive"], sample["negative"]]
             positive, negative = ([side] if isinstance(side, str) else list(side) for side in sides)
             if positive and negative:
-                self.samples.append((sample["query"], positive + negative, [1] * len(positive) + [0] * len(negative)))
+                # the negatives first: a stable sort leaves equal scores in this order
+                relevant = [0] * len(negative) + [1] * len(positive)
+                self.samples.append((sample["query"], negative + positive, relevant))
         if not self.samples:
             raise InputError("a sample with a positive and a negative text is needed")
 
@@ -269,7 +274,7 @@ class LabelAccuracyEvaluator(Evaluator):
     def __init__(
         self, sentences1: Sequence[str], sentences2: Sequence[str], labels: Sequence[int | str], **options: Any
     ) -> None:
-        super().__init__(**options, similarity_fn_names=["cosine"])
+        super().__init__(**options)
         first, second = check_texts(sentences1), check_texts(sentences2)
         self.sentences1, self.sentences2, self.labels = same_length(sentences1=first, sentences2=second, labels=labels)
 
@@ -277,7 +282,11 @@ class LabelAccuracyEvaluator(Evaluator):
         logits = model.predict(list(zip(self.sentences1, self.sentences2, strict=True)), **self.options)
         if logits.ndim != 2:
             raise InputError("label accuracy needs a PairModel of classes, this one has one number for a pair")
-        labels = [model.labels.index(label) if isinstance(label, str) else label for label in self.labels]
+        numbers = {name: number for number, name in enumerate(model.labels)}
+        labels = []
+        for label in self.labels:
+            check_choice("label", label, [*numbers, *numbers.values()])
+            labels.append(numbers.get(label, label))
         return {names[0]: {"accuracy": accuracy(logits.argmax(axis=1), labels)}}
 
 
@@ -329,12 +338,8 @@ class InformationRetrievalEvaluator(Evaluator):
         self.cutoffs = tuple(sorted({*CUTOFFS, *given}))
 
     def compute_metrics(self, model: SentenceEncoder, names: Sequence[str]) -> dict[str, dict[str, float]]:
-        own = model.similarity_fn_name
-        try:
-            if names[0] != own:
-                model.similarity_fn_name = names[0]
-            progress = self.show_progress_bar
-            return {names[0]: retrieval_scores(model, self.task, progress, cutoffs=self.cutoffs, **self.options)}
-        finally:
-            if names[0] != own:
-                model.similarity_fn_name = own
+        search = None  # the model's own
+        if names[0] != model.similarity_fn_name:
+            search = partial(top_k, similarity=names[0])
+        progress = self.show_progress_bar
+        return {names[0]: retrieval_scores(model, self.task, progress, search, self.cutoffs, **self.options)}

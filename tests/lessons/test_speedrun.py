@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import lessons.speedrun.__main__ as command
 from lessons.search import docstrings
 from lessons.speedrun import judge, steps
+from lessons.speedrun import run as command
 from tests.conftest import ROOT
 
 FOLDER = ROOT / "lessons" / "speedrun"
