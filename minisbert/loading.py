@@ -88,7 +88,7 @@ def load_encoder(
         encoder = CompiledEncoder.load(path, compiled, dtype=dtype, **options)
         if compiled not in (True, "auto") or keeps_package(encoder.compiled_dtype, encoder.gains):
             return encoder
-        say(f"not compiled: with many texts the package is {encoder.gains[1]:.2f} times as fast (its path insists)")
+        say(f"not compiled: with many texts the package is {encoder.gains[1]:.2f} times as fast; its path takes it")
     return open_kind(path).load(path, device=device, **options)
 
 

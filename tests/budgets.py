@@ -17,7 +17,7 @@ ROOMS = {
     "models": 3466,
     "backends": 883,
     "data": 1623,
-    "evaluation": 1302,
+    "evaluation": 1307,
     "training": 3253,
     "corpus": 674,
     "diagnosis": 2315,
@@ -25,7 +25,7 @@ ROOMS = {
     "integrations": 569,
     "commands": 2637,
 }
-PACKAGE_LINES, TEST_LINES = 23_716, 33_254  # goals: 19,000 and 26,500
+PACKAGE_LINES, TEST_LINES = 23_721, 33_269  # goals: 19,000 and 26,500
 DENSITIES = {  # per 1,000 lines outside core/ that are not blank
     "conditional expressions": 15,
     "starred expressions": 12,

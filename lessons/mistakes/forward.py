@@ -31,7 +31,7 @@ def _(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     return (x - fixed.mean(-1, keepdim=True)) / scale * weight + bias
 
 
-@mistake(bert, "layer_norm", "LayerNorm over everything", "one mean and variance for all numbers, not for each token")
+@mistake(bert, "layer_norm", "LayerNorm over everything", "mean and variance are those of all numbers, not of each token")
 def _(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     return (x - x.mean()) / (x.var(correction=0) + eps).sqrt() * weight + bias
 
@@ -180,7 +180,7 @@ def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
     return (hidden if mask is None else hidden.masked_fill(~mask.bool().unsqueeze(-1), -1e9)).amax(1)
 
 
-@mistake(pooling, "mean_pool", "multiplied by the mask", "a pad's NaN times 0 is NaN: multiply, and it stays")
+@mistake(pooling, "mean_pool", "multiplied by the mask", "the states are multiplied by the mask: a pad's NaN stays NaN")
 def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
     if mask is None:
         return hidden.mean(1)
