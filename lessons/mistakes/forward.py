@@ -31,7 +31,9 @@ def _(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     return (x - fixed.mean(-1, keepdim=True)) / scale * weight + bias
 
 
-@mistake(bert, "layer_norm", "LayerNorm over everything", "mean and variance are those of all numbers, not of each token")
+@mistake(
+    bert, "layer_norm", "LayerNorm over everything", "mean and variance are those of all numbers, not of each token"
+)
 def _(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     return (x - x.mean()) / (x.var(correction=0) + eps).sqrt() * weight + bias
 
