@@ -309,7 +309,7 @@ def test_there_is_one_forward_pass():
 SHARED_NAMES = {
     *("__all__", "__getattr__", "_"),  # what a module exports, what it says of other names, and what it does not read
     # the entry points of commands, whose module says which
-    *("main", "parse", "parser"),
+    *("main", "parser"),
     # the book's classes, which the package's classes of the same name extend
     *("SentenceEncoder", "Pooling", "Tokenizer"),
 }

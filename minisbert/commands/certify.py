@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 SHOWN_LINES = 5  # that are named
 
 
-def parse(arguments: list[str] | None) -> argparse.Namespace:
+def certify_options(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("certify", __doc__)
     parser.add_argument(
         "vectors", nargs="?", metavar="VECTORS", help=".npy, .safetensors, .jsonl or .csv, a row for each text"
@@ -60,7 +60,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    options = parse(arguments)
+    options = certify_options(arguments)
 
     from minisbert.data.lines import every_text
     from minisbert.diagnosis import vector_sources

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from minisbert.serving.engine import Engine
 
 
-def parse(arguments: list[str] | None) -> argparse.Namespace:
+def serve_options(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("serve", __doc__)
     add_model_options(parser, name="model")
     about = "float32, bfloat16, auto, or with --compiled int8 (default: float32, or the package's)"
@@ -52,7 +52,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    options = parse(arguments)
+    options = serve_options(arguments)
     try:
         import uvicorn
 

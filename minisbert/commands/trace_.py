@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 EXAMPLE_TEXTS = ["The cat sits on the mat.", "A happy child is playing with a small red ball in the garden.", "Rain."]
 
 
-def parse(arguments: list[str] | None) -> argparse.Namespace:
+def trace_options(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("trace", __doc__)
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="default: three short sentences of different length")
     parser.add_argument(
@@ -46,7 +46,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    options = parse(arguments)
+    options = trace_options(arguments)
     against = options.against or "hf"
     check_usage((against != "hf" and options.texts, f"the texts are those of {against}: give none here"))
     check_written("--write", options.write, [".safetensors"], options.model, options.against)
