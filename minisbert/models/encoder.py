@@ -33,7 +33,7 @@ from minisbert.models.tokenizer import Tokenizer, valid_texts
 from minisbert.search.dense import top_k
 from minisbert.search.quantized import CALIBRATED, PRECISIONS, quantize
 from minisbert.system.console import say
-from minisbert.system.devices import choose_device
+from minisbert.system.devices import choose_device, naming_batch_size
 from minisbert.system.progress import Progress, as_progress
 
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
@@ -227,6 +227,11 @@ class TextEncoder(EncoderProperties):
         """Split texts, given by their token ids, into batches for ``vectors`` and ``states``."""
         return packed_batches(keys, batch_tokens)
 
+    def results(self, keys: Sequence[bytes], batch_tokens: int, skip: int) -> Iterator[tuple[Any, Tensor]]:
+        """Compute ``batches`` one by one: each with its vectors (n, ``width``)."""
+        for batch in self.batches(keys, batch_tokens):
+            yield batch, self.vectors(batch, skip)
+
     def vectors(self, batch: Any, skip: int = 0) -> Tensor:
         """Compute the vectors (N, ``width``) of a batch, pooled without the first ``skip`` tokens of each text."""
         raise NotImplementedError
@@ -326,9 +331,8 @@ class TextEncoder(EncoderProperties):
         model_scales = self.normalize and not self.scales_itself and not normalize_embeddings
         # Created here and not in inference mode, so that the caller may compute gradients with the result.
         vectors = torch.empty(len(distinct), columns, dtype=self.dtype)
-        with self.computing(dtype):
-            for batch in self.batches(distinct, batch_tokens):
-                result = self.vectors(batch, skip)  # (n, width)
+        with self.computing(dtype), naming_batch_size(self.device, batch_tokens, self.hidden_size, TEXT_TOKENS):
+            for batch, result in self.results(distinct, batch_tokens, skip):  # (n, width)
                 if model_scales:
                     result = unit(result)
                 result = result[:, :columns]

@@ -38,6 +38,8 @@ def check_inputs(
     if isinstance(ids, dict):
         raise TypeError('ids must be a tensor (B, T), not a dict: features["input_ids"], features["attention_mask"]')
     check("ids (B, T), mask (B, T), token_types (B, T)", ids, mask, token_types)
+    if ids.is_cuda and torch.cuda.is_current_stream_capturing():
+        return  # whoever records a graph has checked its input: values cannot be read then
     # On a GPU a lookup beyond a table is a failed assertion on the device, after which the process cannot use it.
     check_ids(config, ids, ids.shape[1], token_types)
     if mask is None:
@@ -78,11 +80,11 @@ def evaluating(*models: nn.Module) -> Iterator[None]:
     with _lock:
         for module in modules:
             _modes.setdefault(module, []).append(module.training)
-            module.training = False
+            vars(module)["training"] = False  # nn.Module's own assignment takes ten times as long
     try:
         with torch.inference_mode():
             yield
     finally:
         with _lock:
             for module in modules:
-                module.training = _modes[module].pop()
+                vars(module)["training"] = _modes[module].pop()

@@ -5,9 +5,11 @@ Imports ``core``, ``system`` and ``checkpoints``; ``checkpoints/tokenizer_files.
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
 from tokenizers import Tokenizer as Backend
 
 from minisbert.checkpoints.encoder_settings import (
@@ -128,6 +130,36 @@ class Tokenizer(tokenizer.Tokenizer):
         """As in the book. Raises ``InputError`` as ``encode`` does."""
         return self._checked(super().encode_pairs(firsts, seconds), firsts)
 
+    def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, int]:
+        """``encode`` without a step per text: all ids in a row, each text's number of them (N,), how many were cut."""
+        slots = self.single_template
+        room = self.limit - len(slots) + 1
+        texts = check_texts(texts)
+        pieces = self._pieces(texts)
+        whole = np.fromiter(map(len, pieces), np.int64, len(pieces))
+        if self.cut_start or (len(slots) == 1 and not whole.all()):
+            return flat(self.encode(texts))  # the few models that cut a text's start; a text without a token is refused
+        ids = np.fromiter(chain.from_iterable(pieces), np.intc, whole.sum())
+        lengths = np.minimum(whole, room)
+        truncated = int((whole > room).sum())
+        if truncated:
+            within = np.arange(len(ids)) - np.repeat(whole.cumsum() - whole, whole)
+            ids = ids[within < room]
+        # the special tokens go to their places, and what is left is the texts'
+        lengths += len(slots) - 1
+        ends = lengths.cumsum()
+        framed = np.zeros(lengths.sum(), np.intc)
+        of_texts = np.ones(len(framed), bool)
+        after = False
+        for number, (sequence, token, _) in enumerate(slots):
+            if sequence is None:
+                places = ends - (len(slots) - number) if after else ends - lengths + number
+                framed[places], of_texts[places] = token, False
+            else:
+                after = True
+        framed[of_texts] = ids
+        return framed, lengths, truncated
+
     def _pieces(self, texts: Sequence[str]) -> list[list[int]]:
         try:
             if len(texts) == 1:  # without the library's threads, which would have to wake up
@@ -194,6 +226,12 @@ class Tokenizer(tokenizer.Tokenizer):
     def cut_message(self, truncated: int, total: int) -> str:
         """``3 of 2,758 texts were longer than 256 tokens and were cut``."""
         return f"{truncated:,} of {total:,} texts were longer than {self.limit} tokens and were cut"
+
+
+def flat(encoded: Encoded) -> tuple[np.ndarray, np.ndarray, int]:
+    """What ``Tokenizer.encode_flat`` returns, from lists."""
+    lengths = np.array([len(ids) for ids in encoded.ids], dtype=np.int64)
+    return np.array([token for ids in encoded.ids for token in ids], dtype=np.intc), lengths, encoded.truncated
 
 
 def check_inputs_supported(files: TokenizerFiles, relative: bool) -> None:

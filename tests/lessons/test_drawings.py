@@ -15,9 +15,10 @@ from lessons.drawings.pen import WIDEST
 from lessons.drawings.vectors import COSINES, SENTENCES
 from lessons.parts import NEEDS
 from minisbert.core import bert, losses, pooling
-from minisbert.core.tokenizer import Tokenizer, word_pieces
+from minisbert.core.tokenizer import word_pieces
 from minisbert.models.batching import packed_batches, same_text, tokenize
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.tokenizer import Tokenizer
 from minisbert.search import quantized
 from tests.conftest import ROOT
 
