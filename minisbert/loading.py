@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from minisbert.backends.cuda import CudaEncoder, has_graph
 from minisbert.backends.package import CompiledEncoder, CompiledPairModel
 from minisbert.checkpoints.layout import MASKED_MODULE, ModelFolder, find_model
 from minisbert.core import InputError, one_line
@@ -23,8 +24,9 @@ from minisbert.models.sparse_encoder import SparseEncoder
 from minisbert.models.static_encoder import StaticEncoder
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.console import say
+from minisbert.system.devices import choose_device
 
-Encoder = SentenceEncoder | StaticEncoder | CompiledEncoder
+Encoder = SentenceEncoder | StaticEncoder | CompiledEncoder | CudaEncoder
 ENCODER_CLASSES = {
     "SentenceEncoder": SentenceEncoder,
     "SparseEncoder": SparseEncoder,
@@ -50,7 +52,7 @@ def load(
     """Open a model in eval mode with the class that fits its folder: an encoder, or a ``PairModel`` for a head.
 
     ``compiled`` and ``dtype`` as for ``CompiledEncoder.load``: True for the package in the cache folder, unless it was
-    measured to be slower than the eager encoder, or the path of one. The other options as for ``SentenceEncoder.load``.
+    measured to be slower than the eager encoder, or the path of one. On a GPU, True is a ``CudaEncoder``. The other options as for ``SentenceEncoder.load``.
     To an editor the result may be anything: where types matter, call ``load`` of the class. Raises ``InputError`` for
     anything missing, damaged or not supported.
     """
@@ -83,6 +85,11 @@ def load_encoder(
 ) -> Encoder:
     """Open a model as ``load`` does, but of a ``PairModel`` only the encoder."""
     path = find_model(model)
+    if compiled is True and choose_device(device).type == "cuda":
+        if has_graph(ModelFolder(path)):
+            return CudaEncoder.load(path, dtype=dtype, device=device, **options)
+        say(f"not compiled: {path} is no BERT or relative of it, and only those are on a GPU")
+        return open_kind(path).load(path, device=device, **options)
     check_compiled(compiled, dtype, device)
     if compiled:
         encoder = CompiledEncoder.load(path, compiled, dtype=dtype, **options)
@@ -151,7 +158,7 @@ def load_tokenizer(model: str | Path, limit: int | None = None) -> Tokenizer:
 
 def uncompiled(encoder: Encoder) -> Encoder:
     """Return the encoder itself, or load the model from which a compiled one was made, from its folder."""
-    if not isinstance(encoder, CompiledEncoder):
+    if not isinstance(encoder, CompiledEncoder | CudaEncoder):
         return encoder
     folder = ModelFolder(encoder.folder)
-    return SentenceEncoder.from_folder(folder, encoder.pooling_mode, encoder.max_seq_length)
+    return SentenceEncoder.from_folder(folder, encoder.pooling_mode, encoder.max_seq_length).on(encoder.device)

@@ -55,7 +55,7 @@ def add_length_options(group: argparse._ActionsContainer) -> None:
         const="yes",
         metavar="F.pt2",
         help="run a package that minisbert compile made: F.pt2, or the one in the cache (compiled now if it is "
-        'missing); "auto" runs the model uncompiled if the package is missing or does not fit',
+        'missing); on a GPU its own kind, without a package; "auto" runs the model uncompiled if the package is missing or does not fit',
     )
     group.add_argument("--max-length", type=int, metavar="N", help="cut texts to N tokens (default: the model's)")
 
@@ -156,22 +156,26 @@ def chosen_encoder(options: argparse.Namespace) -> "Encoder":
     from minisbert import loading
     from minisbert.backends.graphs import package_dtype
     from minisbert.checkpoints.layout import find_model
-    from minisbert.system.devices import keep_freed_memory, use_threads
+    from minisbert.system.devices import choose_device, keep_freed_memory, use_threads
 
     # both before the first tensor and the first text: later they would change nothing
     keep_freed_memory()
     use_threads(options.threads)
     # a package has its dtype, so "auto" is settled before one is looked for; other models choose at each call
     dtype = getattr(options, "dtype", None)
-    if dtype == "auto" and options.compiled:
+    if (
+        dtype == "auto"
+        and options.compiled
+        and (options.compiled != "yes" or choose_device(options.device).type == "cpu")
+    ):
         dtype = package_dtype("auto")
     model = find_model(options.model)
     settings = {"pooling": options.pooling, "max_seq_length": options.max_length}
 
     def compiled(package: str | bool) -> "Encoder":
-        return loading.load_encoder(model, compiled=package, dtype=dtype, **settings)
+        return loading.load_encoder(model, compiled=package, dtype=dtype, device=options.device, **settings)
 
-    encoder = if_compiled(options, compiled)
+    encoder = if_compiled(options, compiled, gpu=True)
     if encoder is None:
         encoder = loading.load_encoder(model, device=options.device, **settings)
     if options.truncate_dim is not None:
@@ -197,11 +201,15 @@ def load_pooled(options: argparse.Namespace, instead: str) -> "Encoder":
     return encoder
 
 
-def if_compiled(options: argparse.Namespace, load: Callable[[str | bool], Any]) -> Any:
-    """Return the result of ``load`` for the package that ``--compiled`` names; None to run the model uncompiled."""
+def if_compiled(options: argparse.Namespace, load: Callable[[str | bool], Any], gpu: bool = False) -> Any:
+    """Return the result of ``load`` for the package that ``--compiled`` names; None to run the model uncompiled.
+
+    ``gpu``: without a package's name ``load`` can do without one there.
+    """
     if not options.compiled:
         return None
-    if options.device not in ("auto", "cpu"):
+    gpu = gpu and options.compiled == "yes" and options.device.startswith("cuda")
+    if options.device not in ("auto", "cpu") and not gpu:
         raise InputError(f"--compiled is for the CPU, not for --device {options.device}")
     package = {"yes": True, "auto": "auto"}.get(options.compiled, options.compiled)
     if package not in (True, "auto"):

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from minisbert.backends.cuda import CudaEncoder
 from minisbert.backends.package import CompiledEncoder
 from minisbert.core import InputError, one_line
 from minisbert.loading import Encoder, load_dense
@@ -54,8 +55,8 @@ class Engine:
 
     def __post_init__(self) -> None:
         load_dense(self.encoder)  # refuses SPLADE and ColBERT
-        self.compiled = isinstance(self.encoder, CompiledEncoder)
-        if isinstance(self.encoder, CompiledEncoder):
+        self.compiled = isinstance(self.encoder, CompiledEncoder | CudaEncoder)
+        if isinstance(self.encoder, CompiledEncoder | CudaEncoder):
             self.used_dtype = self.encoder.compiled_dtype
         else:
             chosen, _ = choose_dtype(self.dtype or "float32", self.encoder.device)

@@ -9,8 +9,8 @@ import os
 import platform
 import re
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,7 @@ from minisbert.system.console import say
 
 CPU_INFO = Path("/proc/cpuinfo")  # Linux only; elsewhere the flags are unknown and float32 is used
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h
+TOKEN_BYTES = 100  # of GPU memory for each token of a batch and column of its hidden state, at most
 BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")  # Intel's tiles, AVX-512, ARM
 
 # subtle: threads that call one of MKL's functions for the first time at once may get one of low precision, off by 2e-5
@@ -104,6 +105,26 @@ def choose_dtype(name: str, device: torch.device) -> tuple[torch.dtype, str]:
     if name == "auto":
         return torch.float32, reason
     raise InputError(f"bfloat16 cannot be used: {reason}; choose float32")
+
+
+def fitting_tokens(device: torch.device, width: int) -> int:
+    """Return how many tokens, pads counted, an encoder of width D surely computes at once in a GPU's free memory."""
+    free, _ = torch.cuda.mem_get_info(device)
+    held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return (free + held) // (TOKEN_BYTES * width)
+
+
+@contextmanager
+def naming_batch_size(device: torch.device, tokens: int, width: int, text_tokens: int) -> Iterator[None]:
+    """Turn a GPU's lack of memory for a batch of ``tokens`` into an ``InputError`` with the batch size that fits."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        fits = min(fitting_tokens(device, width), tokens // 2) // text_tokens
+        advice = f"batch_size={fits} fits" if fits else "not even a few texts fit: free some, or choose device cpu"
+        raise InputError(
+            f"{device} has too little free memory for batch_size={tokens // text_tokens}: {advice}"
+        ) from error
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows

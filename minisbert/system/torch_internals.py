@@ -150,3 +150,21 @@ def package_runner(path: Path) -> Callable[..., Sequence[Tensor]]:
         return loader.boxed_run(list(inputs))
 
     return boxed
+
+
+def ragged_attention(query: Tensor) -> Callable[..., Tensor] | None:
+    """Return attention within texts that follow each other in a row, for a query (S, H, K) like this one, or None.
+
+    A function of query, key, value, the texts' edges (N + 1,) int32 and the longest text, to (S, H, K). The kernel is
+    for half precision on a GPU from Ampere on; torch 2.10 has a function for it, older ones the operation behind it.
+    """
+    if query.dtype not in (torch.bfloat16, torch.float16) or query.shape[-1] % 8 or query.device.type != "cuda":
+        return None
+    if torch.cuda.get_device_capability(query.device) < (8, 0):
+        return None
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        forward = torch.ops.aten._flash_attention_forward
+        return lambda q, k, v, edges, longest: forward(q, k, v, edges, edges, longest, longest, 0.0, False, False)[0]
+    return lambda q, k, v, edges, longest: varlen_attn(q, k, v, edges, edges, longest, longest)

@@ -1,0 +1,319 @@
+"""Encode on a GPU at its speed: weights in half precision, texts without pads, a few texts as one recorded graph.
+
+    encoder = minisbert.load("all-MiniLM-L6-v2", compiled=True)  # where torch finds a GPU
+
+    texts of a batch ── ids in one row (S,), lengths (N,) ── embeddings, layers ── pooling ──> vectors (N, W)
+
+The eager encoder starts each of some hundred operations from Python, and a GPU waits for most of them. Here a batch has
+up to 2^17 tokens, and a call with few texts replays a CUDA graph, which starts all of its operations at once. The
+modules are the book's but for attention, which reads texts that follow each other in one row. Imports the rooms up to
+``models``. Legend as in ``core/bert.py``, and S tokens of all N texts.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from minisbert.architectures.relatives import RELATIVES
+from minisbert.checkpoints.layout import ModelFolder, find_model
+from minisbert.core import InputError, one_line
+from minisbert.core.bert import Attention
+from minisbert.core.encoder import normalize as unit
+from minisbert.models.batching import budgeted_batches, lengths_of, unpack
+from minisbert.models.encoder import BATCH_TOKENS, TextEncoder
+from minisbert.models.guards import check_ids
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.console import say
+from minisbert.system.devices import bfloat16_hardware, choose_device, fitting_tokens
+from minisbert.system.torch_internals import ragged_attention
+
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+MOST_TOKENS = 2**17  # of a batch, pads counted: more are no faster
+FEW_TEXTS = 64  # of a call that is a graph
+STEP = 8  # lengths of graphs are multiples of it
+KEPT = 128  # graphs; the one that was not used for longest goes
+
+
+@dataclass
+class Texts:
+    """Where N texts are that follow each other in a row of S tokens; what is left of the row belongs to nobody."""
+
+    edges: Tensor  # (N + 1,) int32: where each begins, and the last ends
+    longest: int
+    positions: Tensor  # (S,): of each token in its own text
+    places: Tensor  # (N, longest): of each text's tokens in the row, -1 beyond its end
+    padded: Tensor  # (S,): of each token in ``places``, flattened
+
+    @classmethod
+    def of(cls, lengths: Tensor, tokens: int, longest: int) -> "Texts":
+        """lengths (N,) on any device; a row of ``tokens``, S, all computed there without a look at a value."""
+        ends = lengths.cumsum(0)
+        edges = nn.functional.pad(ends, (1, 0))  # (N + 1,)
+        token = torch.arange(tokens, device=lengths.device)
+        # tokens behind the last text count as its own
+        text = torch.searchsorted(ends, token, right=True).clamp_max(len(lengths) - 1)  # (S,)
+        positions = (token - edges[text]).clamp_max(longest - 1)
+        column = torch.arange(longest, device=lengths.device)
+        places = torch.where(column < lengths[:, None], edges[:-1, None] + column, -1)
+        return cls(edges.int(), longest, positions, places, text * longest + positions)
+
+
+def padded_attention(query: Tensor, key: Tensor, value: Tensor, texts: Texts) -> Tensor:
+    """Softmax(q k^T / sqrt(K)) v within each text, (S, H, K) each, by the operation for padded batches."""
+    query, key, value = (x[texts.places.clamp_min(0)].transpose(1, 2) for x in (query, key, value))  # (N, H, T, K)
+    mask = (texts.places >= 0)[:, None, None, :]  # (N, 1, 1, T)
+    context = nn.functional.scaled_dot_product_attention(query, key, value, mask)
+    return context.transpose(1, 2).flatten(0, 1)[texts.padded]  # (S, H, K)
+
+
+class RaggedAttention(nn.Module):
+    """``core.bert.Attention`` for texts in one row, with query, key and value as one product."""
+
+    def __init__(self, attention: Attention):
+        super().__init__()
+        linears = [attention.query, attention.key, attention.value]
+        self.heads, self.output = attention.heads, attention.output
+        self.weight = nn.Parameter(torch.cat([linear.weight.detach() for linear in linears]))  # (3 D, D)
+        self.bias = nn.Parameter(torch.cat([linear.bias.detach() for linear in linears]))
+
+    def forward(self, x: Tensor, texts: Texts) -> tuple[Tensor, None]:
+        """x (1, S, D) -> (1, S, D), and no probabilities."""
+        qkv = nn.functional.linear(x[0], self.weight, self.bias)  # (S, 3 D)
+        query, key, value = qkv.unflatten(-1, (3, self.heads, -1)).unbind(1)  # (S, H, K) each
+        # the kernel without pads is for half precision, and for heads of certain widths
+        kernel = ragged_attention(query)
+        if kernel is None:
+            context = padded_attention(query, key, value, texts)
+        else:
+            context = kernel(query, key, value, texts.edges, texts.longest)
+        return self.output(context.flatten(1))[None], None
+
+
+class RaggedEncoder(nn.Module):
+    """A ``SentenceEncoder``'s forward pass for texts in one row; takes its modules, and changes them."""
+
+    def __init__(self, encoder: SentenceEncoder, dtype: torch.dtype):
+        super().__init__()
+        self.encoder = encoder.eval().requires_grad_(False)
+        bert = encoder.bert
+        for layer in bert.layers:
+            layer.attention = RaggedAttention(layer.attention)
+        # not BERT's own pooler: sums, and what follows them, are in float32
+        for module in (bert.embeddings, bert.layers):
+            module.to(dtype)
+
+    def forward(self, ids: Tensor, lengths: Tensor, longest: int, skip: int = 0) -> Tensor:
+        """ids (S,) and lengths (N,), ``skip`` tokens of each text not pooled -> vectors (N, W) in float32 or finer."""
+        encoder, first = self.encoder, None
+        texts = Texts.of(lengths, len(ids), longest)
+        x = encoder.bert.embeddings(ids[None], None, texts.positions[None])  # (1, S, D)
+        for number, layer in enumerate(encoder.bert.layers):
+            x, _ = layer(x, texts)
+            if number == 0 and "first-last" in encoder.pooling.names:
+                first = precise(unpack(x, texts.places)[0])
+        hidden, real = unpack(x, texts.places)  # (N, longest, D), (N, longest)
+        vectors = encoder.dense(encoder.pool(precise(hidden), real, first, skip))
+        if encoder.normalize:
+            vectors = unit(vectors)
+        return vectors
+
+
+def precise(x: Tensor) -> Tensor:
+    """Return numbers of half precision as float32."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+def has_graph(folder: ModelFolder) -> bool:
+    """Return whether a folder's encoder is the book's BERT, as DistilBERT, RoBERTa and ELECTRA are, too."""
+    return folder.model_class == "SentenceEncoder" and folder.config[0] in RELATIVES
+
+
+# ---------------------------------------------------------------------------------------------- graphs
+
+
+def captured(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    """Record a computation as a CUDA graph; return a function that replays it, with the same tensor as its result."""
+    # once before: libraries take memory and choose kernels at first use, which no graph can hold
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        compute()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        result = compute()
+
+    def replay() -> Tensor:
+        graph.replay()
+        return result
+
+    return replay
+
+
+class Graphs:
+    """Replays of ``compute(ids, lengths, longest, skip)``, one for each number of texts and rounded length.
+
+    Each has tensors of its own for its input: (N, longest) ids, of which the texts take the first, and N lengths.
+    """
+
+    def __init__(self, compute: Callable[..., Tensor], device: torch.device, limit: int, capture: Callable = captured):
+        self.compute, self.device, self.limit, self.capture = compute, device, limit, capture
+        self.kept: OrderedDict[tuple, tuple[Tensor, Tensor, Callable]] = OrderedDict()
+        self.lock = threading.Lock()  # two calls must not share a graph's tensors
+
+    def __call__(self, ids: np.ndarray, lengths: np.ndarray, skip: int = 0) -> Tensor:
+        """ids (S,) and lengths (N,) -> vectors (N, W) on the CPU. Raises ``RuntimeError`` if torch cannot record."""
+        count, longest = len(lengths), min(-(-int(lengths.max()) // STEP) * STEP, self.limit)
+        key = count, longest, skip
+        with self.lock:
+            if key not in self.kept:
+                self.kept[key] = self.record(*key)
+                if len(self.kept) > KEPT:
+                    self.kept.popitem(last=False)
+            self.kept.move_to_end(key)
+            host, inputs, replay = self.kept[key]
+            row = host.numpy()
+            row[: len(ids)], row[len(ids) : -count], row[-count:] = ids, 0, lengths
+            inputs.copy_(host, non_blocking=True)
+            return replay().cpu()  # which waits for the graph
+
+    def record(self, count: int, longest: int, skip: int) -> tuple[Tensor, Tensor, Callable]:
+        """Return the input on the CPU, the one on the device, and the replay, for one shape."""
+        host = torch.zeros(count * longest + count, dtype=torch.int32, pin_memory=self.device.type == "cuda")
+        host[-count:] = longest
+        inputs = host.to(self.device)
+        return host, inputs, self.capture(lambda: self.compute(inputs[:-count], inputs[-count:], longest, skip))
+
+
+# --------------------------------------------------------------------------------------------- encoder
+
+
+@dataclass
+class RaggedBatch:
+    """N texts in one row: ``ids`` (S,) and ``lengths`` (N,), int32. ``texts`` are their numbers in the call."""
+
+    ids: np.ndarray
+    lengths: np.ndarray
+    texts: list[int]
+    tokens: int
+
+
+class CudaEncoder(TextEncoder):
+    """``encode`` and ``similarity`` of a ``SentenceEncoder`` on a GPU."""
+
+    scales_itself = True
+
+    def __init__(self, encoder: SentenceEncoder, folder: Path, dtype: torch.dtype, capture: Callable = captured):
+        self.folder, self.device, self.dtype = folder, encoder.device, torch.float32
+        self.compiled_dtype = str(dtype).removeprefix("torch.")
+        self.tokenizer, self.settings, self.normalize = encoder.tokenizer, encoder.settings, encoder.normalize
+        self.width, self.hidden_size, self.pooling_mode = encoder.width, encoder.hidden_size, encoder.pooling_mode
+        self.most_tokens, self.config = encoder.most_tokens, encoder.bert.config
+        self.compute = RaggedEncoder(encoder, dtype)
+        self.graphs: Graphs | None = Graphs(self.compute, self.device, self.most_tokens, capture)
+
+    @classmethod
+    def load(
+        cls,
+        model: str | Path,
+        *,
+        dtype: str | None = None,
+        device: str | torch.device = "cuda",
+        pooling: str | None = None,
+        max_seq_length: int | None = None,
+        truncate_dim: int | None = None,
+        prompts: Mapping[str, str] | None = None,
+        default_prompt_name: str | None = None,
+        similarity_fn_name: str | None = None,
+    ) -> Self:
+        """Load a BERT or a relative of it; ``dtype`` is bfloat16 (default), float16 or float32.
+
+        Without a GPU that multiplies bfloat16 the default is float16. The other options are those of
+        ``SentenceEncoder.load``. Raises ``InputError`` as that does, and for other architectures and dtypes.
+        """
+        place = choose_device(device)
+        chosen = choose_half(dtype, place)
+        folder = ModelFolder(find_model(model))
+        if not has_graph(folder):
+            raise InputError(
+                f"{folder.path} holds no sentence encoder that is a BERT or a relative: load it uncompiled"
+            )
+        encoder = SentenceEncoder.from_folder(folder, pooling, max_seq_length)
+        made = cls(encoder.to(place), folder.path, chosen)
+        return made.configured(truncate_dim, prompts, default_prompt_name, similarity_fn_name)
+
+    def computing(self, dtype: str | None) -> AbstractContextManager:
+        if dtype not in (None, "auto", self.compiled_dtype):
+            raise InputError(f"this encoder computes in {self.compiled_dtype}, not in {dtype}: choose it at load")
+        return torch.inference_mode()
+
+    def batches(self, keys: Sequence[bytes], batch_tokens: int) -> Iterator[RaggedBatch]:
+        if batch_tokens == BATCH_TOKENS:  # nobody chose another
+            batch_tokens = MOST_TOKENS
+            if self.device.type == "cuda":
+                batch_tokens = min(MOST_TOKENS, fitting_tokens(self.device, self.hidden_size))
+        lengths = lengths_of(keys).astype(np.int32)
+        for texts in budgeted_batches(lengths, batch_tokens):
+            ids = np.frombuffer(b"".join([keys[text] for text in texts]), dtype=np.intc)
+            check_ids(self.config, torch.from_numpy(ids.copy()), int(lengths[texts[0]]))
+            yield RaggedBatch(ids, lengths[texts], texts, len(ids))
+
+    def vectors(self, batch: RaggedBatch, skip: int = 0) -> Tensor:
+        sent = []
+        for array in (batch.ids, batch.lengths):
+            host = torch.from_numpy(array.copy())
+            if self.device.type == "cuda":
+                host = host.pin_memory()
+            sent.append(host.to(self.device, non_blocking=True))
+        return self.compute(*sent, int(batch.lengths[0]), skip)
+
+    def results(self, keys: Sequence[bytes], batch_tokens: int, skip: int) -> Iterator[tuple[RaggedBatch, Tensor]]:
+        # the GPU computes a batch while the one before is copied and stored, and the next one is made
+        waiting = []
+        for batch in self.batches(keys, batch_tokens):
+            if len(keys) <= FEW_TEXTS and len(batch.texts) == len(keys) and self.graphs is not None:
+                try:
+                    yield batch, self.graphs(batch.ids, batch.lengths, skip)
+                    continue
+                except torch.OutOfMemoryError:
+                    raise
+                except RuntimeError as error:
+                    say(f"no CUDA graph, so few texts take longer: {one_line(error)}")
+                    self.graphs = None
+            copy = self.vectors(batch, skip).to("cpu", non_blocking=True)
+            done = torch.cuda.current_stream(self.device).record_event() if self.device.type == "cuda" else None
+            waiting.append((batch, copy, done))
+            if len(waiting) > 1:
+                yield arrived(*waiting.pop(0))
+        for item in waiting:
+            yield arrived(*item)
+
+
+def arrived(batch: RaggedBatch, copy: Tensor, done: torch.cuda.Event | None) -> tuple[RaggedBatch, Tensor]:
+    """Wait until a batch's vectors are on the CPU."""
+    if done is not None:
+        done.synchronize()
+    return batch, copy
+
+
+def choose_half(name: str | None, device: torch.device) -> torch.dtype:
+    """Return the dtype by name; for None bfloat16, or float16 on a GPU without it."""
+    if name not in (None, "auto", *DTYPES):
+        raise InputError(f"dtype {one_line(name)} on a GPU: choose {', '.join(DTYPES)}")
+    able, reason = bfloat16_hardware(device)
+    if name in DTYPES and (able or name != "bfloat16"):
+        return DTYPES[name]
+    if name == "bfloat16":
+        raise InputError(f"bfloat16 cannot be used: {reason}; choose float16 or float32")
+    if not able:
+        say(f"dtype float16: {reason} for bfloat16")
+        return torch.float16
+    return torch.bfloat16
