@@ -52,7 +52,8 @@ def load(
     """Open a model in eval mode with the class that fits its folder: an encoder, or a ``PairModel`` for a head.
 
     ``compiled`` and ``dtype`` as for ``CompiledEncoder.load``: True for the package in the cache folder, unless it was
-    measured to be slower than the eager encoder, or the path of one. On a GPU, True is a ``CudaEncoder``. The other options as for ``SentenceEncoder.load``.
+    measured to be slower than the eager encoder, or the path of one. On a GPU, True is a ``CudaEncoder``, for models
+    that it can open. The other options as for ``SentenceEncoder.load``.
     To an editor the result may be anything: where types matter, call ``load`` of the class. Raises ``InputError`` for
     anything missing, damaged or not supported.
     """

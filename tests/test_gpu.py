@@ -6,9 +6,11 @@ Otherwise pytest hides the GPU, and all of it is skipped.
 """
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,12 @@ import pytest
 import torch
 
 import minisbert
+from minisbert.backends.cuda import CudaEncoder
+from minisbert.core import InputError
+from minisbert.core.bert import Bert
 from minisbert.data.datasets import load_scored_pairs
+from minisbert.models.pooling import Pooling
+from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.run import Run
 from minisbert.training.settings import OBJECTIVES
 from minisbert.training.train import main
@@ -61,6 +68,70 @@ def test_bfloat16_and_tokens():
     assert all((a.cpu() - b).abs().max() < 1e-5 for a, b in zip(states, theirs, strict=True))
 
 
+def wide_heads(device: str) -> SentenceEncoder:
+    """A small encoder with random weights and heads of 32 columns, for which the kernel without pads is made."""
+    torch.manual_seed(3)
+    tiny = minisbert.load(TINY, device="cpu")
+    config = replace(tiny.bert.config, hidden_size=128, num_attention_heads=4, intermediate_size=256)
+    return (
+        SentenceEncoder(tiny.tokenizer, Bert(config), Pooling("mean"), True, settings=tiny.settings).eval().to(device)
+    )
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-6), ("bfloat16", 0.03), ("float16", 0.005)])
+def test_few_and_many_texts_on_the_fast_path(dtype, tolerance):
+    """By graphs and without, in batches of all sizes, beside the CPU's float64."""
+    many = [f"{text} {number}" for number, text in enumerate(TEXTS * 5)]
+    for folder in (None, *FOLDERS[:3]):
+        if folder is None:
+            expected, encoder = wide_heads("cpu"), CudaEncoder(wide_heads("cuda"), TINY, getattr(torch, dtype))
+        else:
+            expected = SentenceEncoder.load(folder, device="cpu")
+            encoder = minisbert.load(folder, compiled=True, dtype=dtype)
+        assert isinstance(encoder, CudaEncoder)
+        expected.double()
+        for texts, size in ((many[:1], 32), (many[:7], 32), (many, 32), (many, 1), (many, 5), (many[:7], 32)):
+            vectors = encoder.encode(texts, batch_size=size)
+            assert vectors.dtype == np.float32
+            scale = abs(expected.encode(texts)).max()
+            assert abs(vectors - expected.encode(texts)).max() < tolerance * max(1, scale)
+        assert len(encoder.graphs.kept) == 2
+
+
+@pytest.mark.parametrize("pooling", ["cls", "max+weightedmean", "lasttoken", "first-last", "pooler", "attention"])
+def test_every_pooling_on_the_fast_path(pooling):
+    expected = SentenceEncoder.load(TINY, pooling=pooling, device="cpu").double()
+    encoder = minisbert.load(TINY, compiled=True, dtype="float32", pooling=pooling)
+    for texts in (TEXTS[:5], TEXTS * 4):
+        assert abs(encoder.encode(texts) - expected.encode(texts)).max() < 1e-5
+
+
+def test_an_architecture_without_a_graph_is_not_compiled(capsys):
+    encoder = minisbert.load(REFERENCE / "architectures" / "tiny-mpnet", compiled=True)
+    assert (type(encoder), encoder.device.type) == (SentenceEncoder, "cuda")
+    assert "not compiled" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_lack_of_memory_is_one_line_and_the_size_that_it_names_fits(compiled):
+    encoder = CudaEncoder(wide_heads("cuda"), TINY, torch.float32) if compiled else wide_heads("cuda")
+    texts = ["the cat and the dog " * 3 + str(number) for number in range(9000)]
+    encoder.encode(texts[:100], batch_size=32)
+    torch.cuda.empty_cache()
+    taken = torch.cuda.mem_get_info()[0] - 2**28
+    ballast = torch.empty(taken, dtype=torch.uint8, device="cuda")
+    try:
+        with pytest.raises(
+            InputError, match=r"too little free memory for batch_size=9000: batch_size=\d+ fits"
+        ) as error:
+            encoder.encode(texts, batch_size=9000)
+        size = int(re.search(r"batch_size=(\d+) fits", str(error.value))[1])
+        assert encoder.encode(texts, batch_size=size).shape == (9000, 128)
+    finally:
+        del ballast
+        torch.cuda.empty_cache()
+
+
 def test_the_course_computes_on_the_cpu():
     code = "import torch, lessons; print(torch.cuda.is_available())"
     environment = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
@@ -88,13 +159,26 @@ def test_losses_and_scores_of_training(objective, files, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_runs_repeat_and_resume_to_the_same_bits(files, tmp_path, dtype):
-    given = ["--model", str(TINY), *toys.flags(files, "cosine", "--log-every", "1", "--max-steps", "6")]
-    given += ["--device", "cuda", "--dtype", dtype, "--batch-size", "8"]
+@pytest.mark.parametrize("graphs", ["yes", "no"])
+def test_runs_repeat_and_resume_to_the_same_bits(files, tmp_path, monkeypatch, dtype, graphs):
+    recorded, record = [], torch.cuda.make_graphed_callables
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", lambda *a, **b: recorded.append(a) or record(*a, **b))
+    given = ["--model", str(TINY), *toys.flags(files, "cosine", "--log-every", "1", "--epochs", "3")]
+    given += ["--device", "cuda", "--dtype", dtype, "--batch-size", "4", "--graphs", graphs]
     for name in ("one", "other"):
         main([*given, "--out", str(tmp_path / name)])
-    toys.stop_at(2, (Run, "show"), main, [*given, "--out", str(tmp_path / "stopped")])
+    toys.stop_at(7, (Run, "show"), main, [*given, "--out", str(tmp_path / "stopped")])
     main(["--resume", str(tmp_path / "stopped")])
+    assert bool(recorded) == (graphs == "yes")
     assert toys.losses(tmp_path / "one") == toys.losses(tmp_path / "other") == toys.losses(tmp_path / "stopped")
     weights = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("one", "other", "stopped")]
     assert weights[0] == weights[1] == weights[2]
+
+
+def test_steps_by_graphs_are_the_steps_without(files, tmp_path):
+    """But for rounding: lengths are rounded up, which other kernels may compute."""
+    given = ["--model", str(TINY), *toys.flags(files, "cosine", "--log-every", "1", "--epochs", "2", "--dropout", "0")]
+    given += ["--device", "cuda", "--dtype", "float32", "--batch-size", "4"]
+    for graphs in ("yes", "no"):
+        main([*given, "--graphs", graphs, "--out", str(tmp_path / graphs)])
+    assert toys.losses(tmp_path / "yes") == pytest.approx(toys.losses(tmp_path / "no"), rel=1e-3, abs=1e-5)

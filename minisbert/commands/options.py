@@ -55,7 +55,7 @@ def add_length_options(group: argparse._ActionsContainer) -> None:
         const="yes",
         metavar="F.pt2",
         help="run a package that minisbert compile made: F.pt2, or the one in the cache (compiled now if it is "
-        'missing); on a GPU its own kind, without a package; "auto" runs the model uncompiled if the package is missing or does not fit',
+        'missing; a GPU needs none); "auto" runs the model uncompiled if the package is missing or does not fit',
     )
     group.add_argument("--max-length", type=int, metavar="N", help="cut texts to N tokens (default: the model's)")
 

@@ -1,5 +1,6 @@
 """The only file that uses private parts of torch, each behind a check and with a public fallback."""
 
+import importlib
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -163,8 +164,8 @@ def ragged_attention(query: Tensor) -> Callable[..., Tensor] | None:
     if torch.cuda.get_device_capability(query.device) < (8, 0):
         return None
     try:
-        from torch.nn.attention.varlen import varlen_attn
+        varlen: Callable = importlib.import_module("torch.nn.attention.varlen").varlen_attn
     except ImportError:
         forward = torch.ops.aten._flash_attention_forward
         return lambda q, k, v, edges, longest: forward(q, k, v, edges, edges, longest, longest, 0.0, False, False)[0]
-    return lambda q, k, v, edges, longest: varlen_attn(q, k, v, edges, edges, longest, longest)
+    return lambda q, k, v, edges, longest: varlen(q, k, v, edges, edges, longest, longest)

@@ -34,6 +34,7 @@ from minisbert.training.objectives.registry import make_objective
 from minisbert.training.run import Run
 from minisbert.training.run_options import list_recipes, parse
 from minisbert.training.settings import OBJECTIVES, SCHEDULE_NAMES, RunSettings, reads
+from minisbert.training.step_graphs import GraphedNetwork, graphed_network
 
 MICRO_TOKENS = 768  # per process and part: no slower on a CPU, and memory stops growing with the batch
 CACHED_TOKENS = 4096  # per process: a larger batch whose loss compares rows is cached, for a quarter more time
@@ -267,7 +268,10 @@ def step_through(run: Run, options: RunSettings) -> None:
             run.evaluate()
         if run.finished:
             return
-        steps = fit(network, loss, run.epoch(), run.optimizer, schedule, run.state.step, clip, cut_batch)
+        batches = run.epoch()
+        if isinstance(network, GraphedNetwork):
+            network.plan(run.batches)
+        steps = fit(network, loss, batches, run.optimizer, schedule, run.state.step, clip, cut_batch)
         for step in run.recorded(steps):
             run.show(step)
             if step.number % options.save_every == 0 and step.number < run.total:
@@ -282,8 +286,11 @@ def divide(objective: Objective, options: RunSettings, group: ProcessGroup) -> t
     """Return what cuts a batch for ``fit``, and the network, shared out among the processes.
 
     If the loss is the mean of its rows' losses, ``fit`` adds up the gradients of the parts. Otherwise ``fit`` gets
-    whole batches, and the network caches gradients.
+    whole batches, and the network caches gradients. On a GPU neither is needed, and graphs make the steps.
     """
+    graphed = graphed_network(options, objective, group.size)
+    if graphed is not None:
+        return whole, graphed
     cut_batch = partial(micro_batches, objective=objective, options=options, device=group.device)
     if objective.separable:
         return partial(cut_batch, processes=group.size), group.wrap(objective.network)

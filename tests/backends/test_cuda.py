@@ -13,7 +13,6 @@ from minisbert.backends import cuda
 from minisbert.backends.cuda import CudaEncoder, Graphs, RaggedEncoder, Texts, choose_half, has_graph
 from minisbert.checkpoints.layout import ModelFolder
 from minisbert.core import InputError
-from minisbert.core.tokenizer import pad_batch
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.conftest import ROOT
 

@@ -161,14 +161,22 @@ class VectorNetwork(nn.Module):
 
     def forward(self, rows: list[int]) -> Tensor:
         """Turn the numbers of B rows with n texts each into vectors (B, n, D)."""
-        ids, mask = self.columns.batch(rows)  # (n B, T): all first columns, then all second ones
+        ids, mask = self.inputs(rows)
         device = self.model.device
         if mask is not None:
             mask = mask.to(device)
-        vectors = self.model(ids.to(device), mask, self.dtype)  # (n B, D)
+        return self.compute(ids.to(device), mask)
+
+    def inputs(self, rows: Sequence[int]) -> tuple[Tensor, Tensor | None]:
+        """Return ids and mask of all texts, on the CPU: (n B, T), all first columns, then all second ones."""
+        return self.columns.batch(rows)
+
+    def compute(self, ids: Tensor, mask: Tensor | None) -> Tensor:
+        """Compute the vectors of ``inputs``: (n B, T) -> (B, n, D)."""
+        vectors = self.model(ids, mask, self.dtype)  # (n B, D)
         if self.projection is not None:
             vectors = self.projection(vectors)
-        return vectors.unflatten(0, (-1, len(rows))).transpose(0, 1)  # (n, B, D) -> (B, n, D)
+        return vectors.unflatten(0, (len(self.columns.encoded), -1)).transpose(0, 1)  # (n, B, D) -> (B, n, D)
 
 
 class PairNetwork(nn.Module):
@@ -182,7 +190,15 @@ class PairNetwork(nn.Module):
 
     def forward(self, rows: list[int]) -> Tensor:
         """Turn the numbers of B rows into the head's outputs: (B,), or (B, C) for classes."""
-        return self.model(*self.model.batch(self.encoded, rows), self.dtype)
+        return self.compute(*self.inputs(rows))
+
+    def inputs(self, rows: Sequence[int]) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Return ids, mask and token types, on the model's device."""
+        return self.model.batch(self.encoded, rows)
+
+    def compute(self, ids: Tensor, mask: Tensor | None, types: Tensor | None = None) -> Tensor:
+        """Compute the outputs of ``inputs``."""
+        return self.model(ids, mask, types, self.dtype)
 
 
 class Objective:
@@ -198,6 +214,7 @@ class Objective:
 
     best = "spearman"  # the metric that chooses the best model
     separable = True  # is the loss of a batch the mean of its rows' losses?
+    by_rows = True  # does ``loss`` call the network once, with the rows of the batch?
     taught = ""  # a hash of the teacher and its texts
     done = 0.0  # fraction of the run's steps before this one
     order = "grouped"  # one of ``--batches``; only if ``keys`` is None

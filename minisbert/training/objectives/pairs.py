@@ -212,6 +212,7 @@ class RankingReranker(Objective):
     """
 
     best = "mrr"
+    by_rows = False
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
         self.rows, notes = candidate_rows(options)

@@ -1,0 +1,114 @@
+"""Steps as graphs, with a stand-in for recording: which shapes have one, and that they change no number."""
+
+import pytest
+import torch
+
+from minisbert.core import InputError
+from minisbert.training import train
+from minisbert.training.objectives.registry import make_objective
+from minisbert.training.run import Run
+from minisbert.training.run_options import parse
+from minisbert.training.step_graphs import Computed, GraphedNetwork, graphed_network
+from minisbert.training.train import load_trainable, main
+from tests import toys
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def flags(tiny, files):
+    return lambda objective, *more: ["--model", str(tiny), *toys.flags(files, objective, *more)]
+
+
+class Recorder:
+    """Computes at every replay, and remembers what was recorded and replayed."""
+
+    def __init__(self):
+        self.recorded, self.replayed = [], []
+
+    def __call__(self, network, inputs):
+        self.recorded.append(tuple(inputs[0].shape))
+        module = Computed(network)
+
+        def replay(*inputs):
+            self.replayed.append(tuple(inputs[0].shape))
+            return module(*inputs)
+
+        return replay
+
+
+@pytest.mark.parametrize("objective", ["cosine", "mnr", "siamese", "cross-encoder", "cross-attention"])
+def test_pads_change_no_gradient(flags, objective):
+    """Loss and gradients of a batch whose length is rounded up, in float64, beside the network itself."""
+    task = make_objective(parse(flags(objective, "--dropout", "0")), load_trainable(parse(flags(objective)), CPU), None)
+    network = task.network.double()
+    network.dtype = torch.float32  # of the encoder: no autocast
+    train.set_dropout(task.encoder.bert, 0.0)
+    recorder = Recorder()
+    graphed = GraphedNetwork(network, recorder)
+    rows = [7, 0, 3, 12, 5, 1, 9]
+    graphed.plan([rows] * 3)
+    found = []
+    for one in (network, graphed):
+        loss = task.loss(one, rows)
+        loss.backward()
+        found.append([loss.detach(), *(p.grad for p in network.parameters() if p.grad is not None)])
+        network.zero_grad()
+    assert [tokens % 8 for _, tokens in recorder.replayed] == [0]
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_shapes_that_occur_often_have_a_graph(flags):
+    """Lengths are rounded up to 8, at most the encoder's positions; other shapes, and evaluation, have none."""
+    task = make_objective(parse(flags("cosine")), load_trainable(parse(flags("cosine")), CPU), None)
+    recorder = Recorder()
+    graphed = GraphedNetwork(task.network, recorder)
+    graphed.plan([[0, 1], [2, 3], [4, 5], [0, 1, 2]])
+    assert {rows for rows, _ in graphed.often} == {4}
+    for rows in ([0, 1], [1, 0], [0, 1, 2]):
+        graphed(rows)
+    with torch.no_grad():
+        graphed([0, 1])
+    assert len(recorder.recorded) == 1
+    assert recorder.replayed == recorder.recorded * 2
+    positions = task.encoder.bert.config.positions
+    assert graphed.shape(torch.zeros(2, positions)) == (2, positions)
+    assert graphed.shape(torch.zeros(2, 9)) == (2, 16)
+
+
+def test_what_cannot_be_recorded_is_told_once_and_trained_without(flags, capsys):
+    task = make_objective(parse(flags("cosine")), load_trainable(parse(flags("cosine", "--dropout", "0")), CPU), None)
+
+    def refuse(network, inputs):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    graphed = GraphedNetwork(task.network, refuse)
+    for _ in range(2):
+        graphed.plan([[0, 1]] * 3)
+        assert graphed([0, 1]).shape == (2, 2, 24)
+    assert capsys.readouterr().err.count("no CUDA graphs") == 1
+
+
+@pytest.mark.exact("the same steps in two processes' order")
+def test_a_resumed_run_makes_the_same_steps_by_graphs(flags, tmp_path, monkeypatch):
+    recorder = Recorder()
+    monkeypatch.setattr(train, "graphed_network", lambda options, task, size: GraphedNetwork(task.network, recorder))
+    given = flags("cosine", "--log-every", "1", "--batch-size", "4", "--epochs", "2")
+    main([*given, "--out", str(tmp_path / "one")])
+    assert len(recorder.replayed) > len(set(recorder.recorded)) > 0
+    toys.stop_at(5, (Run, "show"), main, [*given, "--out", str(tmp_path / "stopped")])
+    main(["--resume", str(tmp_path / "stopped")])
+    assert toys.losses(tmp_path / "one") == toys.losses(tmp_path / "stopped")
+    weights = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("one", "stopped")]
+    assert weights[0] == weights[1]
+
+
+def test_who_gets_graphs(flags):
+    def chosen(objective, *more, processes=1):
+        options = parse(flags(objective, *more))
+        return graphed_network(options, make_objective(options, load_trainable(options, CPU), None), processes)
+
+    assert chosen("cosine") is None, "not on a CPU"
+    with pytest.raises(InputError, match="--graphs yes: there is no CUDA GPU"):
+        chosen("cosine", "--graphs", "yes")
