@@ -1,23 +1,29 @@
 """Encoding on a GPU beside sentence-transformers: same weights, texts and GPU, in turns.
 
-    python -m benchmarks.gpu                            about a minute
+    python -m benchmarks.gpu                            three minutes
     python -m benchmarks.gpu --rounds 9 --device cuda:1
     python -m benchmarks.train_speed --device cuda      training
 
-rates    texts a second at the fastest of several batch sizes, from strings to an array on the CPU, medians of rounds:
-         the distinct sentences of STS-B test, with Spearman's correlation times 100, and texts of 256 tokens; the
-         difference is the largest from the vectors in float64 on the CPU
+rates    texts a second at the fastest of several batch sizes, from strings to an array on the CPU, medians of rounds,
+         and millions of texts an hour: the distinct sentences of STS-B test, with Spearman's correlation times 100;
+         100,000 other ones; and texts of 256 tokens. The difference is the largest from the vectors in float64 on the
+         CPU, for the last two from those in float32
 latency  milliseconds per call with 1, 16 and 256 sentences of STS-B test, other ones in every call
+sizes    rates with the shapes of BERT-base and BERT-large and random weights
 
-The first lines name the GPU and give its rates in TFLOP/s for the six linear layers of one MiniLM layer on ``TOKENS``
-tokens. sentence-transformers is left out where it is not installed.
+"compiled" is ``minisbert.load(..., compiled=True)``, which chooses its own batches. MFU is the share of the GPU's rate
+for a product of 8192 x 8192 matrices in bfloat16. The first lines name the GPU and give that rate, and those for the
+six linear layers of one MiniLM layer on ``TOKENS`` tokens, in TFLOP/s. sentence-transformers is left out where it is
+not installed.
 """
 
 import argparse
 import random
 import statistics
+import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,20 +31,25 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.encode_speed import stsb_spearman, texts_of
+from benchmarks.encode_speed import composed, stsb_spearman, texts_of
 from benchmarks.machine import LAYER
 from benchmarks.peers import Encode, sentence_transformers, stay_offline, turns
+from minisbert.backends.cuda import CudaEncoder
+from minisbert.core.bert import Bert
+from minisbert.core.weights import BertConfig
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.assets import ensure
 from minisbert.system.console import bounded, run_command
 from minisbert.system.devices import choose_device, choose_dtype
 
-MODEL, PEER = "all-MiniLM-L6-v2", "sentence-transformers"
+MODEL, PEER, COMPILED = "all-MiniLM-L6-v2", "sentence-transformers", "compiled"
 DTYPES = ("float32", "bfloat16")
 BATCH_SIZES = (32, 128, 512, 2048)
 TEXTS_A_CALL = (1, 16, 256)
 CALLS = 10  # of one side in a row, in each round
 TOKENS = 2**16  # rows of the products that are timed
+MANY, LONG, SOME = 100_000, 2_000, 1_000  # texts: the second and the third table's, those of larger models
+SHAPES = {"base": (12, 768, 12, 3072), "large": (24, 1024, 16, 4096)}  # layers, width, heads, feed-forward width
 
 
 def identity(device: torch.device) -> str:
@@ -65,12 +76,34 @@ def product_rate(device: torch.device, dtype: torch.dtype, rounds: int = 20) -> 
     return sum(2 * TOKENS * i * o for i, o in LAYER) / best / 1e12
 
 
-def loaded(folder: Path, device: torch.device) -> dict[str, Encode]:
+def square_rate(device: torch.device, rounds: int = 20) -> float:
+    """TFLOP/s of a large product in bfloat16, the best of ``rounds``."""
+    a, b = (torch.randn(8192, 8192, device=device, dtype=torch.bfloat16) for _ in range(2))
+    best = float("inf")
+    for _ in range(rounds):
+        torch.cuda.synchronize(device)
+        started = time.perf_counter()
+        torch.mm(a, b)
+        torch.cuda.synchronize(device)
+        best = min(best, time.perf_counter() - started)
+    return 2 * 8192**3 / best / 1e12
+
+
+def operations(config: BertConfig, lengths: Sequence[int]) -> float:
+    """Floating-point operations of an encoder for texts of these numbers of tokens: 2 for a weight, 4 D for a pair."""
+    weights = 4 * config.hidden_size**2 + 2 * config.hidden_size * config.intermediate_size
+    each = (2 * weights * tokens + 4 * config.hidden_size * tokens**2 for tokens in lengths)
+    return config.num_hidden_layers * sum(each)
+
+
+def loaded(folder: Path, device: torch.device, dtypes: Sequence[str] = DTYPES) -> dict[str, Encode]:
     """Every side by its name; each takes ``batch_size`` and returns an array on the CPU."""
     encoder = SentenceEncoder.load(folder, device=device)
-    sides: dict[str, Encode] = {f"minisbert {dtype}": partial(encoder.encode, dtype=dtype) for dtype in DTYPES}
+    sides: dict[str, Encode] = {f"minisbert {dtype}": partial(encoder.encode, dtype=dtype) for dtype in dtypes}
+    for dtype in dtypes:
+        sides[f"{COMPILED} {dtype}"] = CudaEncoder.load(folder, dtype=dtype, device=device).encode
     if find_spec(PEER.replace("-", "_")):
-        for dtype in DTYPES:
+        for dtype in dtypes:
             sides[f"{PEER} {dtype}"] = sentence_transformers(getattr(torch, dtype), folder, 1, str(device))
     return sides
 
@@ -82,37 +115,83 @@ def timed(encode: Encode, texts: Sequence[str], size: int) -> tuple[float, np.nd
     return time.perf_counter() - started, vectors
 
 
-def rates(kind: str, texts: list[str], sides: dict[str, Encode], rounds: int, reference: np.ndarray) -> None:
-    """Print a table of texts a second."""
-    sizes = {name: fastest(encode, texts) for name, encode in sides.items()}
+@dataclass
+class Task:
+    """Texts, how they are called, and the operations that an encoder needs for one pass over them."""
+
+    kind: str
+    texts: list[str]
+    operations: float
+    peak: float  # TFLOP/s that count as all
+
+    def share(self, seconds: float) -> str:
+        return f"{100 * self.operations / seconds / 1e12 / self.peak:.0f} %"
+
+
+def rates(task: Task, sides: dict[str, Encode], sizes: dict[str, int], rounds: int, reference: np.ndarray) -> None:
+    """Print a table of texts a second; ``sizes`` are the batch sizes."""
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     vectors = {}
-    for _, name, encode in turns(kind, rounds, sides):
-        taken, vectors[name] = timed(encode, texts, sizes[name])
+    for _, name, encode in turns(task.kind, rounds, sides):
+        taken, vectors[name] = timed(encode, task.texts, sizes[name])
         seconds[name].append(taken)
     medians = {name: statistics.median(times) for name, times in seconds.items()}
-    base = medians.get(f"{PEER} float32", medians["minisbert float32"])
-    rows = [["", "texts a second", "ratio", "batch size", "difference"]]
+    peers = [median for name, median in medians.items() if name.startswith(PEER)]
+    base = (peers or list(medians.values()))[0]
+    rows = [["", "texts a second", "ratio", "million an hour", "MFU", "batch size", "difference"]]
     for name, median in medians.items():
+        rate = len(task.texts) / median
+        size = "its own" if name.startswith(COMPILED) else f"{sizes[name]:,}"
         difference = float(abs(vectors[name] - reference).max())
-        rate = f"{len(texts) / median:,.0f}", f"{base / median:.2f}", f"{sizes[name]:,}"
-        rows.append([name, *rate, f"{difference:.0e}"])
-    if kind == "stsb":
+        cost = f"{rate * 3600 / 1e6:,.0f}", task.share(median)
+        rows.append([name, f"{rate:,.0f}", f"{base / median:.2f}", *cost, size, f"{difference:.0e}"])
+    if task.kind == "stsb":
         rows[0].append("Spearman")
         for row in rows[1:]:
-            row.append(f"{100 * stsb_spearman(texts, vectors[row[0]]):.3f}")
-    table(f"{kind}: {len(texts):,} texts", rows)
+            row.append(f"{100 * stsb_spearman(task.texts, vectors[row[0]]):.3f}")
+    table(f"{task.kind}: {len(task.texts):,} texts", rows)
 
 
 def table(title: str, rows: Sequence[Sequence[str]]) -> None:
     """Print a Markdown table; the first row is its heading."""
     heading, *others = (f"| {' | '.join(row)} |" for row in rows)
-    print("\n".join(["", title, "", heading, "|---" * len(rows[0]) + "|", *others]))
+    print("\n".join(["", title, "", heading, "|---" * len(rows[0]) + "|", *others]), flush=True)
 
 
-def fastest(encode: Encode, texts: Sequence[str]) -> int:
-    """The batch size that encodes these texts fastest, by the better of two runs each."""
+def fastest(name: str, encode: Encode, texts: Sequence[str]) -> int:
+    """The batch size that encodes these texts fastest, by the better of two runs each; 32 for what chooses its own."""
+    if name.startswith(COMPILED):
+        timed(encode, texts, BATCH_SIZES[0])
+        return BATCH_SIZES[0]
     return min(BATCH_SIZES, key=lambda size: min(timed(encode, texts, size)[0] for _ in range(2)))
+
+
+def texts_by_kind(encoder: SentenceEncoder) -> dict[str, list[str]]:
+    """Real sentences; many that differ in a number; and long texts, made of sentences, all of the most tokens."""
+    distinct, chance = texts_of("stsb", encoder), random.Random(0)
+    tokens = {text: len(ids) - 2 for text, ids in zip(distinct, encoder.tokenizer.encode(distinct).ids, strict=True)}
+    many = [f"{chance.choice(distinct)} {number}" for number in range(MANY)]
+    return {"stsb": distinct, "many": many, "long": composed(LONG, 300, 400, tokens)}
+
+
+def sizes_table(folder: Path, texts: dict[str, list[str]], device: torch.device, peak: float, rounds: int) -> None:
+    """Print rates with the shapes of larger models, whose weights are random."""
+    source = SentenceEncoder.load(folder, device="cpu")
+    for name, (layers, width, heads, inner) in SHAPES.items():
+        shape = {"num_hidden_layers": layers, "hidden_size": width, "num_attention_heads": heads}
+        config = replace(source.bert.config, **shape, intermediate_size=inner)
+        torch.manual_seed(0)
+        large = SentenceEncoder(source.tokenizer, Bert(config, pooler=False), source.pooling, True)
+        with tempfile.TemporaryDirectory() as place:
+            large.save(Path(place) / name)
+            sides = loaded(Path(place) / name, device, ["bfloat16"])
+            for kind in ("stsb", "long"):
+                some = texts[kind][:SOME]
+                lengths = list(map(len, source.tokenizer.encode(some).ids))
+                sizes = {side: fastest(side, encode, some) for side, encode in sides.items()}
+                task = Task(f"{name}, {kind}", some, operations(config, lengths), peak)
+                rates(task, sides, sizes, rounds, sides["minisbert bfloat16"](some))
+            del sides
 
 
 def latency(sentences: Sequence[str], sides: dict[str, Encode], rounds: int) -> None:
@@ -144,12 +223,18 @@ def main(arguments: list[str] | None = None) -> None:
     folder = ensure(MODEL)
     exact = SentenceEncoder.load(folder, device="cpu").double()
     found = {dtype: product_rate(device, getattr(torch, dtype)) for dtype in DTYPES}
-    print(f"{identity(device)}\nTFLOP/s: " + ", ".join(f"{dtype} {rate:,.0f}" for dtype, rate in found.items()))
-    sides = loaded(folder, device)
-    for kind in ("stsb", "long"):
-        texts = texts_of(kind, exact)
-        rates(kind, texts, sides, options.rounds, exact.encode(texts))
-    latency(texts_of("stsb", exact), sides, options.rounds)
+    peak = square_rate(device)
+    layers = ", ".join(f"{dtype} {rate:,.0f}" for dtype, rate in found.items())
+    print(f"{identity(device)}\nTFLOP/s: {layers}, 8192 x 8192 in bfloat16 {peak:,.0f}", flush=True)
+    sides, kinds = loaded(folder, device), texts_by_kind(exact)
+    for kind, texts in kinds.items():
+        lengths = list(map(len, exact.tokenizer.encode(texts).ids))
+        reference = exact.encode(texts) if kind == "stsb" else sides["minisbert float32"](texts, batch_size=512)
+        if kind != "many":  # sentences as before
+            sizes = {name: fastest(name, encode, texts) for name, encode in sides.items()}
+        rates(Task(kind, texts, operations(exact.bert.config, lengths), peak), sides, sizes, options.rounds, reference)
+    latency(kinds["stsb"], sides, options.rounds)
+    sizes_table(folder, kinds, device, peak, options.rounds)
 
 
 if __name__ == "__main__":
