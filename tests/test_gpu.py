@@ -159,17 +159,17 @@ def test_losses_and_scores_of_training(objective, files, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("graphs", ["yes", "no"])
+@pytest.mark.parametrize("graphs", ["--graphs", "--no-graphs"])
 def test_runs_repeat_and_resume_to_the_same_bits(files, tmp_path, monkeypatch, dtype, graphs):
     recorded, record = [], torch.cuda.make_graphed_callables
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", lambda *a, **b: recorded.append(a) or record(*a, **b))
     given = ["--model", str(TINY), *toys.flags(files, "cosine", "--log-every", "1", "--epochs", "3")]
-    given += ["--device", "cuda", "--dtype", dtype, "--batch-size", "4", "--graphs", graphs]
+    given += ["--device", "cuda", "--dtype", dtype, "--batch-size", "4", graphs]
     for name in ("one", "other"):
         main([*given, "--out", str(tmp_path / name)])
     toys.stop_at(7, (Run, "show"), main, [*given, "--out", str(tmp_path / "stopped")])
     main(["--resume", str(tmp_path / "stopped")])
-    assert bool(recorded) == (graphs == "yes")
+    assert bool(recorded) == (graphs == "--graphs")
     assert toys.losses(tmp_path / "one") == toys.losses(tmp_path / "other") == toys.losses(tmp_path / "stopped")
     weights = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("one", "other", "stopped")]
     assert weights[0] == weights[1] == weights[2]
@@ -179,6 +179,6 @@ def test_steps_by_graphs_are_the_steps_without(files, tmp_path):
     """But for rounding: lengths are rounded up, which other kernels may compute."""
     given = ["--model", str(TINY), *toys.flags(files, "cosine", "--log-every", "1", "--epochs", "2", "--dropout", "0")]
     given += ["--device", "cuda", "--dtype", "float32", "--batch-size", "4"]
-    for graphs in ("yes", "no"):
-        main([*given, "--graphs", graphs, "--out", str(tmp_path / graphs)])
-    assert toys.losses(tmp_path / "yes") == pytest.approx(toys.losses(tmp_path / "no"), rel=1e-3, abs=1e-5)
+    for graphs in ("graphs", "no-graphs"):
+        main([*given, f"--{graphs}", "--out", str(tmp_path / graphs)])
+    assert toys.losses(tmp_path / "graphs") == pytest.approx(toys.losses(tmp_path / "no-graphs"), rel=1e-3, abs=1e-5)

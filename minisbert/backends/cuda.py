@@ -23,9 +23,10 @@ import torch
 from torch import Tensor, nn
 
 from minisbert.architectures.relatives import RELATIVES
+from minisbert.backends.graphs import RowAttention
 from minisbert.checkpoints.layout import ModelFolder, find_model
 from minisbert.core import InputError, one_line
-from minisbert.core.bert import Attention
+from minisbert.core.bert import attention
 from minisbert.core.encoder import normalize as unit
 from minisbert.models.batching import budgeted_batches, lengths_of, unpack
 from minisbert.models.encoder import BATCH_TOKENS, TextEncoder
@@ -35,10 +36,10 @@ from minisbert.system.console import say
 from minisbert.system.devices import bfloat16_hardware, choose_device, fitting_tokens
 from minisbert.system.torch_internals import ragged_attention
 
-DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+GPU_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 MOST_TOKENS = 2**17  # of a batch, pads counted: more are no faster
-FEW_TEXTS = 64  # of a call that is a graph
-STEP = 8  # lengths of graphs are multiples of it
+GRAPH_TEXTS = 64  # of a call that is a graph
+LENGTH_STEP = 8  # lengths of graphs are multiples of it
 KEPT = 128  # graphs; the one that was not used for longest goes
 
 
@@ -67,27 +68,19 @@ class Texts:
 
 
 def padded_attention(query: Tensor, key: Tensor, value: Tensor, texts: Texts) -> Tensor:
-    """Softmax(q k^T / sqrt(K)) v within each text, (S, H, K) each, by the operation for padded batches."""
+    """The book's attention within each text, (S, H, K) each, by way of a padded batch."""
     query, key, value = (x[texts.places.clamp_min(0)].transpose(1, 2) for x in (query, key, value))  # (N, H, T, K)
     mask = (texts.places >= 0)[:, None, None, :]  # (N, 1, 1, T)
-    context = nn.functional.scaled_dot_product_attention(query, key, value, mask)
+    context, _ = attention(query, key, value, mask)
     return context.transpose(1, 2).flatten(0, 1)[texts.padded]  # (S, H, K)
 
 
-class RaggedAttention(nn.Module):
-    """``core.bert.Attention`` for texts in one row, with query, key and value as one product."""
-
-    def __init__(self, attention: Attention):
-        super().__init__()
-        linears = [attention.query, attention.key, attention.value]
-        self.heads, self.output = attention.heads, attention.output
-        self.weight = nn.Parameter(torch.cat([linear.weight.detach() for linear in linears]))  # (3 D, D)
-        self.bias = nn.Parameter(torch.cat([linear.bias.detach() for linear in linears]))
+class RaggedAttention(RowAttention):
+    """``core.bert.Attention`` for texts that follow each other in one row."""
 
     def forward(self, x: Tensor, texts: Texts) -> tuple[Tensor, None]:
         """x (1, S, D) -> (1, S, D), and no probabilities."""
-        qkv = nn.functional.linear(x[0], self.weight, self.bias)  # (S, 3 D)
-        query, key, value = qkv.unflatten(-1, (3, self.heads, -1)).unbind(1)  # (S, H, K) each
+        query, key, value = self.qkv(x[0]).unflatten(-1, (3, self.heads, -1)).unbind(1)  # (S, H, K) each
         # the kernel without pads is for half precision, and for heads of certain widths
         kernel = ragged_attention(query)
         if kernel is None:
@@ -139,7 +132,7 @@ def has_graph(folder: ModelFolder) -> bool:
 # ---------------------------------------------------------------------------------------------- graphs
 
 
-def captured(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
+def recorded(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
     """Record a computation as a CUDA graph; return a function that replays it, with the same tensor as its result."""
     # once before: libraries take memory and choose kernels at first use, which no graph can hold
     stream = torch.cuda.Stream()
@@ -164,14 +157,14 @@ class Graphs:
     Each has tensors of its own for its input: (N, longest) ids, of which the texts take the first, and N lengths.
     """
 
-    def __init__(self, compute: Callable[..., Tensor], device: torch.device, limit: int, capture: Callable = captured):
+    def __init__(self, compute: Callable[..., Tensor], device: torch.device, limit: int, capture: Callable = recorded):
         self.compute, self.device, self.limit, self.capture = compute, device, limit, capture
         self.kept: OrderedDict[tuple, tuple[Tensor, Tensor, Callable]] = OrderedDict()
         self.lock = threading.Lock()  # two calls must not share a graph's tensors
 
     def __call__(self, ids: np.ndarray, lengths: np.ndarray, skip: int = 0) -> Tensor:
         """ids (S,) and lengths (N,) -> vectors (N, W) on the CPU. Raises ``RuntimeError`` if torch cannot record."""
-        count, longest = len(lengths), min(-(-int(lengths.max()) // STEP) * STEP, self.limit)
+        count, longest = len(lengths), min(-(-int(lengths.max()) // LENGTH_STEP) * LENGTH_STEP, self.limit)
         key = count, longest, skip
         with self.lock:
             if key not in self.kept:
@@ -211,7 +204,7 @@ class CudaEncoder(TextEncoder):
 
     scales_itself = True
 
-    def __init__(self, encoder: SentenceEncoder, folder: Path, dtype: torch.dtype, capture: Callable = captured):
+    def __init__(self, encoder: SentenceEncoder, folder: Path, dtype: torch.dtype, capture: Callable = recorded):
         self.folder, self.device, self.dtype = folder, encoder.device, torch.float32
         self.compiled_dtype = str(dtype).removeprefix("torch.")
         self.tokenizer, self.settings, self.normalize = encoder.tokenizer, encoder.settings, encoder.normalize
@@ -279,7 +272,7 @@ class CudaEncoder(TextEncoder):
         # the GPU computes a batch while the one before is copied and stored, and the next one is made
         waiting = []
         for batch in self.batches(keys, batch_tokens):
-            if len(keys) <= FEW_TEXTS and len(batch.texts) == len(keys) and self.graphs is not None:
+            if len(keys) <= GRAPH_TEXTS and len(batch.texts) == len(keys) and self.graphs is not None:
                 try:
                     yield batch, self.graphs(batch.ids, batch.lengths, skip)
                     continue
@@ -306,11 +299,11 @@ def arrived(batch: RaggedBatch, copy: Tensor, done: torch.cuda.Event | None) -> 
 
 def choose_half(name: str | None, device: torch.device) -> torch.dtype:
     """Return the dtype by name; for None bfloat16, or float16 on a GPU without it."""
-    if name not in (None, "auto", *DTYPES):
-        raise InputError(f"dtype {one_line(name)} on a GPU: choose {', '.join(DTYPES)}")
+    if name not in (None, "auto", *GPU_DTYPES):
+        raise InputError(f"dtype {one_line(name)} on a GPU: choose {', '.join(GPU_DTYPES)}")
     able, reason = bfloat16_hardware(device)
-    if name in DTYPES and (able or name != "bfloat16"):
-        return DTYPES[name]
+    if name in GPU_DTYPES and (able or name != "bfloat16"):
+        return GPU_DTYPES[name]
     if name == "bfloat16":
         raise InputError(f"bfloat16 cannot be used: {reason}; choose float16 or float32")
     if not able:

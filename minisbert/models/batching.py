@@ -43,7 +43,7 @@ def chunks(texts: Iterable[str], characters: int = CHARACTERS) -> Iterator[list[
 
 def budgeted_batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
     """Group row numbers into batches of similar length, longest first, of at most ``batch_tokens`` with padding."""
-    order = longest_first(np.asarray(lengths, dtype=np.int64))
+    order = by_falling_length(np.asarray(lengths, dtype=np.int64))
     batches: list[list[int]] = []
     start = 0
     while start < len(order):
@@ -54,7 +54,7 @@ def budgeted_batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int
     return batches
 
 
-def longest_first(lengths: np.ndarray) -> np.ndarray:
+def by_falling_length(lengths: np.ndarray) -> np.ndarray:
     """Sort row numbers by falling length, equal ones in order: ``[3, 9, 4, 9]`` -> ``[1, 3, 2, 0]``."""
     return np.argsort(-lengths, kind="stable")
 
@@ -127,7 +127,7 @@ def packed_batches(keys: Sequence[bytes], batch_tokens: int) -> Iterator[Batch]:
     rows = share_rows(lengths, min(ROW, batch_tokens))
     tokens_of = [int(lengths[row].sum()) for row in rows]
     # The longest first: rows of similar length share a batch, and memory does not grow towards the end.
-    order = longest_first(np.array(tokens_of, dtype=np.int64)).tolist()
+    order = by_falling_length(np.array(tokens_of, dtype=np.int64)).tolist()
     batch: list[np.ndarray] = []
     width = 0  # tokens of the current batch's rows: its first row's, rounded
     for place, number in enumerate(order):
@@ -153,7 +153,7 @@ def share_rows(lengths: np.ndarray, tokens: int = ROW) -> list[np.ndarray]:
     Attention in such a row costs little, and several sentences fit into it. With rows of equal length all batches of a
     call have one shape.
     """
-    order = longest_first(lengths)
+    order = by_falling_length(lengths)
     alone = int((lengths > tokens).sum())
     short = lengths[order[alone:]]
     # The longest text left goes to the emptiest row, which the heap has in front: of several, to the first. One integer

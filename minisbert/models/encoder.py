@@ -228,7 +228,7 @@ class TextEncoder(EncoderProperties):
         return packed_batches(keys, batch_tokens)
 
     def results(self, keys: Sequence[bytes], batch_tokens: int, skip: int) -> Iterator[tuple[Any, Tensor]]:
-        """Compute ``batches`` one by one: each with its vectors (n, ``width``)."""
+        """Compute each of ``batches``: its vectors are (n, ``width``)."""
         for batch in self.batches(keys, batch_tokens):
             yield batch, self.vectors(batch, skip)
 

@@ -34,7 +34,7 @@ from minisbert.models.batching import ID_BYTES, as_key, packed_batches
 from minisbert.models.encoder import BATCH_TOKENS, TextEncoder
 from minisbert.models.guards import check_count
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.tokenizer import Tokenizer, flat
+from minisbert.models.tokenizer import Tokenizer, flattened
 from minisbert.system.files import write_json
 from minisbert.system.progress import Progress
 
@@ -73,7 +73,7 @@ class BareTokenizer(Tokenizer):
         return Encoded(rows, types, truncated)
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, int]:
-        return flat(self.encode(texts))
+        return flattened(self.encode(texts))
 
     def save(self, folder: str | Path) -> None:
         """Write ``tokenizer.json`` with the limit in it, which sentence-transformers obeys."""

@@ -138,7 +138,9 @@ class Tokenizer(tokenizer.Tokenizer):
         pieces = self._pieces(texts)
         whole = np.fromiter(map(len, pieces), np.int64, len(pieces))
         if self.cut_start or (len(slots) == 1 and not whole.all()):
-            return flat(self.encode(texts))  # the few models that cut a text's start; a text without a token is refused
+            return flattened(
+                self.encode(texts)
+            )  # the few models that cut a text's start; a text without a token is refused
         ids = np.fromiter(chain.from_iterable(pieces), np.intc, whole.sum())
         lengths = np.minimum(whole, room)
         truncated = int((whole > room).sum())
@@ -228,7 +230,7 @@ class Tokenizer(tokenizer.Tokenizer):
         return f"{truncated:,} of {total:,} texts were longer than {self.limit} tokens and were cut"
 
 
-def flat(encoded: Encoded) -> tuple[np.ndarray, np.ndarray, int]:
+def flattened(encoded: Encoded) -> tuple[np.ndarray, np.ndarray, int]:
     """What ``Tokenizer.encode_flat`` returns, from lists."""
     lengths = np.array([len(ids) for ids in encoded.ids], dtype=np.int64)
     return np.array([token for ids in encoded.ids for token in ids], dtype=np.intc), lengths, encoded.truncated

@@ -12,15 +12,17 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from minisbert.core import InputError, one_line
+from minisbert.backends.cuda import LENGTH_STEP
+from minisbert.core import one_line
 from minisbert.models.guards import check_ids
+from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.console import check_usage
 from minisbert.system.devices import random_state, set_random_state
 from minisbert.training.distributed import say_once
 from minisbert.training.objectives.base import Objective, PairNetwork, VectorNetwork
 from minisbert.training.settings import RunSettings
 
-STEP = 8  # lengths of graphs are multiples of it
 OFTEN = 3  # batches of a shape in an epoch: recording one takes as long as a few steps
 
 
@@ -35,7 +37,7 @@ class Computed(nn.Module):
         return self.network.compute(*inputs)
 
 
-def captured(network: VectorNetwork | PairNetwork, inputs: tuple[Tensor, ...]) -> Callable[..., Tensor]:
+def recorded_step(network: VectorNetwork | PairNetwork, inputs: tuple[Tensor, ...]) -> Callable[..., Tensor]:
     """Record ``network.compute`` and its backward for inputs of these shapes; return the function that replays both."""
     device = inputs[0].device
     # subtle: what is computed to warm up draws dropout masks, which a resumed run would draw at another step
@@ -51,32 +53,30 @@ class GraphedNetwork(nn.Module):
     Which shapes these are follows from the epoch's batches alone, so a resumed run makes the same steps by graphs.
     """
 
-    def __init__(self, network: VectorNetwork | PairNetwork, capture: Callable = captured):
+    def __init__(
+        self, network: VectorNetwork | PairNetwork, encoder: SentenceEncoder, capture: Callable = recorded_step
+    ):
         super().__init__()
-        self.network, self.capture = network, capture
+        self.network = network
+        self.capture: Callable | None = capture
+        self.config, self.pad_id = encoder.bert.config, encoder.tokenizer.pad_id
         self.often: set[tuple[int, int]] = set()
         self.graphs: dict[tuple[int, int], Callable[..., Tensor]] = {}
 
     def plan(self, batches: Sequence[Sequence[int]]) -> None:
         """Choose the shapes of an epoch that get a graph, from its batches of row numbers."""
-        if self.capture is not None:
-            counts = Counter(self.shape(self.network.inputs(rows)[0]) for rows in batches)
-            self.often = {shape for shape, count in counts.items() if count >= OFTEN}
+        counts = Counter(self.shape(self.network.inputs(rows)[0]) for rows in batches)
+        self.often = {shape for shape, count in counts.items() if count >= OFTEN}
 
     def shape(self, ids: Tensor) -> tuple[int, int]:
         """Round up the length of ids (R, T) -> R and the rounded T, at most the encoder's positions."""
         rows, tokens = ids.shape
-        return rows, min(tokens + -tokens % STEP, self.config.positions)
-
-    @property
-    def config(self):
-        model = self.network.model
-        return (model if isinstance(model, SentenceEncoder) else model.encoder).bert.config
+        return rows, min(tokens + -tokens % LENGTH_STEP, self.config.positions)
 
     def forward(self, rows: Sequence[int]) -> Tensor:
         inputs = self.network.inputs(rows)
         shape = self.shape(inputs[0])
-        if shape not in self.often or not torch.is_grad_enabled():
+        if shape not in self.often or self.capture is None or not torch.is_grad_enabled():
             return self.network(rows)
         padded = self.padded(*inputs, tokens=shape[1])
         if shape not in self.graphs:
@@ -84,7 +84,7 @@ class GraphedNetwork(nn.Module):
                 self.graphs[shape] = self.capture(self.network, padded)
             except RuntimeError as error:
                 say_once(f"no CUDA graphs, so steps take longer: {one_line(error)}")
-                self.often, self.capture = set(), None
+                self.capture = None
                 return self.network(rows)
         return self.graphs[shape](*padded)
 
@@ -97,30 +97,19 @@ class GraphedNetwork(nn.Module):
         more = tokens - ids.shape[1]
         if mask is None:
             mask = torch.ones_like(ids, dtype=torch.bool)
-        pads = self.network.model.tokenizer.pad_id
-        inputs = [nn.functional.pad(ids, (0, more), value=pads), nn.functional.pad(mask, (0, more))]
+        inputs = [nn.functional.pad(ids, (0, more), value=self.pad_id), nn.functional.pad(mask, (0, more))]
         if types is not None:
             inputs.append(nn.functional.pad(types, (0, more)))
         return tuple(x.to(self.network.model.device) for x in inputs)
 
 
-def graphed_network(options: RunSettings, objective: Objective, processes: int) -> GraphedNetwork | None:
-    """Return a run's network with graphs, or None for one without.
-
-    Raises ``InputError`` if ``--graphs yes`` cannot be had.
-    """
-    network, device = objective.network, objective.encoder.device
-    reasons = {
-        "there is no CUDA GPU": device.type != "cuda",
-        "several processes send each other gradients": processes > 1,
-        "--micro-tokens computes a batch in parts": options.micro_tokens is not None,
-        f"objective {options.objective} is not made for them": not objective.by_rows
-        or type(network) not in (VectorNetwork, PairNetwork)
-        or (isinstance(network.model, SentenceEncoder) and type(network.model) is not SentenceEncoder),
-    }
-    reason = next((reason for reason, holds in reasons.items() if holds), None)
-    if options.graphs == "yes" and reason:
-        raise InputError(f"--graphs yes: {reason}")
-    if options.graphs == "no" or reason:
-        return None
-    return GraphedNetwork(network)
+def check_graphs(options: RunSettings, objective: Objective, processes: int) -> None:
+    """Raise ``InputError`` with the reason why a run has no graphs."""
+    network, model = objective.network, objective.model
+    recordable = type(network) in (VectorNetwork, PairNetwork) and type(model) in (SentenceEncoder, PairModel)
+    check_usage(
+        (objective.encoder.device.type != "cuda", "--graphs: there is no CUDA GPU"),
+        (processes > 1, "--graphs: several processes send each other gradients, which no graph does"),
+        (options.micro_tokens is not None, "--graphs and --micro-tokens: give one of them"),
+        (not (recordable and objective.by_rows), f"--graphs: objective {options.objective} is not made for them"),
+    )

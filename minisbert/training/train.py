@@ -34,7 +34,7 @@ from minisbert.training.objectives.registry import make_objective
 from minisbert.training.run import Run
 from minisbert.training.run_options import list_recipes, parse
 from minisbert.training.settings import OBJECTIVES, SCHEDULE_NAMES, RunSettings, reads
-from minisbert.training.step_graphs import GraphedNetwork, graphed_network
+from minisbert.training.step_graphs import GraphedNetwork, check_graphs
 
 MICRO_TOKENS = 768  # per process and part: no slower on a CPU, and memory stops growing with the batch
 CACHED_TOKENS = 4096  # per process: a larger batch whose loss compares rows is cached, for a quarter more time
@@ -162,6 +162,8 @@ def train(options: RunSettings, group: ProcessGroup) -> None:
     torch.manual_seed(options.seed)
     dtype, reason = choose_dtype(options.dtype, group.device)
     objective, counts = prepare_objective(options, group.device, dtype)
+    if options.graphs:
+        check_graphs(options, objective, group.size)
     optimizer = adamw(objective.parameter_groups(options.lr, options.head_lr), options.lr, options.weight_decay)
     with Run(options, objective, optimizer, group) as run:
         # a resumed run has its own number by now
@@ -269,7 +271,7 @@ def step_through(run: Run, options: RunSettings) -> None:
         if run.finished:
             return
         batches = run.epoch()
-        if isinstance(network, GraphedNetwork):
+        if options.graphs:
             network.plan(run.batches)
         steps = fit(network, loss, batches, run.optimizer, schedule, run.state.step, clip, cut_batch)
         for step in run.recorded(steps):
@@ -286,11 +288,10 @@ def divide(objective: Objective, options: RunSettings, group: ProcessGroup) -> t
     """Return what cuts a batch for ``fit``, and the network, shared out among the processes.
 
     If the loss is the mean of its rows' losses, ``fit`` adds up the gradients of the parts. Otherwise ``fit`` gets
-    whole batches, and the network caches gradients. On a GPU neither is needed, and graphs make the steps.
+    whole batches, and the network caches gradients. A GPU needs neither, so ``--graphs`` has whole batches.
     """
-    graphed = graphed_network(options, objective, group.size)
-    if graphed is not None:
-        return whole, graphed
+    if options.graphs:
+        return whole, GraphedNetwork(objective.network, objective.encoder)
     cut_batch = partial(micro_batches, objective=objective, options=options, device=group.device)
     if objective.separable:
         return partial(cut_batch, processes=group.size), group.wrap(objective.network)

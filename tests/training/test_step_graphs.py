@@ -1,5 +1,7 @@
 """Steps as graphs, with a stand-in for recording: which shapes have one, and that they change no number."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -8,7 +10,7 @@ from minisbert.training import train
 from minisbert.training.objectives.registry import make_objective
 from minisbert.training.run import Run
 from minisbert.training.run_options import parse
-from minisbert.training.step_graphs import Computed, GraphedNetwork, graphed_network
+from minisbert.training.step_graphs import Computed, GraphedNetwork, check_graphs
 from minisbert.training.train import load_trainable, main
 from tests import toys
 
@@ -45,7 +47,7 @@ def test_pads_change_no_gradient(flags, objective):
     network.dtype = torch.float32  # of the encoder: no autocast
     train.set_dropout(task.encoder.bert, 0.0)
     recorder = Recorder()
-    graphed = GraphedNetwork(network, recorder)
+    graphed = GraphedNetwork(network, task.encoder, recorder)
     rows = [7, 0, 3, 12, 5, 1, 9]
     graphed.plan([rows] * 3)
     found = []
@@ -63,7 +65,7 @@ def test_shapes_that_occur_often_have_a_graph(flags):
     """Lengths are rounded up to 8, at most the encoder's positions; other shapes, and evaluation, have none."""
     task = make_objective(parse(flags("cosine")), load_trainable(parse(flags("cosine")), CPU), None)
     recorder = Recorder()
-    graphed = GraphedNetwork(task.network, recorder)
+    graphed = GraphedNetwork(task.network, task.encoder, recorder)
     graphed.plan([[0, 1], [2, 3], [4, 5], [0, 1, 2]])
     assert {rows for rows, _ in graphed.often} == {4}
     for rows in ([0, 1], [1, 0], [0, 1, 2]):
@@ -83,18 +85,19 @@ def test_what_cannot_be_recorded_is_told_once_and_trained_without(flags, capsys)
     def refuse(network, inputs):
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    graphed = GraphedNetwork(task.network, refuse)
+    graphed = GraphedNetwork(task.network, task.encoder, refuse)
     for _ in range(2):
         graphed.plan([[0, 1]] * 3)
         assert graphed([0, 1]).shape == (2, 2, 24)
     assert capsys.readouterr().err.count("no CUDA graphs") == 1
 
 
-@pytest.mark.exact("the same steps in two processes' order")
+@pytest.mark.exact("the same steps of one process and of two")
 def test_a_resumed_run_makes_the_same_steps_by_graphs(flags, tmp_path, monkeypatch):
     recorder = Recorder()
-    monkeypatch.setattr(train, "graphed_network", lambda options, task, size: GraphedNetwork(task.network, recorder))
-    given = flags("cosine", "--log-every", "1", "--batch-size", "4", "--epochs", "2")
+    monkeypatch.setattr(train, "check_graphs", lambda options, objective, processes: None)  # there is no GPU
+    monkeypatch.setattr(train, "GraphedNetwork", partial(GraphedNetwork, capture=recorder))
+    given = flags("cosine", "--graphs", "--log-every", "1", "--batch-size", "4", "--epochs", "2")
     main([*given, "--out", str(tmp_path / "one")])
     assert len(recorder.replayed) > len(set(recorder.recorded)) > 0
     toys.stop_at(5, (Run, "show"), main, [*given, "--out", str(tmp_path / "stopped")])
@@ -104,11 +107,19 @@ def test_a_resumed_run_makes_the_same_steps_by_graphs(flags, tmp_path, monkeypat
     assert weights[0] == weights[1]
 
 
-def test_who_gets_graphs(flags):
-    def chosen(objective, *more, processes=1):
-        options = parse(flags(objective, *more))
-        return graphed_network(options, make_objective(options, load_trainable(options, CPU), None), processes)
-
-    assert chosen("cosine") is None, "not on a CPU"
-    with pytest.raises(InputError, match="--graphs yes: there is no CUDA GPU"):
-        chosen("cosine", "--graphs", "yes")
+@pytest.mark.parametrize(
+    ("objective", "more", "processes", "message"),
+    [
+        ("cosine", [], 1, "there is no CUDA GPU"),
+        ("cosine", [], 2, "several processes"),
+        ("cosine", ["--micro-tokens", "64"], 1, "give one of them"),
+        ("cross-encoder-ranking", [], 1, "not made for them"),
+    ],
+)
+def test_runs_without_graphs_say_why(flags, monkeypatch, objective, more, processes, message):
+    options = parse(flags(objective, "--graphs", *more))
+    task = make_objective(options, load_trainable(options, CPU), None)
+    if message != "there is no CUDA GPU":
+        monkeypatch.setattr(type(task.encoder), "device", torch.device("cuda"))
+    with pytest.raises(InputError, match=message):
+        check_graphs(options, task, processes)
