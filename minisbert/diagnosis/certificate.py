@@ -25,9 +25,8 @@ from minisbert.diagnosis.comparison import (
     stored_precision,
     unit_rows,
 )
-from minisbert.diagnosis.hypotheses import Hypothesis, Sample
+from minisbert.diagnosis.hypotheses import Hypothesis, Sample, full_lengths
 from minisbert.diagnosis.mistakes import with_each_mistake
-from minisbert.diagnosis.tokenizations import full_lengths
 from minisbert.loading import uncompiled
 from minisbert.models.prompts import choose_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder

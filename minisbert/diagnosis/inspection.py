@@ -83,18 +83,14 @@ class InspectedFile:
     def usable(self) -> bool:
         return all(finding["level"] != PROBLEM for finding in self.findings.values())
 
-    def find(self, name: str, place: str, *, level: str = "", count: int = 1) -> None:
+    def find(self, name: str, place: str, count: int = 1) -> None:
         """Count a fault, and remember the first places where it occurs."""
-        usual_level, what, remedy = FAULTS[name]
-        finding = self.findings.get(name)
-        if finding is None:
-            finding = {"name": name, "level": level or usual_level, "what": what, "remedy": remedy}
-            finding |= {"count": 0, "places": []}
-            self.findings[name] = finding
+        level, what, remedy = FAULTS[name]
+        new = {"name": name, "level": level, "what": what, "remedy": remedy, "count": 0, "places": []}
+        finding = self.findings.setdefault(name, new)
         finding["count"] += count
-        if (
-            len(finding["places"]) < MOST_EXAMPLES and place not in finding["places"]
-        ):  # two texts of a row are one place
+        # two texts of a row are one place
+        if len(finding["places"]) < MOST_EXAMPLES and place not in finding["places"]:
             finding["places"].append(place)
 
     def add(self, row: Row) -> None:

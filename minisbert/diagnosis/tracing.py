@@ -62,9 +62,7 @@ def tolerances(encoder: SentenceEncoder, double: bool) -> tuple[float, float]:
     if double:
         return DOUBLE, DOUBLE
     # the numbers of a vector of length 1 are smaller than those of hidden states
-    if encoder.normalize:
-        return HIDDEN, VECTOR
-    return HIDDEN, HIDDEN
+    return HIDDEN, VECTOR if encoder.normalize else HIDDEN
 
 
 def inputs_of(encoder: SentenceEncoder, texts: list[str]) -> dict[str, Tensor]:
@@ -124,10 +122,9 @@ def read_states(path: Path, double: bool) -> dict[str, Tensor]:
         for name, tensor in states.items():
             if name in TRACE_INPUTS or tensor.dtype == torch.float64:
                 continue
-            if double:
-                raise ValueError(f"{name} is {tensor.dtype}, --double needs float64")
-            if tensor.dtype != torch.float32:
-                raise ValueError(f"{name} is {tensor.dtype}, float32 or float64 is needed")
+            if double or tensor.dtype != torch.float32:
+                needed = "--double needs float64" if double else "float32 or float64 is needed"
+                raise ValueError(f"{name} is {tensor.dtype}, {needed}")
         return states
 
 
@@ -238,9 +235,8 @@ def explain(rows: list[Stage], whole: list[str], part: dict[str, str], names: li
         where = f"between {agreeing[-1]}, which agrees, and {first.name}"
     parts: list[str] = []
     for name in path[start : path.index(first.name) + 1]:
-        key = name.partition(".")[0]  # "layers.3" -> "layers"
-        if name.endswith(".attention"):
-            key = "attention"
+        # "layers.3" -> "layers"
+        key = "attention" if name.endswith(".attention") else name.partition(".")[0]
         if PARTS[key] not in parts:
             parts.append(PARTS[key])
     return f"{verdict}, and no known mistake explains it. Look {where}: {'; '.join(parts)}."
@@ -251,10 +247,8 @@ def print_rows(rows: list[Stage]) -> None:
     first = first_divergence(rows)
     print(f"{'tensor':<21}{'shape':<18}{'max difference':>14}   {'at':<18}")
     for row in rows:
-        verdict = "differs"
-        if row.ok:
-            verdict = "ok"
-        elif row is first:
+        verdict = "ok" if row.ok else "differs"
+        if row is first:
             verdict = "FIRST DIVERGENCE"
         shape = " x ".join(map(str, row.shape))
         print(f"{row.name:<21}{shape:<18}{row.difference:>14.2e}   {row.at!s:<18}{verdict}")

@@ -5,7 +5,7 @@ A golden file holds texts, a model's vectors of them and its settings, to check 
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
@@ -43,9 +43,7 @@ def checked(array: np.ndarray) -> np.ndarray:
     finite = np.isfinite(values).all(axis=1)
     if not finite.all():
         row = int(finite.argmin())
-        kind = "infinity"
-        if np.isnan(values[row]).any():
-            kind = "NaN"
+        kind = "NaN" if np.isnan(values[row]).any() else "infinity"
         raise ValueError(f"row {row + 1}: {kind} (in {int((~finite).sum()):,} of {len(values):,} rows)")
     return values
 
@@ -72,51 +70,47 @@ def read_vectors(path: str | Path) -> VectorFile:
             case ".safetensors":
                 open_bytes(path).close()  # refuses a pipe, which safetensors would wait for
                 tensors = read_safetensors(path)
-                if len(tensors) == 1:
-                    (tensor,) = tensors.values()
-                else:
-                    tensor = tensors["vectors"]
+                tensor = next(iter(tensors.values())) if len(tensors) == 1 else tensors["vectors"]
                 dtype = str(tensor.dtype).removeprefix("torch.")
                 if tensor.is_floating_point():
                     tensor = tensor.double()  # NumPy has no bfloat16
                 array = tensor.numpy()
             case ".jsonl":
-                array, dtype = read_json_rows(path, at), "text"
+                array, dtype = matrix_of(json_rows(path, at), at), "text"
             case ".csv":
-                array, dtype = read_number_rows(path, at), "text"
+                array, dtype = matrix_of(comma_rows(path, at), at), "text"
             case _:
                 raise ValueError(f"the name must end in {', '.join(VECTOR_ENDINGS)}")
         return VectorFile(checked(array), dtype)
 
 
-def read_json_rows(path: Path, at: Place) -> np.ndarray:
-    """Read a list of numbers in each line, or an object that has one under one of ``VECTOR_KEYS``."""
-    rows: list[np.ndarray] = []
+def json_rows(path: Path, at: Place) -> Iterator[list[float]]:
+    """Yield the list of numbers in each line, or that of an object under one of ``VECTOR_KEYS``."""
     for at.line, row in Rows(path).values():
         if isinstance(row, dict):
             row = next((row[key] for key in VECTOR_KEYS if key in row), None)
         # not isinstance: true is an int, too
         if not isinstance(row, list) or any(type(value) not in (int, float) for value in row):
             raise ValueError(f"a list of numbers is needed, or an object that has one under {VECTOR_KEYS[0]!r}")
-        add_row(rows, row)
-    at.line = 0
-    return np.array(rows)
+        yield row
 
 
-def read_number_rows(path: Path, at: Place) -> np.ndarray:
-    """Read numbers between commas. A first line without any number is a header."""
-    rows: list[np.ndarray] = []
+def comma_rows(path: Path, at: Place) -> Iterator[list[str]]:
+    """Yield the numbers between commas in each line. A first line without any number is a header."""
     for at.line, row in Rows(path).cells(","):
         if at.line > 1 or any(number(cell) is not None for cell in row):
-            add_row(rows, row)
+            yield row
+
+
+def matrix_of(lines: Iterable[Sequence[Any]], at: Place) -> np.ndarray:
+    """Stack the numbers of the lines; an error about all of them has no line."""
+    rows: list[np.ndarray] = []
+    for line in lines:
+        if rows and len(line) != len(rows[0]):
+            raise ValueError(f"{len(line)} numbers, in the lines before it {len(rows[0])}")
+        rows.append(np.array([float(value) for value in line]))
     at.line = 0
     return np.array(rows)
-
-
-def add_row(rows: list[np.ndarray], row: Sequence[Any]) -> None:
-    if rows and len(row) != len(rows[0]):
-        raise ValueError(f"{len(row)} numbers, in the lines before it {len(rows[0])}")
-    rows.append(np.array([float(value) for value in row]))
 
 
 # ---------------------------------------------------------------------------------------- from a server

@@ -47,9 +47,7 @@ def layer_norm_with(
     if centred:
         x = x - x.mean(axis, keepdim=True)
     variance = x.pow(2).sum(axis, keepdim=True) / (x.shape[axis] - correction)
-    scale = (variance + eps).sqrt()
-    if not rooted:
-        scale = variance.sqrt() + eps
+    scale = (variance + eps).sqrt() if rooted else variance.sqrt() + eps
     return x / scale * weight**gamma + bias * beta
 
 

@@ -71,12 +71,8 @@ def rms_norm_with(x, weight, eps, *, centred=False, rooted=True, summed=False, p
     """``plus`` is added to the weight, whose ``power`` is 0 to leave it out."""
     if centred:
         return nn.functional.layer_norm(x, weight.shape, weight, None, eps)
-    square = x.pow(2).mean(-1, keepdim=True)
-    if summed:
-        square = x.pow(2).sum(-1, keepdim=True)
-    scale = (square + eps).sqrt()
-    if not rooted:
-        scale = square.sqrt() + eps
+    square = x.pow(2).sum(-1, keepdim=True) if summed else x.pow(2).mean(-1, keepdim=True)
+    scale = (square + eps).sqrt() if rooted else square.sqrt() + eps
     return x / scale * (plus + weight) ** power
 
 
@@ -98,9 +94,7 @@ wrong_choices(
 def swiglu_with(gate, up, *, bend=nn.functional.silu, swapped=False, added=False):
     if swapped:
         gate, up = up, gate
-    if added:
-        return bend(gate) + up
-    return bend(gate) * up
+    return bend(gate) + up if added else bend(gate) * up
 
 
 wrong_choices(

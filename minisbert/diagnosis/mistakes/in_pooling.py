@@ -49,12 +49,8 @@ def zeroed_pool(hidden: Tensor, mask: Tensor | None = None, *, reduce: Callable[
     return reduce(hidden, 1)
 
 
-wrong_choices(
-    pooling,
-    "mean_pool",
-    zeroed_pool,
-    ("divided by T", "the sum over real tokens is divided by the padded length", {"reduce": torch.mean}),
-)
+DIVIDED = ("divided by T", "the sum over real tokens is divided by the padded length", {"reduce": torch.mean})
+wrong_choices(pooling, "mean_pool", zeroed_pool, DIVIDED)
 
 
 @mistake(pooling, "mean_pool", "one global denominator", "all texts are divided by the batch's average length")
@@ -73,12 +69,8 @@ def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
     return (hidden * inner.unsqueeze(-1)).sum(1) / inner.sum(1, keepdim=True).clamp_min(1)
 
 
-wrong_choices(
-    pooling,
-    "max_pool",
-    zeroed_pool,
-    ("pads set to 0 before max", "a pad's 0 wins over a column of negative numbers", {"reduce": torch.amax}),
-)
+PADS_AS_0 = ("pads set to 0 before max", "a pad's 0 wins over a column of negative numbers", {"reduce": torch.amax})
+wrong_choices(pooling, "max_pool", zeroed_pool, PADS_AS_0)
 
 
 @mistake(pooling, "cls_pool", "CLS taken from the last token", "the last position is read, not the first")
@@ -88,13 +80,9 @@ def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
 
 def attention_pool_with(hidden, mask, weight, bias, *, score=float("-inf"), inverted=False, axis=1):
     """``score`` is what the pads get, or the tokens if ``inverted``; ``axis`` is the softmax's."""
-    real = hidden.new_ones(hidden.shape[:2]).bool()
-    if mask is not None:
-        real = mask.bool()
+    real = hidden.new_ones(hidden.shape[:2]).bool() if mask is None else mask.bool()
     hidden = hidden.masked_fill(~real.unsqueeze(-1), 0.0)
-    out = ~real
-    if inverted and mask is not None:
-        out = real
+    out = real if inverted and mask is not None else ~real
     scores = (hidden @ weight.T + bias).masked_fill(out.unsqueeze(-1), score)  # (B, T, 1)
     return (scores.softmax(axis) * hidden).sum(1)
 

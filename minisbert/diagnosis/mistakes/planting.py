@@ -6,7 +6,7 @@ of ``diagnosis/mistakes`` and ``lessons/mistakes`` fill the table ``MISTAKES``.
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
@@ -95,48 +95,26 @@ def replaced(original: Callable, stand_in: Callable, owner: Any, attribute: str)
 
     A method has one reference, its class. A function has its module, the modules that imported it, and tables.
     """
-    if isinstance(owner, type):
-        restore = replace_in_class(stand_in, owner, attribute)
-    else:
-        restore = replace_in_modules(original, stand_in, owner, attribute)
-    try:
-        yield
-    finally:
-        restore()
-
-
-def replace_in_class(stand_in: Callable, owner: type, attribute: str) -> Callable[[], None]:
-    """Set a class's attribute; return the function that sets it back."""
-    before = vars(owner).get(attribute)
-    setattr(owner, attribute, stand_in)
-
-    def restore() -> None:
-        # it was inherited: a copy here would hide later changes of the parent
-        if before is None:
-            delattr(owner, attribute)
+    with ExitStack() as undo:
+        if isinstance(owner, type):
+            if attribute in vars(owner):
+                undo.callback(setattr, owner, attribute, vars(owner)[attribute])
+            else:  # it was inherited: a copy here would hide later changes of the parent
+                undo.callback(delattr, owner, attribute)
+            setattr(owner, attribute, stand_in)
         else:
-            setattr(owner, attribute, before)
+            for holder, key in [(vars(owner), attribute), *references(original)]:
+                undo.callback(holder.__setitem__, key, original)
+                holder[key] = stand_in
+        yield
 
-    return restore
 
-
-def replace_in_modules(original: Callable, stand_in: Callable, owner: Any, attribute: str) -> Callable[[], None]:
-    """Replace a function in its module and wherever the package refers to it; return the function that puts it back."""
-    holders = []
+def references(original: Callable) -> list[tuple[dict, Any]]:
+    """List where the package holds a function: a module's variables or a dictionary among them, and the key there."""
+    holders: list[dict] = []
     for name, module in sys.modules.items():
         # stand-ins keep the original, because they may call what they replace
         if name.startswith("minisbert.") and not name.startswith("minisbert.diagnosis"):
             holders.append(vars(module))
-            holders += [value for value in vars(module).values() if isinstance(value, dict)]
-    # (a module's variables or a dictionary among them, the key that holds the function there)
-    places: list[tuple[dict, Any]] = [(vars(owner), attribute)]
-    for holder in holders:
-        places += [(holder, key) for key, value in holder.items() if value is original]
-    for holder, key in places:
-        holder[key] = stand_in
-
-    def restore() -> None:
-        for holder, key in places:
-            holder[key] = original
-
-    return restore
+            holders += filter(lambda value: isinstance(value, dict), vars(module).values())
+    return [(holder, key) for holder in holders for key, value in holder.items() if value is original]
