@@ -102,9 +102,7 @@ def draw_curves(runs: Sequence[History]) -> Any:
     handles, labels = [], []
     for i, (run, name) in enumerate(zip(runs, names, strict=True)):
         handles.append(draw_run(panels, run, COLOURS[i % len(COLOURS)], STYLES[i % len(STYLES)]))
-        label = name
-        if names.count(name) > 1:
-            label = str(run.folder)
+        label = name if names.count(name) == 1 else str(run.folder)
         if run.scores:
             label += f": best dev {run.metric} {run.scores[run.best]:.2f} at step {run.best:,}"
         # two $ would enclose a formula, and a folder's name may hold bytes that are not UTF-8
@@ -123,9 +121,7 @@ def draw_curves(runs: Sequence[History]) -> Any:
     loss.set_title(title, fontsize=9, loc="right")
     loss.set_ylabel("loss")
     metrics = {run.metric for run in runs}
-    metric = "score"
-    if len(metrics) == 1:
-        metric = metrics.pop()
+    metric = metrics.pop() if len(metrics) == 1 else "score"
     dev.set_title("star: the best", fontsize=9, loc="right")
     dev.set_ylabel(f"dev {metric} x 100")
     rate.yaxis.get_major_locator().set_params(nbins=5)
@@ -142,10 +138,9 @@ def draw_run(panels: Sequence[Any], run: History, colour: str, style: str) -> An
 
     def line(axes: Any, points: dict[int, float], values: Any, **look: Any) -> Any:
         # a line of one point would not show; evaluations are few, and each is marked
-        marker = None
-        if len(points) == 1 or (axes is dev and len(points) <= MAX_MARKERS):
-            marker = "o"
-        return axes.plot(list(points), list(values), color=colour, marker=marker, markersize=4, **look)[0]
+        is_marked = len(points) == 1 or (axes is dev and len(points) <= MAX_MARKERS)
+        look |= {"color": colour, "marker": "o" if is_marked else None, "markersize": 4}
+        return axes.plot(list(points), list(values), **look)[0]
 
     logged = list(run.losses.values())
     line(loss, run.losses, logged, linewidth=0.8, alpha=0.4)

@@ -155,9 +155,7 @@ def read_environment() -> tuple[int, int]:
 
 def processes() -> int:
     """Return the number of processes in this run."""
-    if not distributed.is_initialized():
-        return 1
-    return distributed.get_world_size()
+    return distributed.get_world_size() if distributed.is_initialized() else 1
 
 
 def is_first() -> bool:

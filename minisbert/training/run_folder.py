@@ -59,9 +59,8 @@ def create_folder(options: RunSettings, device: torch.device, objective: Objecti
     # a run may replace the one whose model it reads, but not lie in a model
     check_output(out / RUN_LOG, local_path(options.model), options.teacher, options.data, options.dev, options.test)
     out.mkdir(parents=True, exist_ok=True)
-    if {path.name for path in out.iterdir()} - {
-        RUN_LOG
-    }:  # a log alone is left by a run that ended before its first line
+    # a log alone is left by a run that ended before its first line
+    if {path.name for path in out.iterdir()} - {RUN_LOG}:
         check_run_replaceable(out, options.overwrite)
         path = Path(os.path.realpath(out))
         folder = path.with_name(path.name + REPLACEMENT)

@@ -37,9 +37,7 @@ def make_parser(advanced: bool = False) -> Parser:
             group = parser.add_argument_group(GROUPS[name])
         if name == FIRST_ADVANCED and not advanced:
             hidden = True
-        help_text = about["help"]
-        if hidden:
-            help_text = argparse.SUPPRESS
+        help_text = argparse.SUPPRESS if hidden else about["help"]
         if isinstance(item.default, bool):
             group.add_argument(flag(name), action=argparse.BooleanOptionalAction, help=help_text)
         else:
@@ -79,9 +77,7 @@ def parse(arguments: list[str] | None = None) -> RunSettings:
         return resumed(explicit, Path(explicit["resume"]))
     if explicit.get("recipe") == "list":
         return RunSettings(**explicit)
-    preset = {}
-    if "recipe" in explicit:
-        preset = recipe_settings(explicit["recipe"])
+    preset = recipe_settings(explicit["recipe"]) if "recipe" in explicit else {}
     if "teacher" in explicit and "objective" not in preset:
         preset["objective"] = "distillation"
     settings = RunSettings(**preset | explicit)

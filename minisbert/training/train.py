@@ -52,9 +52,7 @@ def load_trainable(options: RunSettings, device: torch.device) -> SentenceEncode
     if options.from_nothing:
         layers, width, words = map(int, options.from_nothing.split("x"))
         texts, _ = plain_texts(sources_of(options))
-        dropout = 0.1
-        if options.dropout is not None:
-            dropout = options.dropout
+        dropout = 0.1 if options.dropout is None else options.dropout
         return new_model(train_vocabulary(texts, words, options.max_length or 128), layers, width, dropout).to(device)
 
     folder = ModelFolder(find_model(options.model))
@@ -89,9 +87,7 @@ def kind_to_train(options: RunSettings, folder: ModelFolder) -> type[SentenceEnc
     if traits.reads == "sparse":
         return SparseEncoder  # also of a plain masked-language model
     kind = open_kind(folder.path)
-    trained = issubclass(kind, SentenceEncoder)
-    if kind is SparseEncoder:
-        trained = False
+    trained = issubclass(kind, SentenceEncoder) and kind is not SparseEncoder
     if kind is MultiVectorEncoder:
         trained = traits.reads == "multi" or traits.taught
     if not trained:
@@ -242,9 +238,7 @@ def cosine_schedule(step: int, warmup: int, total: int) -> float:
 
 def constant_schedule(step: int, warmup: int, total: int) -> float:
     """Warm up linearly, then stay at 1."""
-    if step < warmup:
-        return step / warmup
-    return 1.0
+    return step / warmup if step < warmup else 1.0
 
 
 SCHEDULES = dict(zip(SCHEDULE_NAMES, (linear_schedule, cosine_schedule, constant_schedule), strict=True))
@@ -252,15 +246,11 @@ SCHEDULES = dict(zip(SCHEDULE_NAMES, (linear_schedule, cosine_schedule, constant
 
 def step_through(run: Run, options: RunSettings) -> None:
     """Step through the run to its end, logging, saving and evaluating on the way."""
-    warmup = math.ceil(options.warmup)
-    if options.warmup < 1:
-        warmup = math.ceil(options.warmup * run.total)
+    warmup = math.ceil(options.warmup * run.total if options.warmup < 1 else options.warmup)
     if options.warmup >= run.total:
         say_once(f"--warmup {warmup}: the run has {run.total} steps, so the learning rate never reaches its peak")
     schedule = partial(SCHEDULES[options.schedule], warmup=warmup, total=run.total)
-    loss = run.objective.loss
-    if run.objective.prefixes:
-        loss = run.objective.nested_loss
+    loss = run.objective.nested_loss if run.objective.prefixes else run.objective.loss
     clip = options.clip or math.inf
     cut_batch, network = divide(run.objective, options, run.group)
     network.train()

@@ -186,7 +186,7 @@ def objective(ids=((1, 2), (3,)), types=None, targets=(0.5, 1.0), dev=(2.0,), **
         device=torch.device(model.get("device", "cpu")),
     )
     encoded = Encoded([list(row) for row in ids], types or [[0] * len(row) for row in ids], 0)
-    made = Objective(SimpleNamespace(model=encoder), [encoded], [], {"dev": "a file"})
+    made = Objective(SimpleNamespace(model=encoder, encoded=[encoded], lengths=[]), {"dev": "a file"})
     made.targets = torch.tensor(targets)
     made.rows = {"train": [], "dev": [Row(("a", "b"), score) for score in dev], "test": []}
     return made

@@ -150,14 +150,24 @@ def two_columns(rows: Sequence[Row]) -> tuple[list[str], list[str]]:
     return first, second
 
 
-class VectorNetwork(nn.Module):
-    """Encode columns of texts, with an optional projection that only training uses (SimCSE, section 6.3)."""
+class RowNetwork(nn.Module):
+    """Turn the numbers of rows into what a loss reads."""
 
     dtype = torch.float32  # of the encoder's matrix products
 
-    def __init__(self, model: SentenceEncoder, columns: TextColumns, projection: nn.Module | None = None):
+    def __init__(self, model: SentenceEncoder | PairModel, encoded: list[Encoded], lengths: list[int]):
         super().__init__()
-        self.model, self.columns, self.projection = model, columns, projection
+        self.model = model
+        self.encoded = encoded  # the training texts, tokenized once
+        self.lengths = lengths  # padded token count of each row, all its texts together
+
+
+class VectorNetwork(RowNetwork):
+    """Encode columns of texts, with an optional projection that only training uses (SimCSE, section 6.3)."""
+
+    def __init__(self, model: SentenceEncoder, columns: TextColumns, projection: nn.Module | None = None):
+        super().__init__(model, columns.encoded, columns.lengths)
+        self.columns, self.projection = columns, projection
 
     def forward(self, rows: list[int]) -> Tensor:
         """Turn the numbers of B rows with n texts each into vectors (B, n, D)."""
@@ -179,14 +189,8 @@ class VectorNetwork(nn.Module):
         return vectors.unflatten(0, (len(self.columns.encoded), -1)).transpose(0, 1)  # (n, B, D) -> (B, n, D)
 
 
-class PairNetwork(nn.Module):
+class PairNetwork(RowNetwork):
     """Apply an encoder and a head to tokenized pairs."""
-
-    dtype = torch.float32
-
-    def __init__(self, model: PairModel, encoded: Encoded):
-        super().__init__()
-        self.model, self.encoded = model, encoded
 
     def forward(self, rows: list[int]) -> Tensor:
         """Turn the numbers of B rows into the head's outputs: (B,), or (B, C) for classes."""
@@ -194,7 +198,7 @@ class PairNetwork(nn.Module):
 
     def inputs(self, rows: Sequence[int]) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Return ids, mask and token types, on the model's device."""
-        return self.model.batch(self.encoded, rows)
+        return self.model.batch(self.encoded[0], rows)
 
     def compute(self, ids: Tensor, mask: Tensor | None, types: Tensor | None = None) -> Tensor:
         """Compute the outputs of ``inputs``."""
@@ -221,12 +225,10 @@ class Objective:
     prefixes: Sequence[int] = ()  # widths for ``nested_loss``
     keys: list[tuple[str, ...]] | None = None  # texts that must not meet in a batch: they would be false negatives
 
-    def __init__(
-        self, network: VectorNetwork | PairNetwork, encoded: list[Encoded], lengths: list[int], notes: dict[str, str]
-    ):
-        self.network = network
-        self.encoded = encoded  # the training texts, tokenized once
-        self.lengths = lengths  # padded token count of each row, all its texts together
+    def __init__(self, network: RowNetwork, notes: dict[str, str]):
+        self.network, self.encoded, self.lengths = network, network.encoded, network.lengths
+        self.model = network.model  # what is saved: the network without what only training needs
+        self.encoder: SentenceEncoder = getattr(self.model, "encoder", self.model)
         self.notes = notes  # split -> its source and number of rows, for people
         self.retrieval: dict[str, Retrieval | None] = {}  # of dev and test: searches to evaluate as well
 
@@ -249,17 +251,6 @@ class Objective:
                 search = retrieval_scores(self.encoder, task)
                 scores |= {name: search[name] for name in REPORTED}
         return scores
-
-    @property
-    def model(self) -> SentenceEncoder | PairModel:
-        """The model to save: the network without what only training needs."""
-        return self.network.model
-
-    @property
-    def encoder(self) -> SentenceEncoder:
-        if isinstance(self.model, PairModel):
-            return self.model.encoder
-        return self.model
 
     @cached_property
     def fingerprint(self) -> str:
@@ -301,15 +292,10 @@ class Objective:
         inside = {id(parameter) for parameter in self.encoder.bert.parameters()}
         encoder, rest = [], []
         for parameter in self.network.parameters():
-            if not parameter.requires_grad:
-                continue
-            if id(parameter) in inside:
-                encoder.append(parameter)
-            else:
-                rest.append(parameter)
-        if head_lr is None:
-            head_lr = lr
-        groups = [{"params": encoder, "lr": lr}, {"params": rest, "lr": head_lr}]
+            if parameter.requires_grad:
+                group = encoder if id(parameter) in inside else rest
+                group.append(parameter)
+        groups = [{"params": encoder, "lr": lr}, {"params": rest, "lr": lr if head_lr is None else head_lr}]
         return [group for group in groups if group["params"]]
 
     def unused_parameters(self) -> list[nn.Parameter]:

@@ -1,4 +1,4 @@
-"""Train sentence vectors: cosines of pairs, triplets, and contrastive learning within a batch."""
+"""Train sentence vectors: cosines of pairs, triplets, contrastive learning within a batch, and vectors of tokens."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -8,16 +8,21 @@ from torch import Tensor, nn
 
 from minisbert.core import InputError, losses
 from minisbert.core.data import TextColumns
-from minisbert.data.datasets import Notes, duplicate_rows, holds_pairs, scored_rows, sentence_rows, triplet_rows
+from minisbert.core.tokenizer import Encoded
+from minisbert.data.datasets import duplicate_rows, holds_pairs, scored_rows, sentence_rows, triplet_rows
 from minisbert.evaluation.retrieval import retrieval_from_pairs
+from minisbert.models.multi_vector_encoder import MultiVectorEncoder
+from minisbert.models.prompts import choose_prompt, role_prompt_name
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training import losses as more_losses
 from minisbert.training.objectives.base import (
     Objective,
+    RowNetwork,
     Scores,
     VectorNetwork,
     cosine_scores,
     labels_of,
+    late_scores,
     score_targets,
     sources_of,
     two_columns,
@@ -27,30 +32,18 @@ from minisbert.training.settings import RunSettings, reads
 
 Columns = Sequence[Sequence[str]]  # of texts, one of each for a training row
 
-
-class VectorObjective(Objective):
-    """Encode one or more columns of texts to sentence vectors, all columns in one forward."""
-
-    def __init__(self, encoder: SentenceEncoder, columns: Columns, notes: Notes, projection: nn.Module | None = None):
-        network = self.make_network(encoder, columns, projection)
-        super().__init__(network, network.columns.encoded, network.columns.lengths, notes)
-
-    def make_network(self, encoder: SentenceEncoder, columns: Columns, projection: nn.Module | None) -> VectorNetwork:
-        """Make the network of row numbers; a MultiVectorEncoder's objectives have another one."""
-        return VectorNetwork(encoder, TextColumns(encoder.tokenizer, columns), projection)
-
-
 # ---------------------------------------------------------------------------------- pairs with a target
 
 
-class CosineRegression(VectorObjective):
+class CosineRegression(Objective):
     """SBERT's regression objective (section 3): squared error of the cosine against the score."""
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
+        self.options = options
         self.rows, notes = scored_rows(sources_of(options), options.scale)
         pairs = self.rows["train"]
         self.targets = score_targets(pairs).to(encoder.device)  # (N,)
-        super().__init__(encoder, two_columns(pairs), notes)
+        super().__init__(VectorNetwork(encoder, TextColumns(encoder.tokenizer, two_columns(pairs))), notes)
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
         return losses.cosine_mse_loss(*network(rows).unbind(dim=1), self.targets[rows])
@@ -65,15 +58,12 @@ class CoSENT(CosineRegression):
 
     separable = False
 
-    def __init__(self, options: RunSettings, encoder: SentenceEncoder):
-        self.scale = 1 / options.temperature
-        super().__init__(options, encoder)
-
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
-        return more_losses.cosent_loss(*network(rows).unbind(dim=1), self.targets[rows], scale=self.scale)
+        u, v = network(rows).unbind(dim=1)  # (B, D) each
+        return more_losses.cosent_loss(u, v, self.targets[rows], scale=1 / self.options.temperature)
 
 
-class Contrastive(VectorObjective):
+class Contrastive(Objective):
     """Pull duplicates together, push other pairs a margin apart (Hadsell et al. 2006), by the cosine alone."""
 
     best = "f1"
@@ -82,21 +72,20 @@ class Contrastive(VectorObjective):
         self.rows, notes = duplicate_rows(sources_of(options))
         pairs = self.rows["train"]
         self.labels = torch.from_numpy(labels_of(pairs)).to(encoder.device)
-        self.margin = options.margin or 0.5
-        super().__init__(encoder, two_columns(pairs), notes)
+        self.formula = partial(losses.contrastive_loss, margin=options.margin or 0.5)
+        super().__init__(VectorNetwork(encoder, TextColumns(encoder.tokenizer, two_columns(pairs))), notes)
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
-        return losses.contrastive_loss(*network(rows).unbind(dim=1), self.labels[rows], self.margin)
+        return self.formula(*network(rows).unbind(dim=1), self.labels[rows])
 
     def evaluate(self, split: str) -> Scores:
-        loss = partial(losses.contrastive_loss, margin=self.margin)
-        return cosine_scores(self.encoder, self.rows[split], self.rows["dev"], loss)
+        return cosine_scores(self.encoder, self.rows[split], self.rows["dev"], self.formula)
 
 
 # ------------------------------------------------------------------------ triplets and plain sentences
 
 
-class UnscoredRows(VectorObjective):
+class UnscoredRows(Objective):
     """Train on rows without scores. The other rows of a batch are negatives unless ``separable``.
 
     They are evaluated on scored pairs, by default STS-B's. If ``--dev`` or ``--test`` has pairs without scores, a
@@ -123,7 +112,12 @@ class UnscoredRows(VectorObjective):
             # SimCSE, section 6.3 and appendix A: a dense layer and tanh over [CLS]. Unsupervised SimCSE has it in
             # training only, as here; the supervised one keeps it (86.2 on STS-B dev with and without it, table 6).
             projection = nn.Sequential(nn.Linear(encoder.width, encoder.width), nn.Tanh()).to(encoder.device)
-        super().__init__(encoder, columns, notes, projection)
+        network: RowNetwork
+        if isinstance(encoder, MultiVectorEncoder):
+            network = TokenNetwork(encoder, columns)
+        else:
+            network = VectorNetwork(encoder, TextColumns(encoder.tokenizer, columns), projection)
+        super().__init__(network, notes)
         self.retrieval = searches
         if "dev" in searches:
             self.best = "ndcg@10"
@@ -137,6 +131,8 @@ class UnscoredRows(VectorObjective):
     def evaluate(self, split: str) -> Scores:
         if split not in self.scored:
             return {}
+        if isinstance(self.encoder, MultiVectorEncoder):
+            return late_scores(self.encoder, self.rows[split])
         return vector_scores(self.encoder, self.rows[split], contrastive=self.geometry, prefixes=self.prefixes)
 
 
@@ -150,9 +146,7 @@ class TripletRows(UnscoredRows):
     def ranking_loss(self, vectors: Tensor, symmetric: bool = False) -> Tensor:
         """Let each anchor pick its positive among all positives and negatives: vectors (B, n, D)."""
         anchors, positives, *negatives = vectors.unbind(dim=1)  # (B, D) each
-        hard = None
-        if negatives:
-            hard = torch.cat(negatives)  # ((n - 2) B, D)
+        hard = torch.cat(negatives) if negatives else None  # ((n - 2) B, D)
         return losses.multiple_negatives_ranking_loss(anchors, positives, hard, 1 / self.options.temperature, symmetric)
 
 
@@ -224,3 +218,73 @@ class SimCSE(UnscoredRows):
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
         views = network(rows).unbind(dim=1)
         return self.formula(views[0], views[-1], temperature=self.options.temperature)
+
+
+# -------------------------------------------------------------------------------- a vector per token
+
+
+class TokenNetwork(RowNetwork):
+    """Encode columns of texts by a ``MultiVectorEncoder``: queries, filled up as the model does, then documents."""
+
+    model: MultiVectorEncoder
+
+    def __init__(self, model: MultiVectorEncoder, columns: Columns):
+        encoded, counts = [], []
+        for place, column in enumerate(columns):
+            role, tokenized = ("query", model.query_rows) if place == 0 else ("document", model.document_rows)
+            prompt = choose_prompt(model.settings, name=role_prompt_name(model.settings, role))
+            ids, own, truncated = tokenized([prompt + text for text in column])
+            encoded.append(Encoded(ids, [[0] * len(row) for row in ids], truncated))
+            counts.append(own)
+        lengths = []
+        for texts in zip(*(column.ids for column in encoded), strict=True):
+            # in a batch of rows like it: all its texts are padded to its longest
+            lengths.append(len(texts) * max(map(len, texts)))
+        super().__init__(model, encoded, lengths)
+        self.counts, self.longest = counts, max(lengths) // len(columns)  # of one text
+
+    def forward(self, rows: list[int]) -> Tensor:
+        """Turn the numbers of B rows with n texts each into vectors of their tokens, (B, n, T, K).
+
+        T is that of the longest text of all rows, so that parts of a batch fit together. A token that is not compared
+        has the vector 0, which adds nothing to a query; for documents see ``counted``.
+        """
+        vectors_of_columns = []
+        for place, (column, counts) in enumerate(zip(self.encoded, self.counts, strict=True)):
+            with torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16):
+                texts = [column.ids[row] for row in rows], [counts[row] for row in rows]
+                vectors, counted = self.model(*texts, query=place == 0)  # (B, T of this column, K)
+            vectors = vectors * counted.unsqueeze(-1)
+            vectors_of_columns.append(nn.functional.pad(vectors, (0, 0, 0, self.longest - vectors.shape[1])))
+        return torch.stack(vectors_of_columns, dim=1)
+
+    def counted(self, rows: list[int]) -> Tensor:
+        """Mark the documents' tokens that are compared, (B, n - 1, T); T is that of the longest text of these rows."""
+        documents = self.encoded[1:]
+        texts = [column.ids[row] for row in rows for column in documents]
+        longest = max(len(column.ids[row]) for row in rows for column in self.encoded)
+        # the ids alone decide, so no forward is needed: -1 marks a pad
+        padded = torch.tensor([ids + [-1] * (longest - len(ids)) for ids in texts], device=self.model.device)
+        return self.model.compared(padded, padded >= 0, query=False).view(len(rows), len(documents), longest)
+
+
+def query_and_documents(task: Objective, network: nn.Module, rows: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return queries (B, T, K), documents (B, C, T, K), and which of their tokens are compared, (B, C, T).
+
+    ``network`` is ``task.network``, a ``TokenNetwork``, or a wrapper of it.
+    """
+    real = task.network.counted(rows)
+    # the network pads to the longest text of the run
+    vectors = network(rows)[:, :, : real.shape[2]]
+    return vectors[:, 0], vectors[:, 1:], real
+
+
+class LateInteraction(TripletRows):
+    """Rank the positive above all other texts of the batch by ``max_sim`` (ColBERT, Khattab and Zaharia 2020)."""
+
+    def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
+        queries, documents, real = query_and_documents(self, network, rows)
+        # (B, C, ...) to (C B, ...): all positives first
+        return more_losses.late_ranking_loss(
+            queries, documents.transpose(0, 1).flatten(0, 1), real.transpose(0, 1).flatten(0, 1)
+        )

@@ -20,7 +20,7 @@ from minisbert.models.masked_language_model import MaskedHead, MaskedLanguageMod
 from minisbert.models.pooling import Pooling
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.training.losses import mlm_losses
-from minisbert.training.objectives.base import Objective, Scores, sources_of, vector_scores
+from minisbert.training.objectives.base import Objective, Scores, VectorNetwork, sources_of, vector_scores
 from minisbert.training.settings import RunSettings
 
 CHOSEN = 0.15  # fraction of tokens to predict
@@ -62,15 +62,8 @@ def draw_masks(
 # --------------------------------------------------------------------------- the objective
 
 
-class MaskedNetwork(nn.Module):
+class MaskedNetwork(VectorNetwork):
     """Apply a ``MaskedLanguageModel`` to texts in which other words are hidden every time."""
-
-    dtype = torch.float32
-
-    def __init__(self, model: MaskedLanguageModel, columns: TextColumns):
-        super().__init__()
-        self.model, self.columns = model, columns
-        self.vocabulary = len(model.head.bias)
 
     def forward(self, rows: list[int]) -> Tensor:
         """Turn the numbers of B rows into the sum of each row's losses of hidden words, and their number: (B, 2)."""
@@ -88,7 +81,7 @@ class MaskedNetwork(nn.Module):
         if mask is not None:
             mask = mask.to(device)
         words = ~torch.isin(ids, torch.tensor(self.model.special_ids, device=device))
-        inputs, chosen = draw_masks(ids, words, self.model.mask_id, self.vocabulary, generator)
+        inputs, chosen = draw_masks(ids, words, self.model.mask_id, len(self.model.head.bias), generator)
         logits = self.model.logits(inputs, mask, chosen, self.dtype)  # (N, V)
         targets = ids[chosen]
         return mlm_losses(logits, targets), logits.argmax(dim=1) == targets, chosen
@@ -105,7 +98,7 @@ class MaskedWords(Objective):
         self.rows, notes = scored_rows(sources_of(options), options.scale, ["dev", "test"])
         self.rows["train"] = [(text,) for text in texts]
         columns = TextColumns(model.tokenizer, [texts])
-        super().__init__(MaskedNetwork(model, columns), columns.encoded, columns.lengths, {"train": note} | notes)
+        super().__init__(MaskedNetwork(model, columns), {"train": note} | notes)
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
         sums, counts = network(rows).unbind(dim=1)  # (B,) each

@@ -60,7 +60,7 @@ class PairObjective(Objective):
         except ValueError as error:  # settings that the head refuses
             raise InputError(f"objective {options.objective}: {error}") from error
         encoded = model.tokenize(*two_columns(rows["train"]))
-        super().__init__(PairNetwork(model, encoded), [encoded], model.lengths(encoded), notes)
+        super().__init__(PairNetwork(model, [encoded], model.lengths(encoded)), notes)
         self.rows = rows
         self.targets = targets.to(encoder.device)
 
@@ -226,7 +226,7 @@ class RankingReranker(Objective):
         tokens = np.array(model.lengths(encoded)).reshape(-1, self.candidates)  # (N, C)
         # as in a batch of rows like it: all candidates padded to the longest
         lengths = (self.candidates * tokens.max(axis=1)).tolist()
-        super().__init__(PairNetwork(model, encoded), [encoded], lengths, notes)
+        super().__init__(PairNetwork(model, [encoded], lengths), notes)
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
         pairs = []

@@ -10,7 +10,6 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.objectives import encoders
 from minisbert.training.objectives.base import Objective
 from minisbert.training.objectives.masked import MaskedWords
-from minisbert.training.objectives.multi_vectors import LateInteraction
 from minisbert.training.objectives.pairs import (
     BinaryReranker,
     Duplicates,
@@ -39,7 +38,7 @@ MAKERS: dict[str, Callable[[RunSettings, SentenceEncoder], Objective]] = {
     "simcse": encoders.SimCSE,
     "simcse-supervised": encoders.SupervisedSimCSE,
     "splade": encoders.Splade,
-    "late-interaction": LateInteraction,
+    "late-interaction": encoders.LateInteraction,
     "distillation": distillation,
     "mlm": MaskedWords,
 }

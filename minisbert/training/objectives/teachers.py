@@ -17,8 +17,7 @@ from minisbert.search.late_interaction import max_sim_matrix
 from minisbert.training.distributed import is_first, say_once
 from minisbert.training.losses import distillation_loss, kl_divergence_loss, margin_mse_loss, principal_columns
 from minisbert.training.objectives.base import sources_of
-from minisbert.training.objectives.encoders import UnscoredRows
-from minisbert.training.objectives.multi_vectors import TokenObjective
+from minisbert.training.objectives.encoders import UnscoredRows, query_and_documents
 from minisbert.training.objectives.pairs import candidate_pairs
 from minisbert.training.run_folder import content_hash
 from minisbert.training.settings import RunSettings
@@ -130,9 +129,9 @@ class ScoreDistillation(Distillation):
         return SCALE * torch.stack([cosine(query, other) for other in others], dim=1)
 
 
-class LateDistillation(TokenObjective, ScoreDistillation):
+class LateDistillation(ScoreDistillation):
     """Learn the same scores by ``max_sim`` instead of the scaled cosine."""
 
     def student_scores(self, network: nn.Module, rows: list[int]) -> Tensor:
-        queries, documents, real = self.vectors(network, rows)  # (B, T, K), (B, C, T, K), (B, C, T)
+        queries, documents, real = query_and_documents(self, network, rows)  # (B, T, K), (B, C, T, K), (B, C, T)
         return torch.vmap(max_sim_matrix)(queries.unsqueeze(1), documents, real).squeeze(1)

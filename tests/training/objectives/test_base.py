@@ -103,7 +103,7 @@ def test_batches_go_to_the_models_device(make, objective):
     if objective == "cosine":
         VectorNetwork(Model(), network.columns)([*range(40)])
     else:
-        seen = [part.device.type for part in network.model.to("meta").batch(network.encoded, [0, 1])]
+        seen = [part.device.type for part in network.model.to("meta").batch(network.encoded[0], [0, 1])]
     assert set(seen) == {"meta"}
 
 

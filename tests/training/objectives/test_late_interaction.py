@@ -14,7 +14,7 @@ from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.gradient_cache import GradientCache
 from minisbert.training.objectives.base import Objective
-from minisbert.training.objectives.multi_vectors import LateInteraction, TokenNetwork
+from minisbert.training.objectives.encoders import LateInteraction, TokenNetwork
 from minisbert.training.objectives.registry import make_objective
 from minisbert.training.run_options import parse
 from minisbert.training.train import load_trainable, main
