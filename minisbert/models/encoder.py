@@ -227,10 +227,9 @@ class TextEncoder(EncoderProperties):
         """Split texts, given by their token ids, into batches for ``vectors`` and ``states``."""
         return packed_batches(keys, batch_tokens)
 
-    def results(self, keys: Sequence[bytes], batch_tokens: int, skip: int) -> Iterator[tuple[Any, Tensor]]:
+    def results(self, keys: Sequence[bytes], batch_tokens: int, skip: int) -> Iterable[tuple[Any, Tensor]]:
         """Compute each of ``batches``: its vectors are (n, ``width``)."""
-        for batch in self.batches(keys, batch_tokens):
-            yield batch, self.vectors(batch, skip)
+        return ((batch, self.vectors(batch, skip)) for batch in self.batches(keys, batch_tokens))
 
     def vectors(self, batch: Any, skip: int = 0) -> Tensor:
         """Compute the vectors (N, ``width``) of a batch, pooled without the first ``skip`` tokens of each text."""
