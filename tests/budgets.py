@@ -10,22 +10,22 @@ TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "minisbert"
 ROOMS = {
     "core": 1_505,
-    "system": 1422,
+    "system": 1_462,
     "search": 835,
-    "architectures": 1068,
+    "architectures": 1_068,
     "checkpoints": 1_380,
-    "models": 3466,
+    "models": 3_534,
     "backends": 1_195,
-    "data": 1623,
+    "data": 1_623,
     "evaluation": 1_307,
-    "training": 3253,
+    "training": 3_320,
     "corpus": 674,
-    "diagnosis": 2315,
+    "diagnosis": 2_235,
     "serving": 785,
     "integrations": 569,
     "commands": 2_653,
 }
-PACKAGE_LINES, TEST_LINES = 33_630, 33_269  # goals: 19,000 and 26,500
+PACKAGE_LINES, TEST_LINES = 24_145, 33_631  # goals: 19,000 and 26,500
 DENSITIES = {  # per 1,000 lines outside core/ that are not blank
     "conditional expressions": 15,
     "starred expressions": 12,

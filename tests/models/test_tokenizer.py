@@ -214,9 +214,9 @@ def peak_memory() -> float:
 @pytest.mark.parametrize(("text", "tokens", "truncated"), [("a.b," * 250_000, 40, 1), ("ab" * 500_000, 3, 0)])
 def test_a_million_characters_are_fast_and_small(from_json, text, tokens, truncated):
     """The library's own truncation keeps every combination of the parts of both sides, which exhausts any memory."""
-    before, started = peak_memory(), time.perf_counter()
+    before, started = peak_memory(), time.process_time()  # not of the clock: the machine may be busy
     single, pair = from_json.encode([text]), from_json.encode_pairs([text], [text])
-    assert time.perf_counter() - started < 20
+    assert time.process_time() - started < 20
     assert peak_memory() - before < 1e9
     assert (len(single.ids[0]), single.truncated) == (tokens, truncated)
     assert (len(pair.ids[0]), pair.truncated) == (40 if truncated else 5, truncated)
