@@ -20,7 +20,7 @@ from collections.abc import Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from io import BufferedReader
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -130,9 +130,14 @@ class Rows:
         with open_texts(self.path) as stream, reading(self.path):
             for line in byte_lines_of_any_length(stream):
                 content = line.lstrip(b"\xef\xbb\xbf").strip()  # without a byte order mark
+                if content and (is_named or RECORDS.match(content)):
+                    return content.startswith(b"[")
                 if content:
-                    return content.startswith(b"[") if is_named else RECORDS.match(content) is not None
-        return False
+                    break
+        if ".jsonl" not in self.path.suffixes:
+            return False
+        lines = [*islice(filter(str.strip, self.lines()), 2)]
+        return len(lines) == 1 and is_container(lines[0])
 
     def place(self, number: int) -> str:
         """Name a row for a message: ``a.tsv, line 3``, or ``a.json, item 3`` of an array."""
@@ -260,6 +265,21 @@ class Rows:
                 return
             yield number, cells
             number = start + reader.line_num
+
+
+def is_container(line: str) -> bool:
+    """Whether the only line of a .jsonl is an array of rows or texts: ``[["a", "b"], ...]``, or more than a triplet.
+
+    A row may have more texts, but no file has one such row alone.
+    """
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(value, list):
+        return False
+    kinds = set(map(type, value))
+    return kinds == {list} or (kinds == {str} and len(value) > 3)
 
 
 def byte_lines_of_any_length(stream: IO[bytes]) -> Iterator[bytes]:

@@ -18,7 +18,7 @@ TEXTS = {"type": "array", "items": {"type": "string"}, "minItems": 1}
 IDS = {"type": "array", "items": {"type": "integer"}}
 NAMED = {"type": "string", "description": "the name of the model, as GET /v1/models has it, or none"}
 FLAG = {"type": "boolean"}
-COUNT = {"type": "integer", "minimum": 0}
+WHOLE = {"type": "integer", "minimum": 0}
 
 EMBEDDINGS: dict[str, Any] = {
     "type": "object",
@@ -62,8 +62,8 @@ RERANK: dict[str, Any] = {
         },
         "texts": TEXTS | {"description": "instead of documents, as TEI has it; changes the form of the answer"},
         "model": NAMED,
-        "top_n": COUNT | {"description": "how many come back; 0 for all"},
-        "top_k": COUNT | {"description": "another name of top_n"},
+        "top_n": WHOLE | {"description": "how many come back; 0 for all"},
+        "top_k": WHOLE | {"description": "another name of top_n"},
         "return_documents": FLAG,
         "return_text": FLAG,
         "raw_scores": FLAG | {"description": "the model's outputs as they are, or from 0 to 1"},

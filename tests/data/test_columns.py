@@ -207,6 +207,22 @@ def test_an_array_of_texts_is_texts(write, content):
     assert [len(inspect(path).lines), inspect(path).name] == [2, "sentences"]
 
 
+@pytest.mark.parametrize("end", ["", "\n", "\n\n \n"])
+def test_the_only_line_of_a_jsonl_is_a_container(write, end):
+    texts = ["a b", "c d", "e f", "g h"]
+    path = write("a.jsonl", end + json.dumps(texts) + end)
+    assert list(every_text(path)) == sentence_rows(Sources(data=str(path)))[0] == texts
+    with pytest.raises(InputError, match=r"a\.jsonl, item 1"):
+        read_file(path, PAIRS)
+    rows = write("b.jsonl", json.dumps([texts[:2], texts[2:]]) + end)
+    assert [row.texts for row in read_file(rows, PAIRS).rows] == [("a b", "c d"), ("e f", "g h")]
+    # several lines are rows, and so are two or three texts alone
+    lines = write("c.jsonl", f"{json.dumps(texts)}\n{end}{json.dumps(texts)}\n")
+    assert [row.texts for row in read_file(lines, PAIRS).rows] == [tuple(texts)] * 2
+    alone = write("d.jsonl", json.dumps(texts[:3]) + end)
+    assert [row.texts for row in read_file(alone, PAIRS).rows] == [tuple(texts[:3])]
+
+
 def test_objects_of_a_txt_are_no_lines_of_text(write):
     path = write("a.txt", '{"text": "a b"}\n{"text": "c d"}\n')
     assert list(every_text(path)) == sentence_rows(Sources(data=str(path)))[0] == ["a b", "c d"]
