@@ -6,11 +6,13 @@ minisbert encode --file millions.txt --out vectors.npy --dtype bfloat16
 sort -u sentences.txt | minisbert encode - --out vectors.safetensors
 minisbert encode --file corpus.txt --quantize int8 --out codes.safetensors
 minisbert encode --file nine.txt --heatmap nine.png
+minisbert encode --file sentences.txt --json | jq .vector[0]
 minisbert encode --file billions.txt.gz --out shards --shard-rows 100000
 minisbert encode merge shards --out vectors.npy
 """
 
 import argparse
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +39,8 @@ parser = command_parser("encode", __doc__)
 parser.add_argument("texts", nargs="*", metavar="TEXT", help="a text; a single - reads lines from standard input")
 parser.add_argument("--file", metavar="F", help=f"{CORPUS_FILES}, of any size")
 parser.add_argument("--out", metavar="F", type=Path, help="write the vectors to F.npy or F.safetensors")
+about = 'print a JSON object per text, {"text": ..., "vector": [...]}'
+parser.add_argument("--json", action="store_true", help=about)
 parser.add_argument("--heatmap", metavar="F", type=Path, help="draw the similarities to F.png (the plots extra)")
 of_model = parser.add_argument_group("the model")
 add_model_options(of_model)
@@ -87,17 +91,21 @@ def main(arguments: list[str] | None = None) -> None:
         return
     # what is wrong with the texts is said before the model is loaded
     texts, total = read_input(options)
-    if options.out is None:
+    if options.out is None and not options.json:
         check_shown(total, options.heatmap)
     encoder = chosen_encoder(options)
     settings["show_progress_bar"] = True
-    if options.out is None:
+    if options.json:
+        print_json(encoder, list(texts), settings)
+    elif options.out is None:
         vectors = encoder.encode(texts, **settings)
     else:
         rows, width = encode_to_file(encoder, texts, total, options, settings)
     # said at the end, where it is seen
     if encoder.truncated:
         say(encoder.tokenizer.cut_message(encoder.truncated, total))
+    if options.json:
+        return
     if options.out is None:
         show_similarities(encoder, list(texts), vectors, options.heatmap)
         return
@@ -126,6 +134,7 @@ def check_combinations(options: argparse.Namespace) -> None:
         (both, 'give either texts or --file, such as: minisbert encode "A cat." "A dog."'),
         (empty, "an empty text has nothing to encode"),
         (options.heatmap and out, "--out writes vectors, --heatmap draws similarities: give one of them"),
+        (options.json and (out or options.heatmap), "--json prints vectors: leave out --out and --heatmap"),
         (options.quantize and states, "--quantize is for vectors of sentences, not for --tokens"),
         (options.truncate_dim and states, "--truncate-dim is for vectors of sentences, not for --tokens"),
         (states and options.shard_rows, "--shard-rows writes vectors of sentences; --tokens has one file only"),
@@ -146,6 +155,16 @@ def check_combinations(options: argparse.Namespace) -> None:
         (out.suffix in VECTOR_FILES or out.is_file(), f"--out {out}: --shard-rows writes a folder"),
         (once, f"{options.file} does not exist or can be read only once: --shard-rows needs a regular file"),
     )
+
+
+def print_json(encoder: "Encoder", texts: list[str], settings: dict[str, Any]) -> None:
+    """Print each text and its vector (D,) in a line of JSON, a few thousand texts at a time."""
+    if encoder.vectors_are != "dense":
+        raise InputError(f"--json prints one vector per text, a {type(encoder).__name__} has others: give --out F")
+    rows = iter(texts)
+    for vectors in encoder.encode_stream(texts, total=len(texts), **settings):
+        for vector in vectors.tolist():
+            print(json.dumps({"text": next(rows), "vector": vector}, ensure_ascii=False))
 
 
 def check_shown(total: int, heatmap: Path | None) -> None:
