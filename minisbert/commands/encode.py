@@ -243,7 +243,7 @@ def show_similarities(encoder: "Encoder", texts: list[str], vectors: Any, heatma
     if len(texts) <= MAX_MATRIX:  # a heat map may have more texts than a terminal has columns
         print_matrix(texts, matrix, encoder.settings.similarity)
         if isinstance(encoder, SparseEncoder):
-            for number, words in enumerate(encoder.words(vectors), start=1):
+            for number, words in enumerate(encoder.decode(vectors, top_k=10), start=1):
                 print(f"{number:>6}  " + ", ".join(f"{word} {weight:.2f}" for word, weight in words))
     if heatmap:
         plots.save(plots.draw_heatmap(texts, matrix, encoder.settings.similarity), heatmap)
