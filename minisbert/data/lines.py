@@ -42,6 +42,9 @@ NO_TEXT = {  # how files that are no text begin: what they are, and what to do
     b"\x1f\x8b": ("compressed with gzip", "name it .gz"),
     b"\xff\xfe": ("UTF-16", "save it as UTF-8"),
     b"\xfe\xff": ("UTF-16", "save it as UTF-8"),
+    b"<!doctype": ("a web page", "take its text out, or download the file that it stands for"),
+    b"<html": ("a web page", "take its text out, or download the file that it stands for"),
+    b"<?xml": ("XML", "write its texts to a .txt, one per line, or its rows to a .jsonl"),
 }
 TEXT_NAMES = ("text", "sentence", "document", "passage")  # of the column or key of a file of texts
 
@@ -58,8 +61,10 @@ def open_texts(path: str | Path) -> Iterator[IO[bytes]]:
             stream = stack.enter_context(gzip.open(stream))
         with reading(path):
             start = stream.peek(16)
+        if len(start) >= 8 and not (any(start[:8:2]) and any(start[1:8:2])):  # every second byte is NUL
+            start = b"\xff\xfe"
         for magic, (kind, remedy) in NO_TEXT.items():
-            if start.startswith(magic) and Path(path).suffix != ".zip":
+            if start.lower().startswith(magic.lower()) and Path(path).suffix != ".zip":
                 raise InputError(f"{path} is {kind}, not text that is read here: {remedy}")
         try:
             yield stream
@@ -134,8 +139,6 @@ class Rows:
                     return content.startswith(b"[")
                 if content:
                     break
-        if ".jsonl" not in self.path.suffixes:
-            return False
         lines = [*islice(filter(str.strip, self.lines()), 2)]
         return len(lines) == 1 and is_container(lines[0])
 
@@ -162,11 +165,11 @@ class Rows:
         return ""
 
     def holds_objects(self) -> bool:
-        """Whether a file of any name holds objects of JSON, by its first line; a pipe, read only once, does not."""
+        """Whether a file of any name holds objects or lists of JSON, by its first line; a pipe, read once, does not."""
         if self.is_array or not self.path.is_file():
             return self.is_array
         try:
-            return isinstance(json.loads(self.first_line()), dict)
+            return isinstance(json.loads(self.first_line()), dict | list)
         except (ValueError, RecursionError):
             return False
 
@@ -268,7 +271,7 @@ class Rows:
 
 
 def is_container(line: str) -> bool:
-    """Whether the only line of a .jsonl is an array of rows or texts: ``[["a", "b"], ...]``, or more than a triplet.
+    """Whether the only line of a file is an array of rows or texts: ``[["a", "b"], ...]``, or more than a triplet.
 
     A row may have more texts, but no file has one such row alone.
     """
@@ -362,6 +365,8 @@ def table_documents(rows: Rows) -> Iterator[tuple[int, str]]:
     name = first_of(TEXT_NAMES, header)
     if name is None:
         raise header_error(rows.where, first, "text is needed, and maybe title; or a .txt, one text per line")
+    if header.count(name) > 1:
+        raise InputError(f"{rows.where}: two columns are called {one_line(name)}: give each a name of its own")
     column = header.index(name)
     for line, cells in table:
         if len(cells) != len(header):
