@@ -355,7 +355,7 @@ def json_documents(rows: Rows) -> Iterator[tuple[int, str]]:
         if not isinstance(text, str) or not isinstance(title, str):
             needed = "a text is needed, or an object with text and maybe title, both strings"
             raise InputError(f"{rows.place(number)}: {needed}, not {one_line(value)}")
-        yield number, f"{title} {text}".strip()
+        yield number, joined(rows, number, title, text)
 
 
 def table_documents(rows: Rows) -> Iterator[tuple[int, str]]:
@@ -371,9 +371,12 @@ def table_documents(rows: Rows) -> Iterator[tuple[int, str]]:
     for line, cells in table:
         if len(cells) != len(header):
             raise InputError(f"{rows.where}, line {line}: {len(cells)} cells, the header has {len(header)}")
-        text = cells[column]
-        if text.startswith("['") or text.startswith('["'):  # pandas wrote a list, and a list is no text
-            raise InputError(f"{rows.where}, line {line}: a text is needed, not the list {one_line(text)}")
-        if "title" in header:
-            text = f"{cells[header.index('title')]} {text}".strip()
-        yield line, text
+        title = cells[header.index("title")] if "title" in header else ""
+        yield line, joined(rows, line, title, cells[column])
+
+
+def joined(rows: Rows, line: int, title: str, text: str) -> str:
+    """Join title and text. Raises ``InputError`` for a list that pandas has written into a text: it is no text."""
+    if text.startswith(("['", '["')) and text.rstrip().endswith("]"):
+        raise InputError(f"{rows.place(line)}: a text is needed, not the list {one_line(text)}")
+    return f"{title} {text}".strip()
