@@ -130,6 +130,13 @@ def number(value: Any) -> float | None:
     return None
 
 
+def label_number(value: Any) -> float | None:
+    """Convert a label to a number: True and False, as pandas writes them, are 1 and 0, all others as ``number``."""
+    if str(value).lower() in ("true", "false"):
+        return float(str(value).lower() == "true")
+    return number(value)
+
+
 def parse_score(value: Any, scale: float | None = MAX_SCORE) -> float:
     """Convert a score of 0 to ``scale`` to 0 to 5, or for a ``scale`` of -S one of -S to S to -5 to 5.
 
@@ -147,8 +154,8 @@ def parse_score(value: Any, scale: float | None = MAX_SCORE) -> float:
 
 
 def parse_label(value: Any) -> int:
-    """Convert a label of 0 or 1, also as ``1.0``; ``ValueError`` for anything else."""
-    label = number(value)
+    """Convert a label of 0 or 1, also as ``1.0`` or ``True``; ``ValueError`` for anything else."""
+    label = label_number(value)
     if label not in (0, 1):
         raise ValueError(f"the label {one_line(value)} is not 0 or 1")
     return int(label)
@@ -287,7 +294,7 @@ def format_of_labels(labels: Sequence[Any], texts: Sequence[str]) -> Format:
     """Tell lists of labels, NLI's numbers, 0 and 1, scores and names of classes apart."""
     if any(isinstance(label, list) for label in labels):
         return MULTILABEL
-    numbers = [number(label) for label in labels if label not in ("", None)]  # gaps, which the reader refuses
+    numbers = [label_number(label) for label in labels if label not in ("", None)]  # gaps, which the reader refuses
     if set(numbers) <= {0, 1}:  # also of premise and hypothesis: NLI has a third class
         return LABELLED
     # other whole numbers than NLI's three are no classes of it: the reader refuses them

@@ -23,6 +23,7 @@ from minisbert.data.formats import (
     cell_value,
     check_once,
     format_of,
+    label_number,
     number,
     parse_class,
     parse_label,
@@ -242,17 +243,17 @@ def divided(names: Sequence[str], texts: list[str], labels: Any) -> list[list[st
     """
     anchor, positive, name = names
     if not isinstance(labels, list):
-        if name in SCORE_NAMES or number(labels) != 1:
+        if name in SCORE_NAMES or label_number(labels) != 1:
             raise ValueError(
                 f"{name} {one_line(labels)} says that not every pair is a positive: train with contrastive or cosine, "
                 f"which read it (--columns {name},{anchor},{positive}), or without it: --columns {anchor},{positive}"
             )
         return [texts]
-    if len(labels) != len(texts) or not set(map(number, labels)) <= {0, 1}:
+    if len(labels) != len(texts) or not set(map(label_number, labels)) <= {0, 1}:
         raise ValueError(f"{name}: {len(texts)} texts need a 0 or 1 each, not {one_line(labels)}")
     positives, negatives = [], []
     for text, label in zip(texts, labels, strict=True):
-        chosen = positives if number(label) else negatives
+        chosen = positives if label_number(label) else negatives
         chosen.append(text)
     return [positives, negatives]
 

@@ -247,6 +247,7 @@ NAMED = {  # the first line, what each row has after two texts, and what the fil
     "with no gold label": ("sentence1,sentence2,label", [0, 1, 2, -1], "call the column score"),
     "called scores": ("sentence1,sentence2,score", [0, 1, 2], SCORED),
     "whole scores": ("sentence1,sentence2,label", [1, 2, 3, 4, 5], SCORED),
+    "of pandas": ("sentence1,sentence2,label", [True, False], LABELLED),
     "a gap": ("sentence1,sentence2,label", [0, 1, ""], LABELLED),  # which the reader refuses
 }
 
@@ -266,6 +267,17 @@ def test_whole_numbers_as_labels(write, name):
             read_file(path, expected)
     else:
         assert len(read_file(path, expected).rows) + read_file(path, expected).skipped == ROWS
+
+
+def test_true_and_false_are_1_and_0(write):
+    rows = [{"sentence1": "a", "sentence2": "b", "label": True}, {"sentence1": "c", "sentence2": "d", "label": False}]
+    lines = write("a.jsonl", "\n".join(map(json.dumps, rows)))
+    cells = write("a.csv", "sentence1,sentence2,label\na,b,True\nc,d,False\n")
+    for path in (lines, cells):
+        assert recognise(path) is LABELLED
+        assert [row.label for row in read_file(path, LABELLED).rows] == [1, 0]
+    mined = write("b.jsonl", json.dumps({"query": "a", "answers": ["b", "c", "d"], "label": [True, False, False]}))
+    assert read_file(mined, PAIRS).rows[0].texts == ("a", "b", "c", "d")
 
 
 def test_two_columns_of_one_name(write):
