@@ -77,41 +77,45 @@ def main(arguments: list[str] | None = None) -> None:
     check_combinations(options)
     check_written("--heatmap", options.heatmap, [".png"], options.model, options.file)
     check_output(options.out, local_path(options.model), options.file)
-    # the options that ``encode`` in Python has under the same names
-    settings = {name: getattr(options, name) for name in ("dtype", "batch_size", "prompt", "prompt_name")}
-    if options.normalize:
-        settings["normalize_embeddings"] = True
-    if options.tokens:
-        settings["output_value"] = "token_embeddings"
+    settings = encode_settings(options)
     if options.shard_rows:  # reads the file itself, shard by shard
         from minisbert.corpus.shards import encode_shards
 
-        encoder = chosen_encoder(options)
-        encode_shards(encoder, options.file, options.out, options.shard_rows, options.overwrite, **settings)
+        places = (options.file, options.out, options.shard_rows, options.overwrite)
+        encode_shards(chosen_encoder(options), *places, **settings)
         return
     # what is wrong with the texts is said before the model is loaded
     texts, total = read_input(options)
-    if options.out is None and not options.json:
+    is_shown = options.out is None and not options.json
+    if is_shown:
         check_shown(total, options.heatmap)
     encoder = chosen_encoder(options)
     settings["show_progress_bar"] = True
     if options.json:
         print_json(encoder, list(texts), settings)
-    elif options.out is None:
+    elif is_shown:
         vectors = encoder.encode(texts, **settings)
     else:
         rows, width = encode_to_file(encoder, texts, total, options, settings)
     # said at the end, where it is seen
     if encoder.truncated:
         say(encoder.tokenizer.cut_message(encoder.truncated, total))
-    if options.json:
-        return
-    if options.out is None:
+    if is_shown:
         show_similarities(encoder, list(texts), vectors, options.heatmap)
-        return
-    noun = "texts' states" if options.tokens else "vectors"
-    form = f" as {options.quantize} codes" if options.quantize else ""
-    say(f"wrote {rows:,} {noun} of width {width}{form} to {options.out}")
+    if options.out is not None:
+        noun = "texts' states" if options.tokens else "vectors"
+        form = f" as {options.quantize} codes" if options.quantize else ""
+        say(f"wrote {rows:,} {noun} of width {width}{form} to {options.out}")
+
+
+def encode_settings(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the options that ``encode`` in Python has, under its names."""
+    settings = {name: getattr(options, name) for name in ("dtype", "batch_size", "prompt", "prompt_name")}
+    if options.normalize:
+        settings["normalize_embeddings"] = True
+    if options.tokens:
+        settings["output_value"] = "token_embeddings"
+    return settings
 
 
 def merge_to_file(arguments: list[str]) -> None:

@@ -347,14 +347,7 @@ def recognise(path: str | Path) -> Format:
                 f"{path}: rows are objects with {PAIRS.names}, or with {SCORED.names}; not {one_line(first)}"
             )
         fields = [lower_keys(row) for row in sample if isinstance(row, dict)]
-        header = list(first)
-        with reading(path):
-            form = format_of(list(fields[0]), fields)
-        if form is None:
-            raise unknown_format(path, header)
-        if form is PAIRS:
-            check_named(path, list(fields[0]), fields)
-        return form
+        return named_format(path, list(first), fields)
     if "\t" not in rows.first_line() and not {".csv", ".tsv"} & set(Path(path).suffixes):
         return SENTENCES  # one text per line, commas and all
     table = islice(rows.cells(), 1 + RECOGNISED_ROWS)
@@ -368,12 +361,18 @@ def recognise(path: str | Path) -> Format:
             fields.append({name: cell_value(cell, name in MEANINGS) for name, cell in zip(names, cells, strict=False)})
         except ValueError:  # the reader refuses the row
             continue
+    return named_format(path, header, fields)
+
+
+def named_format(path: str | Path, header: Sequence[str], rows: Sequence[dict[str, Any]]) -> Format:
+    """Find the format of rows whose columns or keys have these names. Raises ``InputError`` as ``recognise``."""
+    names = [name.lower() for name in header]
     with reading(path):
-        form = format_of(names, fields)
+        form = format_of(names, rows)
     if form is None:
         raise unknown_format(path, header)
     if form is PAIRS:
-        check_named(path, names, fields)
+        check_named(path, names, rows)
     return form
 
 
