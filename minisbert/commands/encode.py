@@ -6,11 +6,13 @@ minisbert encode --file millions.txt --out vectors.npy --dtype bfloat16
 sort -u sentences.txt | minisbert encode - --out vectors.safetensors
 minisbert encode --file corpus.txt --quantize int8 --out codes.safetensors
 minisbert encode --file nine.txt --heatmap nine.png
+minisbert encode --file sentences.txt --json | jq .vector[0]
 minisbert encode --file billions.txt.gz --out shards --shard-rows 100000
 minisbert encode merge shards --out vectors.npy
 """
 
 import argparse
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +39,8 @@ parser = command_parser("encode", __doc__)
 parser.add_argument("texts", nargs="*", metavar="TEXT", help="a text; a single - reads lines from standard input")
 parser.add_argument("--file", metavar="F", help=f"{CORPUS_FILES}, of any size")
 parser.add_argument("--out", metavar="F", type=Path, help="write the vectors to F.npy or F.safetensors")
+about = 'print a JSON object per text, {"text": ..., "vector": [...]}'
+parser.add_argument("--json", action="store_true", help=about)
 parser.add_argument("--heatmap", metavar="F", type=Path, help="draw the similarities to F.png (the plots extra)")
 of_model = parser.add_argument_group("the model")
 add_model_options(of_model)
@@ -73,37 +77,45 @@ def main(arguments: list[str] | None = None) -> None:
     check_combinations(options)
     check_written("--heatmap", options.heatmap, [".png"], options.model, options.file)
     check_output(options.out, local_path(options.model), options.file)
-    # the options that ``encode`` in Python has under the same names
-    settings = {name: getattr(options, name) for name in ("dtype", "batch_size", "prompt", "prompt_name")}
-    if options.normalize:
-        settings["normalize_embeddings"] = True
-    if options.tokens:
-        settings["output_value"] = "token_embeddings"
+    settings = encode_settings(options)
     if options.shard_rows:  # reads the file itself, shard by shard
         from minisbert.corpus.shards import encode_shards
 
-        encoder = chosen_encoder(options)
-        encode_shards(encoder, options.file, options.out, options.shard_rows, options.overwrite, **settings)
+        places = (options.file, options.out, options.shard_rows, options.overwrite)
+        encode_shards(chosen_encoder(options), *places, **settings)
         return
     # what is wrong with the texts is said before the model is loaded
     texts, total = read_input(options)
-    if options.out is None:
+    is_shown = options.out is None and not options.json
+    if is_shown:
         check_shown(total, options.heatmap)
     encoder = chosen_encoder(options)
     settings["show_progress_bar"] = True
-    if options.out is None:
+    if options.json:
+        print_json(encoder, list(texts), settings)
+    elif is_shown:
         vectors = encoder.encode(texts, **settings)
     else:
         rows, width = encode_to_file(encoder, texts, total, options, settings)
     # said at the end, where it is seen
     if encoder.truncated:
         say(encoder.tokenizer.cut_message(encoder.truncated, total))
-    if options.out is None:
+    if is_shown:
         show_similarities(encoder, list(texts), vectors, options.heatmap)
-        return
-    noun = "texts' states" if options.tokens else "vectors"
-    form = f" as {options.quantize} codes" if options.quantize else ""
-    say(f"wrote {rows:,} {noun} of width {width}{form} to {options.out}")
+    if options.out is not None:
+        noun = "texts' states" if options.tokens else "vectors"
+        form = f" as {options.quantize} codes" if options.quantize else ""
+        say(f"wrote {rows:,} {noun} of width {width}{form} to {options.out}")
+
+
+def encode_settings(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the options that ``encode`` in Python has, under its names."""
+    settings = {name: getattr(options, name) for name in ("dtype", "batch_size", "prompt", "prompt_name")}
+    if options.normalize:
+        settings["normalize_embeddings"] = True
+    if options.tokens:
+        settings["output_value"] = "token_embeddings"
+    return settings
 
 
 def merge_to_file(arguments: list[str]) -> None:
@@ -126,6 +138,7 @@ def check_combinations(options: argparse.Namespace) -> None:
         (both, 'give either texts or --file, such as: minisbert encode "A cat." "A dog."'),
         (empty, "an empty text has nothing to encode"),
         (options.heatmap and out, "--out writes vectors, --heatmap draws similarities: give one of them"),
+        (options.json and (out or options.heatmap), "--json prints vectors: leave out --out and --heatmap"),
         (options.quantize and states, "--quantize is for vectors of sentences, not for --tokens"),
         (options.truncate_dim and states, "--truncate-dim is for vectors of sentences, not for --tokens"),
         (states and options.shard_rows, "--shard-rows writes vectors of sentences; --tokens has one file only"),
@@ -146,6 +159,16 @@ def check_combinations(options: argparse.Namespace) -> None:
         (out.suffix in VECTOR_FILES or out.is_file(), f"--out {out}: --shard-rows writes a folder"),
         (once, f"{options.file} does not exist or can be read only once: --shard-rows needs a regular file"),
     )
+
+
+def print_json(encoder: "Encoder", texts: list[str], settings: dict[str, Any]) -> None:
+    """Print each text and its vector (D,) in a line of JSON, a few thousand texts at a time."""
+    if encoder.vectors_are != "dense":
+        raise InputError(f"--json prints one vector per text, a {type(encoder).__name__} has others: give --out F")
+    rows = iter(texts)
+    for vectors in encoder.encode_stream(texts, total=len(texts), **settings):
+        for vector in vectors.tolist():
+            print(json.dumps({"text": next(rows), "vector": vector}, ensure_ascii=False))
 
 
 def check_shown(total: int, heatmap: Path | None) -> None:
@@ -224,7 +247,7 @@ def show_similarities(encoder: "Encoder", texts: list[str], vectors: Any, heatma
     if len(texts) <= MAX_MATRIX:  # a heat map may have more texts than a terminal has columns
         print_matrix(texts, matrix, encoder.settings.similarity)
         if isinstance(encoder, SparseEncoder):
-            for number, words in enumerate(encoder.words(vectors), start=1):
+            for number, words in enumerate(encoder.decode(vectors, top_k=10), start=1):
                 print(f"{number:>6}  " + ", ".join(f"{word} {weight:.2f}" for word, weight in words))
     if heatmap:
         plots.save(plots.draw_heatmap(texts, matrix, encoder.settings.similarity), heatmap)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from minisbert.core import one_line
-from minisbert.data.lines import first_of
+from minisbert.data.lines import TEXT_NAMES, first_of
 from minisbert.models.similarity import MAX_SCORE
 
 NLI_LABELS = ("contradiction", "entailment", "neutral")  # numbered 0, 1, 2 as in SBERT's own script
@@ -41,6 +41,7 @@ MEANINGS = (
 LISTED_NAMES = ("answers", "documents", "docs", "passages")  # of the texts that a list of labels belongs to
 NEGATIVE = re.compile(r"(hard_)?neg(ative)?s?(_passages?|_ctxs)?(_?\d+)?")
 NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
+IDENTIFIER = re.compile(r"(?=[!-~]*\d)[!-~]+")  # d12, doc-7: one word of ASCII with a digit
 LIST_OF_TEXTS = re.compile(r"\[(\s*['\"{].*)?\]", re.DOTALL)  # in a cell; "[MASK] is a [token]" is a text
 WITHOUT_COMMA = re.compile(r"['\"]\s+['\"]")  # NumPy's lists, which Python would read as one string
 
@@ -129,6 +130,13 @@ def number(value: Any) -> float | None:
     return None
 
 
+def label_number(value: Any) -> float | None:
+    """Convert a label to a number: True and False, as pandas writes them, are 1 and 0, all others as ``number``."""
+    if str(value).lower() in ("true", "false"):
+        return float(str(value).lower() == "true")
+    return number(value)
+
+
 def parse_score(value: Any, scale: float | None = MAX_SCORE) -> float:
     """Convert a score of 0 to ``scale`` to 0 to 5, or for a ``scale`` of -S one of -S to S to -5 to 5.
 
@@ -146,8 +154,8 @@ def parse_score(value: Any, scale: float | None = MAX_SCORE) -> float:
 
 
 def parse_label(value: Any) -> int:
-    """Convert a label of 0 or 1, also as ``1.0``; ``ValueError`` for anything else."""
-    label = number(value)
+    """Convert a label of 0 or 1, also as ``1.0`` or ``True``; ``ValueError`` for anything else."""
+    label = label_number(value)
     if label not in (0, 1):
         raise ValueError(f"the label {one_line(value)} is not 0 or 1")
     return int(label)
@@ -220,6 +228,20 @@ def cell_value(cell: str, is_label: bool) -> Any:
     return value
 
 
+def unpacked(value: Any, is_label: bool) -> Any:
+    """Return ``cell_value`` of a string of JSON, which a table may have brought along, and any other value as it is."""
+    if isinstance(value, str):
+        return cell_value(value.strip(), is_label)
+    return value
+
+
+def check_once(names: Sequence[str], read: Sequence[str]) -> None:
+    """Raise ``ValueError`` if a column that is read has the name of another."""
+    for name in read:
+        if list(names).count(name) > 1:
+            raise ValueError(f"two columns are called {one_line(name)}: give each a name of its own")
+
+
 def as_texts(value: Any) -> list[str]:
     """Return the texts of a cell or a JSON value: of a string, an object with ``text`` and ``title``, or a list."""
     if isinstance(value, str):
@@ -232,3 +254,59 @@ def as_texts(value: Any) -> list[str]:
             texts += as_texts(item)
         return texts
     raise ValueError(f"a text is needed, not {one_line(value)}")
+
+
+# ------------------------------------------------------------------------------------------- the format of rows
+
+
+def format_of(names: Sequence[str], rows: Sequence[dict[str, Any]]) -> Format | None:
+    """Find the format of ``rows`` with these columns, the first of this list that fits.
+
+    1. anchor, positive and negatives, or lists of positives: triplets, whatever else there is
+    2. a column of scores and two texts: scored pairs
+    3. ``labels`` and two texts: multi-label pairs
+    4. ``label``, ``gold_label`` or ``is_duplicate`` and two texts: as the labels say
+    5. anchor and positive: pairs
+    6. a text: sentences
+    """
+    pairs = PAIRS.columns(names)
+    if pairs and (any(map(NEGATIVE.fullmatch, pairs)) or any(isinstance(row.get(pairs[1]), list) for row in rows)):
+        return PAIRS
+    columns = MULTILABEL.columns(names)
+    score = SCORED.columns(names)
+    if score and score[0] in SCORE_NAMES and "gold_label" not in names:
+        return SCORED
+    if columns:
+        label, *texts = columns
+        if label == "labels":
+            return MULTILABEL
+        return format_of_labels([row.get(label) for row in rows], texts)
+    if pairs:
+        return PAIRS
+    # query and document are the names of a pair, not of a text with something else beside it
+    others = {*ANCHOR_NAMES, *POSITIVE_NAMES, *SCORED.labels} - set(TEXT_NAMES)
+    if set(TEXT_NAMES) & set(names) and not others & set(names):
+        return SENTENCES
+    return None
+
+
+def format_of_labels(labels: Sequence[Any], texts: Sequence[str]) -> Format:
+    """Tell lists of labels, NLI's numbers, 0 and 1, scores and names of classes apart."""
+    if any(isinstance(label, list) for label in labels):
+        return MULTILABEL
+    numbers = [label_number(label) for label in labels if label not in ("", None)]  # gaps, which the reader refuses
+    if set(numbers) <= {0, 1}:  # also of premise and hypothesis: NLI has a third class
+        return LABELLED
+    # other whole numbers than NLI's three are no classes of it: the reader refuses them
+    if tuple(texts) == PREMISE and all(one is not None and one % 1 == 0 for one in numbers):
+        return NLI
+    if set(numbers) in ({0, 1, 2}, {0, 1, 2, NO_GOLD}):
+        raise ValueError(
+            "the labels are 0, 1 and 2: if they are scores, call the column score; if they are classes, write their "
+            "names, because libraries number those of NLI differently"
+        )
+    # One score that cannot be read makes no classes of the others: the reader refuses its row.
+    numeric = len(numbers) - numbers.count(None)
+    if 2 * numeric > len(numbers):
+        return SCORED
+    return NLI

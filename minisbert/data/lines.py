@@ -20,7 +20,7 @@ from collections.abc import Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from io import BufferedReader
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -42,6 +42,9 @@ NO_TEXT = {  # how files that are no text begin: what they are, and what to do
     b"\x1f\x8b": ("compressed with gzip", "name it .gz"),
     b"\xff\xfe": ("UTF-16", "save it as UTF-8"),
     b"\xfe\xff": ("UTF-16", "save it as UTF-8"),
+    b"<!doctype": ("a web page", "take its text out, or download the file that it stands for"),
+    b"<html": ("a web page", "take its text out, or download the file that it stands for"),
+    b"<?xml": ("XML", "write its texts to a .txt, one per line, or its rows to a .jsonl"),
 }
 TEXT_NAMES = ("text", "sentence", "document", "passage")  # of the column or key of a file of texts
 
@@ -58,8 +61,10 @@ def open_texts(path: str | Path) -> Iterator[IO[bytes]]:
             stream = stack.enter_context(gzip.open(stream))
         with reading(path):
             start = stream.peek(16)
+        if len(start) >= 8 and not (any(start[:8:2]) and any(start[1:8:2])):  # every second byte is NUL
+            start = b"\xff\xfe"
         for magic, (kind, remedy) in NO_TEXT.items():
-            if start.startswith(magic) and Path(path).suffix != ".zip":
+            if start.lower().startswith(magic.lower()) and Path(path).suffix != ".zip":
                 raise InputError(f"{path} is {kind}, not text that is read here: {remedy}")
         try:
             yield stream
@@ -130,9 +135,12 @@ class Rows:
         with open_texts(self.path) as stream, reading(self.path):
             for line in byte_lines_of_any_length(stream):
                 content = line.lstrip(b"\xef\xbb\xbf").strip()  # without a byte order mark
+                if content and (is_named or RECORDS.match(content)):
+                    return content.startswith(b"[")
                 if content:
-                    return content.startswith(b"[") if is_named else RECORDS.match(content) is not None
-        return False
+                    break
+        lines = [*islice(filter(str.strip, self.lines()), 2)]
+        return len(lines) == 1 and is_container(lines[0])
 
     def place(self, number: int) -> str:
         """Name a row for a message: ``a.tsv, line 3``, or ``a.json, item 3`` of an array."""
@@ -157,11 +165,11 @@ class Rows:
         return ""
 
     def holds_objects(self) -> bool:
-        """Whether a file of any name holds objects of JSON, by its first line; a pipe, read only once, does not."""
+        """Whether a file of any name holds objects or lists of JSON, by its first line; a pipe, read once, does not."""
         if self.is_array or not self.path.is_file():
             return self.is_array
         try:
-            return isinstance(json.loads(self.first_line()), dict)
+            return isinstance(json.loads(self.first_line()), dict | list)
         except (ValueError, RecursionError):
             return False
 
@@ -262,6 +270,21 @@ class Rows:
             number = start + reader.line_num
 
 
+def is_container(line: str) -> bool:
+    """Whether the only line of a file is an array of rows or texts: ``[["a", "b"], ...]``, or more than a triplet.
+
+    A row may have more texts, but no file has one such row alone.
+    """
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(value, list):
+        return False
+    kinds = set(map(type, value))
+    return kinds == {list} or (kinds == {str} and len(value) > 3)
+
+
 def byte_lines_of_any_length(stream: IO[bytes]) -> Iterator[bytes]:
     """Yield the lines of a stream in pieces of at most 64 KiB: an array may be one line of a gigabyte."""
     while piece := stream.readline(2**16):
@@ -332,7 +355,7 @@ def json_documents(rows: Rows) -> Iterator[tuple[int, str]]:
         if not isinstance(text, str) or not isinstance(title, str):
             needed = "a text is needed, or an object with text and maybe title, both strings"
             raise InputError(f"{rows.place(number)}: {needed}, not {one_line(value)}")
-        yield number, f"{title} {text}".strip()
+        yield number, joined(rows, number, title, text)
 
 
 def table_documents(rows: Rows) -> Iterator[tuple[int, str]]:
@@ -342,13 +365,18 @@ def table_documents(rows: Rows) -> Iterator[tuple[int, str]]:
     name = first_of(TEXT_NAMES, header)
     if name is None:
         raise header_error(rows.where, first, "text is needed, and maybe title; or a .txt, one text per line")
+    if header.count(name) > 1:
+        raise InputError(f"{rows.where}: two columns are called {one_line(name)}: give each a name of its own")
     column = header.index(name)
     for line, cells in table:
         if len(cells) != len(header):
             raise InputError(f"{rows.where}, line {line}: {len(cells)} cells, the header has {len(header)}")
-        text = cells[column]
-        if text.startswith("['") or text.startswith('["'):  # pandas wrote a list, and a list is no text
-            raise InputError(f"{rows.where}, line {line}: a text is needed, not the list {one_line(text)}")
-        if "title" in header:
-            text = f"{cells[header.index('title')]} {text}".strip()
-        yield line, text
+        title = cells[header.index("title")] if "title" in header else ""
+        yield line, joined(rows, line, title, cells[column])
+
+
+def joined(rows: Rows, line: int, title: str, text: str) -> str:
+    """Join title and text. Raises ``InputError`` for a list that pandas has written into a text: it is no text."""
+    if text.startswith(("['", '["')) and text.rstrip().endswith("]"):
+        raise InputError(f"{rows.place(line)}: a text is needed, not the list {one_line(text)}")
+    return f"{title} {text}".strip()

@@ -7,17 +7,13 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from minisbert.core import InputError, one_line
+from minisbert.core import InputError, one_line, reading
 from minisbert.data.formats import (
-    ANCHOR_NAMES,
+    IDENTIFIER,
     LABELLED,
     MEANINGS,
     MULTILABEL,
-    NEGATIVE,
-    NLI,
     PAIRS,
-    POSITIVE_NAMES,
-    PREMISE,
     SCORE_NAMES,
     SCORED,
     SENTENCES,
@@ -25,13 +21,17 @@ from minisbert.data.formats import (
     Row,
     as_texts,
     cell_value,
+    check_once,
+    format_of,
+    label_number,
     number,
     parse_class,
     parse_label,
     parse_labels,
     parse_score,
+    unpacked,
 )
-from minisbert.data.lines import TEXT_NAMES, Rows, header_error, read_texts
+from minisbert.data.lines import Rows, header_error, read_texts
 from minisbert.models.similarity import MAX_SCORE
 
 IDENTITY = re.compile(r"|.*id\d?|index|idx|unnamed: 0")  # columns that nobody expects to be read
@@ -113,7 +113,13 @@ class RowReader:
                 continue
             if not self.unread:
                 self.note_unread(list(fields), names)
-            yield line, names, [fields[name] for name in names]
+            place = self.label_place(names)
+            try:
+                values = [unpacked(fields[name], i == place) for i, name in enumerate(names)]
+            except ValueError as error:
+                self.refuse(line, str(error))
+                continue
+            yield line, names, values
 
     def fields_of_table(self) -> Iterator[tuple[int, list[str], list[str]]]:
         """Yield line, names and cells of what is read, the label's first; numbered columns have no names."""
@@ -138,13 +144,11 @@ class RowReader:
             missing = [name for name in names if name not in header]
             if not names or missing:
                 raise self.unknown_header(first, missing)
+            with reading(self.rows.where):
+                check_once(header, names)
             places = [header.index(name) for name in names]
             self.note_unread(header, names)
-        label_place = None
-        if self.form.labels:
-            label_place = places[0]
-        elif len(names) == 3 and names[2] in MEANINGS:
-            label_place = places[-1]
+        label_place = self.label_place(names)
         for line, cells in rows:
             if len(cells) != len(first):
                 self.refuse(line, f"{len(cells)} columns; {len(first)} are needed, as in the first line")
@@ -152,11 +156,17 @@ class RowReader:
                 self.refuse(line, "the header again; delete the line")
             else:
                 try:
-                    values = [cell_value(cells[place], place == label_place) for place in places]
+                    values = [cell_value(cells[place], i == label_place) for i, place in enumerate(places)]
                 except ValueError as error:
                     self.refuse(line, str(error))
                     continue
                 yield line, names, values
+
+    def label_place(self, names: Sequence[str]) -> int | None:
+        """Return the place of the label among what is read of a row; None if there is none."""
+        if self.form.labels:
+            return 0
+        return 2 if len(names) == 3 and names[2] in MEANINGS else None
 
     def unknown_header(self, header: Sequence[str], missing: Sequence[str]) -> InputError:
         """Say which names are needed, and how to read a table that has others or none."""
@@ -233,17 +243,17 @@ def divided(names: Sequence[str], texts: list[str], labels: Any) -> list[list[st
     """
     anchor, positive, name = names
     if not isinstance(labels, list):
-        if name in SCORE_NAMES or number(labels) != 1:
+        if name in SCORE_NAMES or label_number(labels) != 1:
             raise ValueError(
                 f"{name} {one_line(labels)} says that not every pair is a positive: train with contrastive or cosine, "
                 f"which read it (--columns {name},{anchor},{positive}), or without it: --columns {anchor},{positive}"
             )
         return [texts]
-    if len(labels) != len(texts) or not set(map(number, labels)) <= {0, 1}:
+    if len(labels) != len(texts) or not set(map(label_number, labels)) <= {0, 1}:
         raise ValueError(f"{name}: {len(texts)} texts need a 0 or 1 each, not {one_line(labels)}")
     positives, negatives = [], []
     for text, label in zip(texts, labels, strict=True):
-        chosen = positives if number(label) else negatives
+        chosen = positives if label_number(label) else negatives
         chosen.append(text)
     return [positives, negatives]
 
@@ -337,12 +347,7 @@ def recognise(path: str | Path) -> Format:
                 f"{path}: rows are objects with {PAIRS.names}, or with {SCORED.names}; not {one_line(first)}"
             )
         fields = [lower_keys(row) for row in sample if isinstance(row, dict)]
-        form, header = format_of(list(fields[0]), fields), list(first)
-        if form is None:
-            raise unknown_format(path, header)
-        if form is PAIRS:
-            check_named(path, list(fields[0]), fields)
-        return form
+        return named_format(path, list(first), fields)
     if "\t" not in rows.first_line() and not {".csv", ".tsv"} & set(Path(path).suffixes):
         return SENTENCES  # one text per line, commas and all
     table = islice(rows.cells(), 1 + RECOGNISED_ROWS)
@@ -356,18 +361,28 @@ def recognise(path: str | Path) -> Format:
             fields.append({name: cell_value(cell, name in MEANINGS) for name, cell in zip(names, cells, strict=False)})
         except ValueError:  # the reader refuses the row
             continue
-    form = format_of(names, fields)
+    return named_format(path, header, fields)
+
+
+def named_format(path: str | Path, header: Sequence[str], rows: Sequence[dict[str, Any]]) -> Format:
+    """Find the format of rows whose columns or keys have these names. Raises ``InputError`` as ``recognise``."""
+    names = [name.lower() for name in header]
+    with reading(path):
+        form = format_of(names, rows)
     if form is None:
         raise unknown_format(path, header)
     if form is PAIRS:
-        check_named(path, names, fields)
+        check_named(path, names, rows)
     return form
 
 
 def check_named(path: str | Path, names: Sequence[str], rows: Sequence[dict[str, Any]]) -> None:
-    """Raise ``InputError`` if all texts of a column are numbers, or an unread column of 0 and 1 may be the label."""
+    """Raise ``InputError`` for texts that are numbers or identifiers, and for 0 and 1 in a column that is not read."""
     read = PAIRS.columns(names) or []
     texts = [name for name in read[1:] if name not in MEANINGS]
+    words = [row.get(name) for row in rows for name in (read[:1] + texts)]
+    if words and all(isinstance(word, str) and IDENTIFIER.fullmatch(word) for word in words):
+        raise InputError(f"{path}: {one_line(words[0])} and the like are identifiers: put the texts in their place")
     check_columns(path, [[row.get(name) for name in texts] for row in rows], named=True)
     for name in names:
         if len(read) == 2 and name not in read and {number(row.get(name)) for row in rows} == {0, 1}:
@@ -399,50 +414,3 @@ def check_columns(path: str | Path, rows: Sequence[Sequence[Any]], named: bool) 
 def unknown_format(path: str | Path, names: Sequence[str]) -> InputError:
     needed = f"scores need {SCORED.names}; pairs need {PAIRS.names}; training also takes --columns"
     return header_error(str(path), names, needed)
-
-
-def format_of(names: Sequence[str], rows: Sequence[dict[str, Any]]) -> Format | None:
-    """Find the format of ``rows`` with these columns, the first of this list that fits.
-
-    1. anchor, positive and negatives, or lists of positives: triplets, whatever else there is
-    2. a column of scores and two texts: scored pairs
-    3. ``labels`` and two texts: multi-label pairs
-    4. ``label``, ``gold_label`` or ``is_duplicate`` and two texts: as the labels say
-    5. anchor and positive: pairs
-    6. a text: sentences
-    """
-    pairs = PAIRS.columns(names)
-    if pairs and (any(map(NEGATIVE.fullmatch, pairs)) or any(isinstance(row.get(pairs[1]), list) for row in rows)):
-        return PAIRS
-    columns = MULTILABEL.columns(names)
-    score = SCORED.columns(names)
-    if score and score[0] in SCORE_NAMES and "gold_label" not in names:
-        return SCORED
-    if columns:
-        label, *texts = columns
-        if label == "labels":
-            return MULTILABEL
-        return format_of_labels([row.get(label) for row in rows], texts)
-    if pairs:
-        return PAIRS
-    # query and document are the names of a pair, not of a text with something else beside it
-    others = {*ANCHOR_NAMES, *POSITIVE_NAMES, *SCORED.labels} - set(TEXT_NAMES)
-    if set(TEXT_NAMES) & set(names) and not others & set(names):
-        return SENTENCES
-    return None
-
-
-def format_of_labels(labels: Sequence[Any], texts: Sequence[str]) -> Format:
-    """Tell lists of labels, NLI's numbers, 0 and 1, scores and names of classes apart."""
-    if any(isinstance(label, list) for label in labels):
-        return MULTILABEL
-    numbers = [number(label) for label in labels]
-    if set(numbers) <= {0, 1}:  # also of premise and hypothesis: NLI has a third class
-        return LABELLED
-    if tuple(texts) == PREMISE and set(numbers) <= {0, 1, 2, -1}:
-        return NLI
-    # One score that cannot be read makes no classes of the others: the reader refuses its row.
-    numeric = len(numbers) - numbers.count(None)
-    if 2 * numeric > len(numbers):
-        return SCORED
-    return NLI

@@ -7,7 +7,7 @@ Python would raise, with the way out in its message. Imports nothing, since the 
 import sys
 from collections.abc import Callable
 from functools import wraps
-from inspect import signature
+from inspect import Parameter, signature
 from opcode import opname
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -17,6 +17,11 @@ PROCESSES = "docs/engines.md encodes in many processes with Ray, Spark or datase
 CARDS = "model cards are not written; leave it out"
 HUB = "encoder.save(folder), then in a shell: hf upload NAME FOLDER"
 MODULES_ADVICE = "encoder.bert is the encoder, encoder.pooling and encoder.dense are what follows it"
+NO_PROMPTS = "a model of pairs has none: put it before the texts, predict([(prompt + query, text), ...])"
+ADAPTER_METHODS = (
+    *("load_adapter", "set_adapter", "enable_adapters", "disable_adapters", "active_adapters", "active_adapter"),
+    *("delete_adapter", "get_adapter_state_dict"),
+)
 EVALUATORS = "minisbert.evaluation.evaluators for lists in memory, minisbert evaluate for files"
 
 NAMES = {
@@ -68,6 +73,7 @@ NAMES = {
 }
 
 METHODS = {
+    "encode": "a CrossEncoder scores pairs: predict(pairs); its encoder is model.encoder",
     "predict": "a CrossEncoder scores pairs: CrossEncoder.load(name).predict(pairs)",
     "rank": "a CrossEncoder ranks texts: CrossEncoder.load(name).rank(query, texts)",
     "max_length": "use max_seq_length",
@@ -96,12 +102,25 @@ METHODS = {
     "gradient_checkpointing_enable": "train with --micro-tokens N, which takes less memory for the same gradients",
     "get_backend": "there is one, PyTorch; minisbert.load(name, compiled=True) opens a compiled model",
     "add_adapter": "put your own modules into encoder.bert: they are used",
-    "load_adapter": "merge the adapter into its model with peft, then load the merged folder",
     "num_labels": "use len(model.labels), 0 for a single score",
     "config": "use encoder.bert.config",
-    "default_activation_function": "use activation_fn",
-    "decode": "a SparseEncoder has words(vectors), the heaviest words of each text",
-    "sparsity": "count the zeros: (vectors == 0).mean()",
+    "default_activation_function": "use activation_fn, which is None for the task's own: model.task",
+    "get_default_activation_fn": "use activation_fn, which is None for the task's own: model.task",
+    "prompts": NO_PROMPTS,
+    "default_prompt_name": NO_PROMPTS,
+    "splade_pooling_chunk_size": "the pooling reads text by text; leave it out",
+    "backend": "there is one, PyTorch; minisbert.load(name, compiled=True) opens a compiled model",
+    "supports": "a model reads texts and nothing else; leave it out",
+    "modalities": "a model reads texts and nothing else; leave it out",
+    "is_singular_input": "a model reads texts: isinstance(texts, str)",
+    "model_type": "use type(model).__name__",
+    "get_model_kwargs": "encode and predict take the options in their signatures, no others",
+    "SUPPORTED_SIMILARITY_FN_NAMES": 'they are "cosine", "dot", "euclidean" and "manhattan"',
+    "merge": "average the tensors of two state_dict() yourself, and load_state_dict the result",
+    **dict.fromkeys(ADAPTER_METHODS, "merge the adapter into its model with peft, then load the merged folder"),
+    "decode": "a SparseEncoder has it, and a tokenizer is encoder.tokenizer.backend",
+    "sparsity": "a SparseEncoder has it; of other vectors no number is 0",
+    "intersection": "a SparseEncoder has it; columns of other vectors are no words",
     "save": "a compiled model is a file already: copy its folder and its package",
 }
 
@@ -143,6 +162,14 @@ OPTIONS = {
     "corpus_chunk_size": "the search runs in blocks by itself; leave it out",
 }
 
+PASSED = {  # options that encode takes: advice for functions that pass nothing on
+    "prompt": "encode takes it; for pairs put it before the texts, predict([(prompt + query, text), ...])",
+    "prompt_name": "encode takes it; for pairs put a prompt before the texts, predict([(prompt + query, text), ...])",
+    "convert_to_numpy": "encode and predict take it; numbers are plain here, so leave it out",
+    "convert_to_tensor": "encode and predict take it; numbers are plain here, so leave it out",
+    "apply_softmax": "predict takes it; of a single score the softmax is 1, so leave it out",
+}
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -167,12 +194,19 @@ def advised(function: Function) -> Function:
     None and False, which are their defaults, ask for nothing: libraries pass them along, so they are left out.
     """
     parameters = signature(function).parameters
+    kinds = [each.kind for each in parameters.values()]
+    places = kinds.count(Parameter.POSITIONAL_OR_KEYWORD)
+    advice = OPTIONS
+    if Parameter.VAR_KEYWORD not in kinds:
+        advice = OPTIONS | PASSED
 
     @wraps(function)
     def call(*args: Any, **options: Any) -> Any:
-        for name in OPTIONS.keys() & options.keys() - parameters.keys():
+        if len(args) > places:
+            raise TypeError(f"{function.__name__}() takes its options by name, such as batch_size=32")
+        for name in advice.keys() & options.keys() - parameters.keys():
             if options[name] is not None and options[name] is not False:
-                raise TypeError(f"{function.__name__}() has no option {name!r}: {OPTIONS[name]}")
+                raise TypeError(f"{function.__name__}() has no option {name!r}: {advice[name]}")
             del options[name]
         return function(*args, **options)
 

@@ -187,19 +187,45 @@ class SparseEncoder(SentenceEncoder):
         self.truncated = truncated
         return torch.cat(rows).to_sparse_csr()
 
-    def words(self, vectors: np.ndarray | Tensor, top: int = 10) -> list[list[tuple[str, float]]]:
-        """List the heaviest words of each vector (N, V) of ``encode``: ``[[("cat", 1.9), ("kitten", 0.7)], ...]``."""
-        check_count("top", top)
-        rows = torch.from_numpy(dense_rows(vectors))  # (N, V)
-        if rows.shape[1] != self.width:
-            raise InputError(f"vectors of width {rows.shape[1]}, but the vocabulary has {self.width} words")
+    def decode(self, vectors: np.ndarray | Tensor, top_k: int | None = None) -> list:
+        """List the words of each vector (N, V) by weight: ``[[("cat", 1.9), ("kitten", 0.7)]]``; of one (V,), its list.
+
+        ``top_k`` keeps the heaviest. Raises ``InputError``.
+        """
+        if top_k is not None:
+            check_count("top_k", top_k)
+        rows = torch.from_numpy(self.of_words(vectors))  # (N, V)
         # Not topk: of equal weights the word that comes first in the vocabulary is first here too.
         weights, ids = rows.sort(dim=1, descending=True, stable=True)
         lists = []
-        for row, columns in zip(weights[:, :top].tolist(), ids[:, :top].tolist(), strict=True):
+        for row, columns in zip(weights[:, :top_k].tolist(), ids[:, :top_k].tolist(), strict=True):
             count = sum(weight > 0 for weight in row)
             lists.append(list(zip(self.tokenizer.tokens(columns[:count]), row[:count], strict=True)))
-        return lists
+        return lists[0] if vectors.ndim == 1 else lists
+
+    def intersection(self, one: np.ndarray | Tensor, others: np.ndarray | Tensor) -> np.ndarray:
+        """Multiply the weights of one text (V,) by those of others, (V,) or (N, V): above 0 are the words of both.
+
+        ``decode`` of the result says which words make a score. Raises ``InputError``.
+        """
+        row, rows = self.of_words(one), self.of_words(others)
+        if len(row) != 1:
+            raise InputError(f"intersection takes one vector (V,) and others, not {len(row)} at first")
+        products = np.maximum(row * rows, 0)
+        return products[0] if others.ndim == 1 else products
+
+    def sparsity(self, vectors: np.ndarray | Tensor) -> dict[str, float]:
+        """Count the words of vectors (N, V), on average: ``{"active_dims": 44.0, "sparsity_ratio": 0.9986}``."""
+        rows = self.of_words(vectors)
+        active = float((rows != 0).sum()) / max(len(rows), 1)
+        return {"active_dims": active, "sparsity_ratio": 1 - active / self.width}
+
+    def of_words(self, vectors: np.ndarray | Tensor) -> np.ndarray:
+        """Return vectors with all zeros (N, V). Raises ``InputError`` unless V is the vocabulary's."""
+        rows = dense_rows(vectors)
+        if rows.shape[1] != self.width:
+            raise InputError(f"vectors of width {rows.shape[1]}, but the vocabulary has {self.width} words")
+        return rows
 
     def top_k(self, queries: Any, corpus: Any, k: int, progress: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Search CSR rows by the dot product or the cosine. Raises ``InputError`` for a distance."""

@@ -1,10 +1,10 @@
-"""Speak HTTP: OpenAI's embeddings, reranking as Cohere, Jina and TEI have it, health and metrics, over Starlette.
+"""Speak HTTP: embeddings as OpenAI and Cohere have them, reranking as Cohere, Jina and TEI do, over Starlette.
 
-Checks what clients send; ``engine.py`` computes. Errors are one line in OpenAI's form. TEI: text-embeddings-inference.
+Checks what clients send, by the table in ``forms.py``; ``engine.py`` computes. Errors are one line in OpenAI's form.
+TEI: text-embeddings-inference.
 """
 
 import asyncio
-import base64
 import hmac
 import json
 import uuid
@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from minisbert import __version__
@@ -28,6 +28,20 @@ from minisbert.core.encoder import normalize
 from minisbert.models.encoder import BATCH_TOKENS
 from minisbert.serving.connections import Limits
 from minisbert.serving.engine import Batcher, Busy, Embedded, Engine, Scored
+from minisbert.serving.forms import (
+    EMBED,
+    EMBEDDINGS,
+    RERANK,
+    as_type,
+    check_form,
+    openapi,
+    page,
+    ranking,
+    read_documents,
+    read_embed_texts,
+    read_inputs,
+    read_types,
+)
 
 # status -> OpenAI's name of the error; all others, 404 too, are "invalid_request_error"
 ERRORS = {
@@ -60,6 +74,7 @@ class Server:
         self.api_key = api_key.encode()
         self.may_cut = truncate == "cut"
         self.any_model = any_model
+        self.operations: list[tuple[str, str, str, dict[str, Any] | None]] = []  # for ``openapi``
         # one thread for both: beside each other, encoder and reranker would fight for the same cores
         thread = ThreadPoolExecutor(1)
         sizes = (self.limits.batch_texts, self.limits.waiting_texts)
@@ -79,20 +94,33 @@ class Server:
     def application(self) -> Starlette:
         """Return the ASGI application."""
         routes = [
-            self.route("POST", "/v1/embeddings", self.embed),
-            self.route("POST", "/v1/rerank", self.rerank),  # Cohere's first API, and Jina's
-            self.route("POST", "/v2/rerank", self.rerank),  # Cohere's second
-            self.route("POST", "/rerank", self.rerank),  # TEI's
+            self.route("POST", "/v1/embeddings", self.embed, EMBEDDINGS),
+            self.route("POST", "/v1/embed", self.embed_for_cohere, EMBED),  # Cohere's first API
+            self.route("POST", "/v2/embed", self.embed_for_cohere, EMBED),  # its second
+            self.route("POST", "/v1/rerank", self.rerank, RERANK),  # Cohere's first API, and Jina's
+            self.route("POST", "/v2/rerank", self.rerank, RERANK),  # Cohere's second
+            self.route("POST", "/rerank", self.rerank, RERANK),  # TEI's and vLLM's
+            self.route("POST", "/infinity/rerank", self.rerank, RERANK),  # vLLM's request, but another answer
             self.route("GET", "/v1/models", self.models),
             self.route("GET", "/v1/models/{name:path}", self.models),  # names of the Hub have a slash
             self.route("GET", "/info", self.info),
             self.route("GET", "/metrics", self.metrics),
+            self.route("GET", "/openapi.json", self.description),
+            self.route("GET", "/docs", self.docs),
             Route("/health", health),
         ]
         return Starlette(routes=routes, exception_handlers={404: not_found, 405: not_found, 500: failed})
 
-    def route(self, method: str, path: str, answer: Callable[[Request], Awaitable[Response]]) -> Route:
-        """Return a route that checks the key, turns errors into answers, and is counted."""
+    def route(
+        self,
+        method: str,
+        path: str,
+        answer: Callable[[Request], Awaitable[Response]],
+        form: dict[str, Any] | None = None,
+    ) -> Route:
+        """Return a route that checks the key, turns errors into answers, and is counted. ``form`` is its request's."""
+        about = (answer.__doc__ or "").partition("\n")[0]
+        self.operations.append((method, path, about.partition(": ")[2] or about, form))
 
         async def endpoint(request: Request) -> Response:
             with self.seconds.labels(path).time():
@@ -134,8 +162,11 @@ class Server:
 
     # ----------------------------------------------------------------------------------- what clients send
 
-    async def content(self, request: Request) -> dict[str, Any]:
-        """Read the JSON object of a request. Raises ``HTTPException`` if it is too large, too slow, or none."""
+    async def content(self, request: Request, form: dict[str, Any]) -> dict[str, Any]:
+        """Read the JSON object of a request, with all fields of its form.
+
+        Raises ``HTTPException`` if it is too large, too slow, or none, and ``InputError`` as ``check_form``.
+        """
         limits = self.limits
         close = {"Connection": "close"}  # or the rest of the body would have to be read before the next request
         received = bytearray()
@@ -154,111 +185,102 @@ class Server:
             raise HTTPException(400, "the body is not JSON") from None
         if not isinstance(content, dict):
             raise HTTPException(400, "the body is not a JSON object")
-        return content
+        return check_form(content, form)
 
-    def inputs(self, content: dict[str, Any]) -> list[str | list[int]]:
-        """Read ``input`` as a list of texts or rows of token ids. Raises ``HTTPException`` or ``InputError``."""
-        given = content.get("input")
-        if isinstance(given, str) or (given and is_ids(given)):
-            given = [given]
-        if not isinstance(given, list) or not given:
-            raise HTTPException(400, "input is not a text, a list of texts, token ids, or a list of lists of token ids")
-        self.check_number("input", given)
+    def check_texts(self, name: str, given: Sequence[str | list[int]]) -> None:
+        """Raise ``HTTPException`` or ``InputError`` for too many texts, too long ones, and ids that are no tokens."""
+        limits = self.limits
+        if len(given) > limits.texts:
+            raise HTTPException(413, f"{name} has {len(given):,} texts, at most {limits.texts:,} are accepted")
         for i, each in enumerate(given):
-            if isinstance(each, str):
-                self.check_text(f"input[{i}]", i, each)
-            elif is_ids(each):
+            if not isinstance(each, str):
                 self.engine.check_ids(each)
-            else:
-                raise HTTPException(400, f"input[{i}] is neither a text nor a list of token ids")
-        return given
-
-    def documents(self, content: dict[str, Any]) -> tuple[str, list[str], bool]:
-        """Read the query and the documents of a reranking request, and whether it has TEI's form.
-
-        Raises ``HTTPException`` or ``InputError``.
-        """
-        name = "documents"
-        if content.get("texts") is not None:
-            name = "texts"
-            if content.get("documents") is not None:
-                raise HTTPException(400, "documents and texts are two names of one list: send one of them")
-        query, given = content.get("query"), content.get(name)
-        if not isinstance(query, str) or not isinstance(given, list) or not given:
-            raise HTTPException(400, "send a query, which is a text, and documents (TEI: texts), a list of texts")
-        self.check_number(name, given)
-        self.check_text("query", 0, query)
-        documents: list[str] = []
-        for i, text in enumerate(given):
-            if isinstance(text, dict):  # as Cohere's clients may send them
-                text = text.get("text")
-            if not isinstance(text, str):
-                raise HTTPException(400, f"{name}[{i}] is neither a text nor an object with a text")
-            self.check_text(f"{name}[{i}]", i, text)
-            documents.append(text)
-        return query, documents, name == "texts"
-
-    def check_number(self, name: str, given: list[Any]) -> None:
-        if len(given) > self.limits.texts:
-            raise HTTPException(413, f"{name} has {len(given):,} texts, at most {self.limits.texts:,} are accepted")
-
-    def check_text(self, name: str, i: int, text: str) -> None:
-        most = self.limits.characters
-        if len(text) > most:
-            raise HTTPException(413, f"{name} has {len(text):,} characters, at most {most:,} are accepted: split it")
-        check_text(i, text)
+                continue
+            if len(each) > limits.characters:
+                most = f"at most {limits.characters:,} are accepted: split it"
+                raise HTTPException(413, f"{name}[{i}] has {len(each):,} characters, {most}")
+            check_text(i, each)
 
     # --------------------------------------------------------------------------------------------- answers
 
     async def embed(self, request: Request) -> Response:
-        """Answer POST /v1/embeddings: a text, texts, token ids or lists of them -> vectors."""
-        content = await self.content(request)
+        """Answer POST /v1/embeddings: a text, texts, token ids or lists of them -> vectors, as OpenAI has it."""
+        content = await self.content(request, EMBEDDINGS)
         self.check_model(content, self.engine.name)
-        inputs = self.inputs(content)
-        encoding = read_choice(content, "encoding_format", ("float", "base64"))
+        inputs = read_inputs(content["input"])
+        self.check_texts("input", inputs)
+        vectors, usage, cut = await self.vectors(inputs, content["input_type"], content["dimensions"], self.may_cut)
+        coded = as_type(vectors, content["encoding_format"])
+        data = []
+        for i, vector in enumerate(coded):
+            data.append({"object": "embedding", "index": i, "embedding": vector})
+        return with_cut({"object": "list", "data": data, "model": self.engine.name, "usage": usage}, cut)
+
+    async def embed_for_cohere(self, request: Request) -> Response:
+        """Answer POST /v1/embed and /v2/embed: texts -> vectors, of several types at once, as Cohere has it."""
+        content = await self.content(request, EMBED)
+        self.check_model(content, self.engine.name)
+        texts, types = read_embed_texts(content), read_types(content["embedding_types"])
+        self.check_texts("texts", texts)
+        may_cut = self.may_cut
+        if content["truncate"] is not None:  # the request has the last word, as in TEI's rerankings
+            may_cut = content["truncate"] == "END"
+        role = content["input_type"] and content["input_type"].removeprefix("search_")
+        vectors, usage, cut = await self.vectors(texts, role, content["output_dimension"], may_cut)
+
+        answer = {"id": str(uuid.uuid4()), "response_type": "embeddings_by_type", "texts": texts}
+        if types or request.url.path.endswith("/v2/embed"):
+            answer["embeddings"] = {name: as_type(vectors, name) for name in types or ["float"]}
+        else:  # the first API's answer before there were types
+            answer |= {"response_type": "embeddings_floats", "embeddings": as_type(vectors, "float")}
+        answer["meta"] = {"billed_units": {"input_tokens": usage["prompt_tokens"]}}
+        return with_cut(answer, cut)
+
+    async def vectors(
+        self, inputs: Sequence[Any], role: str | None, columns: int | None, may_cut: bool
+    ) -> tuple[np.ndarray, dict[str, int], list[int]]:
+        """Embed texts or token ids; return the vectors (N, D) or their columns, the usage, and which texts were cut."""
         # the model's prompt belongs to the batch: texts with different prompts are not computed together
-        prompt = self.engine.prompt(read_choice(content, "input_type", (None, "query", "document")))
+        prompt = self.engine.prompt(role)
         width = self.engine.encoder.get_embedding_dimension()
-        columns = read_count(content, "dimensions", width)
-        if columns > width:
-            raise HTTPException(400, f"dimensions is {columns}, and the model's vectors have {width}")
+        if columns is not None and columns > width:
+            raise HTTPException(400, f"the model's vectors have {width} dimensions, not {columns}")
         # a request that times out here frees its place in the queue
         async with asyncio.timeout(self.limits.seconds):
             embedded: list[Embedded] = await self.embeddings.submit(prompt, inputs)
 
-        cut = check_cut(embedded, "input {}", self.engine.encoder.tokenizer.limit, self.may_cut)
-        data = []
-        for i, each in enumerate(embedded):
-            vector = shortened(each.vector, columns)
-            shown: str | list[float] = vector.tolist()
-            if encoding == "base64":  # of little-endian float32
-                shown = base64.b64encode(vector.astype("<f4").tobytes()).decode()
-            data.append({"object": "embedding", "index": i, "embedding": shown})
-        answer: dict[str, Any] = {"object": "list", "data": data, "model": self.engine.name}
-        answer["usage"] = self.usage(embedded)
-        return with_cut(answer, cut)
+        cut = check_cut(embedded, "input {}", self.engine.encoder.tokenizer.limit, may_cut)
+        vectors = np.stack([each.vector for each in embedded])  # (N, D)
+        if columns is not None and columns < width:  # of length 1 again, as OpenAI does (Matryoshka embeddings)
+            vectors = normalize(torch.from_numpy(vectors[:, :columns])).numpy()
+        return vectors, self.usage(embedded), cut
 
     async def rerank(self, request: Request) -> Response:
         """Answer POST /v1/rerank and its likes: a query and documents -> their numbers and scores, best first.
 
         The request's form decides the answer's: ``documents`` are Cohere's and Jina's, ``texts`` TEI's.
         """
-        content = await self.content(request)
+        content = await self.content(request, RERANK)
         if self.engine.reranker is None:
             raise HTTPException(404, "there is no reranker: start the server with --reranker MODEL")
         self.check_model(content, self.engine.reranker_name)
-        query, documents, is_tei = self.documents(content)
+        query, documents, is_tei = read_documents(content)
+        self.check_texts("query", [query])
+        self.check_texts("texts" if is_tei else "documents", documents)
         # 0 is all of them, as absent; more than there are is all of them, too
-        most = read_count(content, "top_n", 0, least=0) or read_count(content, "top_k", 0, least=0) or len(documents)
-        shown = None
-        if read_flag(content, "return_documents") or read_flag(content, "return_text"):
+        most = content["top_n"] or content["top_k"] or len(documents)
+        shown: list[Any] | None = None
+        if content["return_documents"] or content["return_text"]:
             shown = documents
-        raw = read_flag(content, "raw_scores")
+            if not is_tei and not request.url.path.endswith("/infinity/rerank"):
+                shown = [{"text": text} for text in documents]
+        raw = content["raw_scores"]
         if is_tei and raw is None:  # TEI's default is a sigmoid of every model's output
             raw = False
         # TEI's, too: the request has the last word on whether a text is cut, and the model on where
-        may_cut = read_flag(content, "truncate", self.may_cut)
-        read_choice(content, "truncation_direction", ("Right",))
+        may_cut = self.may_cut
+        if content["truncate"] is not None:
+            may_cut = content["truncate"]
         async with asyncio.timeout(self.limits.seconds):
             scored: list[Scored] = await self.scores.submit(query, documents)
 
@@ -282,7 +304,7 @@ class Server:
         return {"prompt_tokens": tokens, "total_tokens": tokens}
 
     async def models(self, request: Request) -> Response:
-        """Answer GET /v1/models, the encoder and the reranker, and GET /v1/models/NAME, one of them."""
+        """Answer GET /v1/models: the encoder and the reranker, and for /v1/models/NAME one of them."""
         cards = {}
         for name in (self.engine.name, self.engine.reranker_name):
             if name:
@@ -295,7 +317,7 @@ class Server:
         return JSONResponse(cards[asked])
 
     async def info(self, request: Request) -> Response:
-        """Answer GET /info, with TEI's keys, and two that it does not have: compiled and max_characters."""
+        """Answer GET /info: model, dtype and limits, by TEI's keys and two of our own, compiled and max_characters."""
         engine, limits = self.engine, self.limits
         kinds: dict[str, Any] = {"embedding": {"pooling": engine.encoder.pooling_mode}}
         if engine.reranker is not None:
@@ -317,64 +339,17 @@ class Server:
         }
         return JSONResponse(about)
 
+    async def description(self, request: Request) -> Response:
+        """Answer GET /openapi.json: paths and fields, as an OpenAPI 3.1 document."""
+        return JSONResponse(openapi(self.operations))
+
+    async def docs(self, request: Request) -> Response:
+        """Answer GET /docs: paths and fields, as a page."""
+        return HTMLResponse(page(openapi(self.operations)))
+
     async def metrics(self, request: Request) -> Response:
-        """Answer GET /metrics, in Prometheus' format."""
+        """Answer GET /metrics: what was counted, in Prometheus' format."""
         return Response(generate_latest(self.registry), media_type="text/plain; version=0.0.4")
-
-
-def is_ids(given: Any) -> bool:
-    return isinstance(given, list) and all(type(x) is int for x in given)  # True and False are no ids
-
-
-def read_count(content: dict[str, Any], name: str, default: int, least: int = 1) -> int:
-    """Read an integer of at least ``least``. Raises ``HTTPException`` for anything else."""
-    value = content.get(name)
-    if value is None:
-        return default
-    if type(value) is not int or value < least:
-        raise HTTPException(400, f"{name} must be an integer from {least}")
-    return value
-
-
-def read_flag(content: dict[str, Any], name: str, default: bool | None = None) -> bool | None:
-    """Read true or false. Raises ``HTTPException`` for anything else."""
-    value = content.get(name)
-    if value is None:
-        return default
-    if not isinstance(value, bool):
-        raise HTTPException(400, f"{name} must be true or false")
-    return value
-
-
-def read_choice(content: dict[str, Any], name: str, choices: tuple[str | None, ...]) -> Any:
-    """Read one of a few values, of which the first is the default. Raises ``HTTPException`` for any other."""
-    value = content.get(name)
-    if value is None:
-        return choices[0]
-    if value not in choices:
-        raise HTTPException(400, f"{name} is not one of {', '.join(filter(None, choices))}")
-    return value
-
-
-def shortened(vector: np.ndarray, columns: int) -> np.ndarray:
-    """Keep the first columns and scale them to length 1 again, as OpenAI does (Matryoshka embeddings)."""
-    if columns == len(vector):
-        return vector
-    return normalize(torch.from_numpy(vector[None, :columns]))[0].numpy()
-
-
-def ranking(order: list[int], scores: list[float], shown: list[str] | None, is_tei: bool) -> list[dict[str, Any]]:
-    """Return the rows of a reranking under TEI's names, or Cohere's and Jina's, with the texts ``shown``."""
-    results = []
-    for row in order:
-        result: dict[str, Any] = {"index": row}
-        result["score" if is_tei else "relevance_score"] = scores[row]
-        if shown is not None and is_tei:
-            result["text"] = shown[row]
-        elif shown is not None:
-            result["document"] = {"text": shown[row]}
-        results.append(result)
-    return results
 
 
 def check_cut(results: Sequence[Embedded | Scored], name: str, limit: int, allowed: bool | None) -> list[int]:

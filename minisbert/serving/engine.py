@@ -19,7 +19,7 @@ from minisbert.core import InputError, one_line
 from minisbert.loading import Encoder, load_dense
 from minisbert.models.batching import as_key
 from minisbert.models.pair_model import SEVERAL, PairScorer
-from minisbert.models.prompts import choose_prompt, prompt_tokens, role_prompt_name
+from minisbert.models.prompts import PROMPT_NAMES, choose_prompt, prompt_tokens, role_prompt_name
 from minisbert.models.similarity import as_array
 from minisbert.system.devices import choose_dtype
 
@@ -65,10 +65,15 @@ class Engine:
             raise InputError(f"{self.reranker_name} gives several numbers; a reranker gives one score for each pair")
 
     def prompt(self, role: str | None) -> str:
-        """Return the model's prompt for a "query" or a "document", or its default; "" if it has none."""
+        """Return the model's prompt for a "query" or a "document", or its default; "" if it has none.
+
+        Any other role, such as Cohere's "clustering", means the prompt of that name, if there is one.
+        """
         name = None
-        if role is not None:
+        if role in PROMPT_NAMES:
             name = role_prompt_name(self.encoder.settings, role)
+        elif role in self.encoder.settings.prompts:
+            name = role
         return choose_prompt(self.encoder.settings, name=name)
 
     def check_ids(self, ids: list[int]) -> None:

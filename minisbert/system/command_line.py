@@ -8,7 +8,9 @@ import argparse
 import os
 import re
 import sys
+import tomllib
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, NoReturn
 
 from minisbert import __version__
@@ -22,6 +24,7 @@ VALUES = {  # behind options that take others, too, which the TAB key offers
     "device": ("auto", "cpu", "cuda", "mps"),
     "dtype": ("auto", "float32", "bfloat16", "int8"),
     "model": (),
+    "recipe": (),
 }
 
 
@@ -59,6 +62,9 @@ class Parser(argparse.ArgumentParser):
 
 def complete_value(prefix: str, action: argparse.Action, **_: Any) -> list[str]:
     """List what may follow an option for the TAB key; behind ``--model`` names of models, and folders."""
+    if action.dest == "recipe":  # from the file: this room imports no training
+        recipes = Path(__file__).parents[1] / "training" / "recipes.toml"
+        return ["list", *tomllib.loads(recipes.read_text(encoding="utf-8"))]
     if action.dest != "model":
         return [*VALUES[action.dest]]
     from argcomplete.completers import DirectoriesCompleter

@@ -2,6 +2,7 @@
 
 import errno
 import io
+import json
 import os
 import shutil
 import sys
@@ -21,6 +22,7 @@ from minisbert.models import batching
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system import devices
 from minisbert.system.console import run_command
+from tests.conftest import ROOT
 
 TEXTS = ["the cat sits on the mat", "a dog", "a woman eats an apple in the garden", "moon"]
 
@@ -68,6 +70,28 @@ def test_texts_of_standard_input(tiny, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\r\n".join(TEXTS).encode())))
     main(["--model", str(tiny), "-"])
     assert printed_matrix(capsys.readouterr().out)[1] == TEXTS
+
+
+def test_a_line_of_json_for_each_text(tiny, lines, capsys):
+    for given in (TEXTS, ["--file", str(lines)]):
+        main(["--model", str(tiny), "--json", *given])
+        rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [row["text"] for row in rows] == TEXTS
+        assert set(map(tuple, rows)) == {("text", "vector")}
+        found = np.array([row["vector"] for row in rows], dtype=np.float32)
+        np.testing.assert_allclose(found, SentenceEncoder.load(tiny).encode(TEXTS), atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("other", [["--out", "a.npy"], ["--heatmap", "a.png"], ["--tokens"], ["--quantize", "int8"]])
+def test_json_goes_to_the_screen_and_is_one_vector_per_text(tiny, other):
+    with pytest.raises(InputError, match=r"--json|--out"):
+        main(["--model", str(tiny), "--json", "a cat", *other])
+
+
+def test_json_of_a_model_without_one_dense_vector(tmp_path):
+    splade = ROOT / "tests" / "reference" / "architectures" / "tiny-splade"
+    with pytest.raises(InputError, match="SparseEncoder"):
+        main(["--model", str(splade), "--json", "a cat"])
 
 
 def test_bad_standard_input_is_one_line_and_exit_code_2(tiny, capsys, monkeypatch):

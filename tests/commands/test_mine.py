@@ -275,3 +275,10 @@ def test_bad_input_is_an_error_and_keeps_the_old_file(files, tiny, more, message
     with pytest.raises(InputError, match=message):
         main(command(files, tiny, *(text.replace("OUT", str(files / "out.jsonl")) for text in more)))
     assert (files / "out.jsonl").read_text() == '["a cat", "the cat"]\n'
+
+
+def test_pairs_of_identifiers_are_refused(tiny, tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("anchor\tpositive\n" + "".join(f"q{i}\td{i}\n" for i in range(6)))
+    with pytest.raises(InputError, match=r"'q0' .*identifiers"):
+        main(["--pairs", str(path), "--out", str(tmp_path / "out.jsonl"), "--model", str(tiny)])

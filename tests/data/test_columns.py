@@ -8,7 +8,7 @@ import pytest
 
 from minisbert.core import InputError
 from minisbert.data.datasets import Sources, class_rows, load_scored_pairs, multilabel_rows, sentence_rows, triplet_rows
-from minisbert.data.formats import LABELLED, NLI, PAIRS, SCORED, Row, class_names
+from minisbert.data.formats import LABELLED, MULTILABEL, NLI, PAIRS, SCORED, Row, class_names
 from minisbert.data.lines import every_text
 from minisbert.data.reader import read_file, recognise
 from minisbert.diagnosis.inspection import inspect
@@ -207,9 +207,28 @@ def test_an_array_of_texts_is_texts(write, content):
     assert [len(inspect(path).lines), inspect(path).name] == [2, "sentences"]
 
 
+@pytest.mark.parametrize("end", ["", "\n", "\n\n \n"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.txt"])
+def test_the_only_line_of_a_file_is_a_container(write, name, end):
+    texts = ["a b", "c d", "e f", "g h"]
+    path = write(name, end + json.dumps(texts) + end)
+    assert list(every_text(path)) == sentence_rows(Sources(data=str(path)))[0] == texts
+    with pytest.raises(InputError, match=f"{name}, item 1"):
+        read_file(path, PAIRS)
+    rows = write("b.jsonl", json.dumps([texts[:2], texts[2:]]) + end)
+    assert [row.texts for row in read_file(rows, PAIRS).rows] == [("a b", "c d"), ("e f", "g h")]
+    # several lines are rows, and so are two or three texts alone
+    lines = write("c.jsonl", f"{json.dumps(texts)}\n{end}{json.dumps(texts)}\n")
+    assert [row.texts for row in read_file(lines, PAIRS).rows] == [tuple(texts)] * 2
+    alone = write("d.jsonl", json.dumps(texts[:3]) + end)
+    assert [row.texts for row in read_file(alone, PAIRS).rows] == [tuple(texts[:3])]
+
+
 def test_objects_of_a_txt_are_no_lines_of_text(write):
     path = write("a.txt", '{"text": "a b"}\n{"text": "c d"}\n')
     assert list(every_text(path)) == sentence_rows(Sources(data=str(path)))[0] == ["a b", "c d"]
+    with pytest.raises(InputError, match="a text is needed"):  # rows, each a list
+        list(every_text(write("c.txt", '["a b", "c d"]\n["e f", "g h"]\n')))
     path = write("b.txt", "[1] a note\n[a list]\n")
     assert list(every_text(path)) == ["[1] a note", "[a list]"]
 
@@ -219,7 +238,84 @@ def test_an_object_over_several_lines(write):
         recognise(write("a.json", json.dumps({"data": MINED}, indent=2)))
 
 
+ROWS = 6
+NAMED = {  # the first line, what each row has after two texts, and what the file is: a format, or a word of the refusal
+    "other classes of NLI": ("premise,hypothesis,label", [1, 2, 3], NLI),  # whose 3 the reader refuses
+    "NLI's": ("premise,hypothesis,label", [0, 1, 2, -1.0], NLI),
+    "fractions": ("premise,hypothesis,label", [0.5, 1, 2.25], SCORED),
+    "classes or scores": ("sentence1,sentence2,label", [0, 1, 2], "call the column score"),
+    "with no gold label": ("sentence1,sentence2,label", [0, 1, 2, -1], "call the column score"),
+    "called scores": ("sentence1,sentence2,score", [0, 1, 2], SCORED),
+    "whole scores": ("sentence1,sentence2,label", [1, 2, 3, 4, 5], SCORED),
+    "of pandas": ("sentence1,sentence2,label", [True, False], LABELLED),
+    "a gap": ("sentence1,sentence2,label", [0, 1, ""], LABELLED),  # which the reader refuses
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_whole_numbers_as_labels(write, name):
+    header, labels, expected = NAMED[name]
+    rows = [f"a cat {i},a dog {i},{labels[i % len(labels)]}" for i in range(ROWS)]
+    path = write("a.csv", "\n".join([header, *rows]))
+    if isinstance(expected, str):
+        with pytest.raises(InputError, match=f"a.csv.*{expected}"):
+            recognise(path)
+        return
+    assert recognise(path) is expected
+    if name in ("other classes of NLI", "a gap"):
+        with pytest.raises(InputError, match=r"a\.csv, line 4"):
+            read_file(path, expected)
+    else:
+        assert len(read_file(path, expected).rows) + read_file(path, expected).skipped == ROWS
+
+
+def test_true_and_false_are_1_and_0(write):
+    rows = [{"sentence1": "a", "sentence2": "b", "label": True}, {"sentence1": "c", "sentence2": "d", "label": False}]
+    lines = write("a.jsonl", "\n".join(map(json.dumps, rows)))
+    cells = write("a.csv", "sentence1,sentence2,label\na,b,True\nc,d,False\n")
+    for path in (lines, cells):
+        assert recognise(path) is LABELLED
+        assert [row.label for row in read_file(path, LABELLED).rows] == [1, 0]
+    mined = write("b.jsonl", json.dumps({"query": "a", "answers": ["b", "c", "d"], "label": [True, False, False]}))
+    assert read_file(mined, PAIRS).rows[0].texts == ("a", "b", "c", "d")
+
+
+def test_two_columns_of_one_name(write):
+    path = write("a.csv", "text,text\na cat,a dog\n")
+    with pytest.raises(InputError, match="two columns"):
+        list(every_text(path))
+    for content in ("anchor,positive,positive\na,b,c\n", "anchor,positive,anchor\na,b,c\n"):
+        with pytest.raises(InputError, match="two columns"):
+            read_file(write("b.csv", content), PAIRS)
+    # of columns that are not read, any number may have the same name, or none
+    assert read_file(write("c.csv", "anchor,positive,,\na,b,,\n"), PAIRS).rows[0].texts == ("a", "b")
+
+
+def test_identifiers_are_no_texts(write):
+    ids = "\n".join(f"q{i}\td{i}\td{i + 9}" for i in range(ROWS))
+    with pytest.raises(InputError, match=r"'q0' .*identifiers"):
+        recognise(write("a.tsv", "anchor\tpositive\tnegative\n" + ids))
+    texts = "\n".join(f"what is {i}?\td{i}" for i in range(ROWS))  # short answers
+    assert recognise(write("b.tsv", "anchor\tpositive\n" + texts)) is PAIRS
+
+
+def test_a_list_in_a_string_of_json_is_a_list_as_in_a_cell(write):
+    row = {"anchor": "a", "positive": "['b', 'c']", "negative": "[MASK] is a [token]"}
+    rows = read_file(write("a.jsonl", json.dumps(row)), PAIRS).rows
+    assert [one.texts for one in rows] == [("a", "b", row["negative"]), ("a", "c", row["negative"])]
+    labelled = {"sentence1": "a", "sentence2": "b", "labels": "[0, 1]"}
+    assert read_file(write("b.jsonl", json.dumps(labelled)), MULTILABEL).rows[0].label == ("1",)
+    numpys = {"anchor": "a", "positive": "['b' 'c']"}
+    with pytest.raises(InputError, match=r"c\.jsonl, line 1: .*list that cannot be read"):
+        read_file(write("c.jsonl", json.dumps(numpys)), PAIRS)
+
+
 FOREIGN = {
+    "a.txt": (b"<!DOCTYPE html>\n<p>not found</p>", "web page"),
+    "b.txt": (b"<html><body>", "web page"),
+    "c.txt": (b'<?xml version="1.0"?>', "XML"),
+    "b.csv": ("anchor,positive\na,b\n".encode("utf-16-le"), "UTF-16"),
+    "c.csv": ("anchor,positive\na,b\n".encode("utf-16-be"), "UTF-16"),
     "a.parquet": (b"PAR1\x15\x04\x15", "Parquet"),
     "a.xlsx": (b"PK\x03\x04\x14\x00", "Excel"),
     "a.xls": (b"\xd0\xcf\x11\xe0\xa1\xb1", "Excel"),

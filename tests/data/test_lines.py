@@ -218,6 +218,8 @@ def test_blank_texts_are_counted_or_refused(tmp_path):
         ("a.csv", "id;text\n1;a\n", r"a\.csv: semicolons"),
         ("a.jsonl", '{"text": "a"}\n7\n', r"a\.jsonl, line 2: .*not 7"),
         ("a.jsonl", '{"query": "a"}', r"a\.jsonl, line 1: .*title"),
+        ("a.jsonl", '{"text": "a"}\n{"text": "[\'b\', \'c\']"}', r"a\.jsonl, line 2: .*list"),
+        ("a.csv", "text\na\n\"['b', 'c']\"\n", r"a\.csv, line 3: .*list"),
         ("a.jsonl", '{"text": 5}', r"a\.jsonl, line 1: .*title"),
         ("a.jsonl", '{"text": "\\ud800"}', r"a\.jsonl, line 1: .*surrogate"),
         ("a.jsonl", "{", r"a\.jsonl, line 1: not valid JSON"),

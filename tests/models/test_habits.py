@@ -12,14 +12,16 @@ import torch
 from torch import Tensor
 
 import minisbert
-from minisbert import CrossEncoder, SentenceEncoder, StaticEncoder, util
+from minisbert import CrossEncoder, SentenceEncoder, SparseEncoder, StaticEncoder, util
 from minisbert.backends import package
 from minisbert.backends.package import About, CompiledEncoder
 from minisbert.checkpoints.layout import ModelFolder
 from minisbert.core import InputError
 from minisbert.models import habits
 from minisbert.models.cross_encoder import ClassifierHead
+from tests.conftest import ROOT
 
+SPLADE = ROOT / "tests" / "reference" / "architectures" / "tiny-splade"
 TEXTS = ["the cat sits on the mat", "a dog", "a woman eats bread and an apple under the sun", "moon"]
 PAIRS = [("the cat sits", "a cat"), ("a dog", "moon"), ("moon", "the sun")]
 ADVICE = [  # a statement, its error, and a word of the way out
@@ -80,6 +82,33 @@ ADVICE = [  # a statement, its error, and a word of the way out
     ("model(model.tokenize(TEXTS))", TypeError, "input_ids"),
     ("model.preprocess(TEXTS)", AttributeError, "tokenize"),
     ("model.get_max_seq_length()", AttributeError, "max_seq_length"),
+    ("reranker.predict(PAIRS, 32)", TypeError, "batch_size=32"),
+    ("reranker.predict(PAIRS, prompt='query: ')", TypeError, "before"),
+    ("reranker.predict(PAIRS, prompt_name='query')", TypeError, "before"),
+    ("reranker.rank('a', TEXTS, convert_to_tensor=True)", TypeError, "plain"),
+    ("reranker.rank('a', TEXTS, apply_softmax=True)", TypeError, "predict"),
+    ("reranker.prompts", AttributeError, "before"),
+    ("reranker.default_prompt_name", AttributeError, "before"),
+    ("reranker.default_activation_function", AttributeError, "activation_fn"),
+    ("reranker.get_default_activation_fn()", AttributeError, "activation_fn"),
+    ("reranker.backend", AttributeError, "compiled=True"),
+    ("reranker.model_type", AttributeError, "__name__"),
+    ("reranker.modalities", AttributeError, "texts"),
+    ("reranker.supports('text')", AttributeError, "texts"),
+    ("reranker.merge", AttributeError, "state_dict"),
+    ("reranker.set_adapter('x')", AttributeError, "peft"),
+    ("reranker.encode(TEXTS)", AttributeError, "predict"),
+    ("splade.splade_pooling_chunk_size", AttributeError, "leave it out"),
+    ("splade.is_singular_input('a')", AttributeError, "isinstance"),
+    ("splade.get_model_kwargs()", AttributeError, "signatures"),
+    ("splade.SUPPORTED_SIMILARITY_FN_NAMES", AttributeError, "dot"),
+    ("splade.active_adapters()", AttributeError, "peft"),
+    ("splade.encode(TEXTS, save_to_cpu=True)", TypeError, "CPU"),
+    ("splade.predict(PAIRS)", AttributeError, "CrossEncoder"),
+    ("splade[0].auto_model", TypeError, r"\.bert"),
+    ("model.sparsity(vectors)", AttributeError, "SparseEncoder"),
+    ("model.decode(vectors)", AttributeError, "SparseEncoder"),
+    ("model.intersection(vectors[0], vectors)", AttributeError, "SparseEncoder"),
     ("model.save_pretrained('x', safe_serialization=True)", TypeError, "safetensors"),
     ("model.save_pretrained('x', create_model_card=True)", TypeError, "cards"),
 ]
@@ -118,6 +147,25 @@ SAME = [  # an expression that both libraries understand
     "reranker.predict([], convert_to_numpy=False)",
     "reranker.rank('the cat', TEXTS, 2, True)",
     "reranker.rank('the cat', TEXTS, activation_fn=torch.nn.Identity())",
+    "reranker.predict([list(pair) for pair in PAIRS], batch_size=2)",
+    "reranker.predict(PAIRS, apply_softmax=True)",
+    "reranker.rank(query='the cat', documents=TEXTS, top_k=9, batch_size=1)",
+    "str(reranker.device), str(reranker.dtype), reranker.training, reranker.eval() is reranker",
+    "reranker.to('cpu').predict(PAIRS)",
+    "sum(weights.numel() for weights in reranker.parameters())",
+    "classes.predict(PAIRS)",
+    "classes.predict(PAIRS, apply_softmax=True)",
+    "classes.predict(PAIRS, activation_fn=torch.nn.Softmax(dim=1), convert_to_tensor=True)",
+    "classes.predict(PAIRS[0]).argmax()",
+    "splade.sparsity(torch.tensor(words))",
+    "splade.sparsity(torch.tensor(words[0]))",
+    "splade.decode(torch.tensor(words), top_k=3)",
+    "splade.decode(torch.tensor(words[0]))",
+    "splade.decode(splade.intersection(torch.tensor(words[0]), torch.tensor(words)), top_k=2)",
+    "splade.decode(splade.intersection(torch.tensor(words[0]), torch.tensor(words[1])))",
+    "splade.encode(TEXTS, convert_to_sparse_tensor=True, max_active_dims=4).to_dense()",
+    "splade.similarity_fn_name, splade.max_active_dims, splade.max_seq_length, splade.get_embedding_dimension()",
+    "str(splade.device), str(splade.dtype), splade.eval() is splade",
     "logits.predict(PAIRS)",
     "logits.predict(PAIRS, activation_fn=torch.nn.Sigmoid())",
 ]
@@ -133,21 +181,35 @@ def folder(tiny, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def ours(tiny, folder):
+def of_three(tiny, tmp_path_factory):
+    """A CrossEncoder for three classes."""
+    torch.manual_seed(1)
+    path = tmp_path_factory.mktemp("classes") / "model"
+    CrossEncoder(SentenceEncoder.load(tiny), ClassifierHead(24, outputs=3), "classes", ["a", "b", "c"]).save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def ours(tiny, folder, of_three):
     model, identity = SentenceEncoder.load(tiny), torch.nn.Identity()
     models = {"model": model, "reranker": CrossEncoder.load(folder)}
     models["logits"] = CrossEncoder.load(folder, activation_fn=identity)
+    models |= {"classes": CrossEncoder.load(of_three), "splade": SparseEncoder.load(SPLADE)}
     classes = {"SentenceEncoder": SentenceEncoder, "CrossEncoder": CrossEncoder, "StaticEncoder": StaticEncoder}
-    values = {"TEXTS": TEXTS, "PAIRS": PAIRS, "vectors": model.encode(TEXTS), "torch": torch}
+    # far enough from each other that both sort them alike
+    words = np.float32([[0, 1.5, 0.25, 3, *[0] * 127], [0.75, 0, 2, 1, *[0] * 127], [0] * 131])
+    values = {"words": words, "TEXTS": TEXTS, "PAIRS": PAIRS, "vectors": model.encode(TEXTS), "torch": torch}
     return models | classes | values | {"util": util, "minisbert": minisbert}
 
 
 @pytest.fixture(scope="module")
-def theirs(ours, tiny, folder):
+def theirs(ours, tiny, folder, of_three):
     library = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
     reranker = library.CrossEncoder(str(folder), device="cpu")
     logits = library.CrossEncoder(str(folder), device="cpu", activation_fn=torch.nn.Identity())
     model = library.SentenceTransformer(str(tiny), device="cpu")
+    classes = library.CrossEncoder(str(of_three), device="cpu")
+    ours = ours | {"classes": classes, "splade": library.SparseEncoder(str(SPLADE), device="cpu")}
     return ours | {"model": model, "reranker": reranker, "logits": logits, "util": library.util}
 
 

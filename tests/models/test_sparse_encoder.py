@@ -198,7 +198,19 @@ def test_words_of_a_text():
     vectors = np.zeros((2, 131), np.float32)
     vectors[0, [encoder.tokenizer.backend.token_to_id(word) for word in ("cat", "kitten", "##z")]] = 2, 1, 0.5
     words = [[("cat", 2.0), ("kitten", 1.0)], []]
-    assert encoder.words(vectors, top=2) == encoder.words(sparse_rows(torch.from_numpy(vectors)), top=2) == words
+    sparse = sparse_rows(torch.from_numpy(vectors))
+    assert encoder.decode(vectors, top_k=2) == encoder.decode(sparse, top_k=2) == words
+    assert encoder.decode(vectors[0]) == [*words[0], ("##z", 0.5)]
+    # cat and kitten are in both, 2 * 3 and 1 * 0.25; moon is in the second only
+    other = np.zeros(131, np.float32)
+    other[[encoder.tokenizer.backend.token_to_id(word) for word in ("cat", "kitten", "moon")]] = 3, 0.25, 5
+    assert encoder.decode(encoder.intersection(other, vectors)) == [[("cat", 6.0), ("kitten", 0.25)], []]
+    assert encoder.decode(encoder.intersection(vectors[0], other)) == [("cat", 6.0), ("kitten", 0.25)]
+    with pytest.raises(InputError, match="one vector"):
+        encoder.intersection(vectors, other)
+    # three weights of two times 131
+    assert encoder.sparsity(sparse) == {"active_dims": 1.5, "sparsity_ratio": 1 - 1.5 / 131}
+    assert encoder.sparsity(vectors[:0]) == {"active_dims": 0.0, "sparsity_ratio": 1.0}
 
 
 @pytest.mark.exact("multiples of 1/8, whose products and sums are exact in any order")
@@ -281,7 +293,7 @@ def test_encode_writes_sparse_rows_and_search_reads_an_index(folder, corpus, tmp
     encode.main(["a cat", "Dogs!", *model])
     shown = capsys.readouterr().out
     assert shown.startswith("dot")
-    word, weight = encoder.words(encoder.encode(["Dogs!"]))[0][0]
+    word, weight = encoder.decode(encoder.encode(["Dogs!"]))[0][0]
     assert f"{word} {weight:.2f}, " in shown.splitlines()[-1]
 
 
@@ -473,11 +485,12 @@ def test_arguments_that_encode_cannot_honour(texts, options, message):
 @pytest.mark.parametrize("wrong", [None, 2.5, 1j, "a", ["a"], {}, np.zeros((1, 9))])
 def test_arguments_of_other_types(wrong):
     encoder = SparseEncoder.load(FOLDER)
-    for call in (encoder.words, lambda x: encoder.similarity(x, np.zeros((1, 131)))):
+    for call in (encoder.decode, encoder.sparsity, lambda x: encoder.similarity(x, np.zeros((1, 131)))):
         with pytest.raises(InputError, match=r"vectors must be numbers|vectors of width"):
             call(wrong)
-    with pytest.raises(InputError, match="top must be an integer from 1"):
-        encoder.words(np.zeros((1, 131)), wrong)
+    if wrong is not None:
+        with pytest.raises(InputError, match="top_k must be an integer from 1"):
+            encoder.decode(np.zeros((1, 131)), wrong)
 
 
 def test_the_weights_that_a_folder_keeps(folder, tmp_path):

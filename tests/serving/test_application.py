@@ -237,6 +237,8 @@ def test_a_cut_document_is_told_or_refused(client, engine, query, documents, cut
 CLIENTS = {
     "cohere, ClientV2 and langchain_cohere": ("/v2/rerank", "documents", {"top_n": 2, "max_tokens_per_doc": 4096}),
     "cohere, Client": ("/v1/rerank", "documents", {"top_n": 2, "return_documents": True}),
+    "litellm, infinity": ("/infinity/rerank", "documents", {"return_documents": True}),
+    "litellm, hosted_vllm": ("/rerank", "documents", {"return_documents": True}),
     "litellm, huggingface": (
         "/rerank",
         "texts",
@@ -260,6 +262,16 @@ def test_requests_of_clients(client, engine, name):
     assert [row[key] for row in rows] == pytest.approx([expected[row["index"]] for row in rows], abs=2e-6)
 
 
+@pytest.mark.parametrize("path", ["/rerank", "/infinity/rerank"])
+def test_infinitys_answer_has_documents_as_strings_and_vllms_as_objects(client, path):
+    """litellm sends both the same request, and reads ``document["text"]`` of vLLM, ``document`` of infinity."""
+    rows = post(client, path, query="a dog", documents=DOCUMENTS, return_documents=True).json()["results"]
+    texts = [DOCUMENTS[row["index"]] for row in rows]
+    if path == "/rerank":
+        texts = [{"text": text} for text in texts]
+    assert [row["document"] for row in rows] == texts
+
+
 def test_a_short_reranking_names_no_cut(client):
     answer = post(client, "/v1/rerank", query="a dog", documents=["a cat"])
     assert "truncated" not in answer.json()
@@ -275,6 +287,119 @@ def test_a_head_that_reads_two_rows(tiny, encoder):
     )
     assert [each.cut for each in scored] == [False, True]
     assert [each.tokens for each in scored] == [4 + 4, 4 + 16]  # [CLS] a dog [SEP], [CLS] a cat [SEP], the limit
+
+
+# what the client sends, cohere 5 and 7, beside texts, and what it reads of the answer: the kind of answer by its
+# response_type, then embeddings, texts and meta
+COHERE = {
+    "Client": ("/v1/embed", {"input_type": "search_document"}),
+    "Client with types": ("/v1/embed", {"input_type": "search_query", "embedding_types": ["float", "ubinary"]}),
+    "ClientV2": ("/v2/embed", {"input_type": "clustering", "truncate": "END"}),
+    "ClientV2 with types": ("/v2/embed", {"input_type": "classification", "embedding_types": ["binary", "base64"]}),
+}
+
+
+@pytest.mark.parametrize("name", COHERE)
+def test_embeddings_as_cohere_has_them(client, encoder, name):
+    path, options = COHERE[name]
+    answer = post(client, path, model="tiny", texts=TEXTS, **options).json()
+    expected = encoder.encode(TEXTS)
+    bits = np.packbits(expected > 0, axis=1).astype(int)
+    forms = {"float": expected, "ubinary": bits, "binary": bits - 128}
+    found = answer["embeddings"]
+    if name == "Client":
+        assert answer["response_type"] == "embeddings_floats"
+        found = {"float": found}
+    else:
+        assert answer["response_type"] == "embeddings_by_type"
+    assert list(found) == options.get("embedding_types", ["float"])
+    if "base64" in found:
+        bytes_ = [base64.b64decode(code) for code in found.pop("base64")]
+        np.testing.assert_allclose([np.frombuffer(code, "<f4") for code in bytes_], expected, atol=2e-6, rtol=0)
+    for form, vectors in found.items():
+        np.testing.assert_allclose(vectors, forms[form], atol=2e-6, rtol=0)
+    assert answer["texts"] == TEXTS
+    tokens = sum(len(ids) for ids in encoder.tokenizer.encode(TEXTS).ids)
+    assert answer["meta"] == {"billed_units": {"input_tokens": tokens}}
+
+
+def test_texts_in_coheres_longer_form_and_the_first_columns(client, encoder):
+    inputs = [{"content": [{"type": "text", "text": text}]} for text in TEXTS]
+    found = post(client, "/v2/embed", inputs=inputs, output_dimension=8).json()["embeddings"]["float"]
+    prefix = encoder.encode(TEXTS)[:, :8]
+    np.testing.assert_allclose(found, prefix / np.linalg.norm(prefix, axis=1, keepdims=True), atol=2e-6, rtol=0)
+
+
+def test_prompts_by_coheres_input_type(tiny):
+    encoder = SentenceEncoder.load(tiny)
+    del encoder.settings.prompts["document"]
+    encoder.settings.prompts.update({"query": "query: ", "passage": "passage: ", "clustering": "cluster: "})
+    kinds = {"search_query": "query: ", "search_document": "passage: ", "clustering": "cluster: ", "classification": ""}
+    with TestClient(Server(Engine("tiny", encoder)).application()) as client:
+        for kind, prompt in kinds.items():
+            found = post(client, "/v2/embed", texts=["a dog"], input_type=kind).json()["embeddings"]["float"]
+            np.testing.assert_allclose(found, encoder.encode(["a dog"], prompt=prompt), atol=2e-6, rtol=0)
+
+
+EMBED_REFUSED = [
+    ({}, 400, "texts"),
+    ({"texts": "a"}, 400, "texts"),
+    ({"texts": []}, 400, "texts"),
+    ({"texts": ["a", ["b"]]}, 400, "texts[1]"),
+    ({"texts": ["a"], "images": ["data:"]}, 400, "images"),
+    ({"texts": ["a"], "max_tokens": 5}, 400, "max_tokens"),
+    ({"texts": ["a"], "embedding_types": ["int8"]}, 400, "embedding_types"),
+    ({"texts": ["a"], "embedding_types": "float"}, 400, "embedding_types"),
+    ({"texts": ["a"], "embedding_types": [["float"]]}, 400, "embedding_types"),
+    ({"texts": ["a"], "input_type": "image"}, 400, "input_type"),
+    ({"texts": ["a"], "output_dimension": 25}, 400, "24 dimensions"),
+    ({"texts": ["a"], "truncate": "START"}, 400, "truncate"),
+    ({"texts": [LONG], "truncate": "NONE"}, 400, "16 tokens"),
+    ({"texts": ["\ud800"]}, 400, "lone surrogate"),
+    ({"texts": ["a"], "model": "other"}, 404, "other"),
+    ({"inputs": [{"content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, 400, "inputs[0]"),
+    ({"inputs": [{"content": [{"type": "text", "text": "a"}] * 2}]}, 400, "inputs[0]"),
+    ({"texts": ["a"] * 2049}, 413, "2,048"),
+]
+
+
+@pytest.mark.parametrize(("content", "status", "message"), EMBED_REFUSED, ids=range(len(EMBED_REFUSED)))
+def test_what_cannot_be_embedded_for_cohere_is_refused(client, content, status, message):
+    answer = client.post("/v2/embed", content=json.dumps(content))
+    assert answer.status_code == status
+    assert message in answer.json()["error"]["message"]
+
+
+def test_a_request_of_coheres_says_itself_whether_a_text_is_cut(client, engine):
+    assert post(client, "/v1/embed", texts=["a", LONG]).json()["truncated"] == [1]
+    with TestClient(Server(engine, truncate="error").application()) as strict:
+        assert post(strict, "/v1/embed", texts=[LONG]).status_code == 400
+        assert post(strict, "/v1/embed", texts=[LONG], truncate="END").status_code == 200
+
+
+def test_the_description_names_every_path_and_what_it_says_is_checked(client, engine):
+    found = client.get("/openapi.json").json()
+    assert found["openapi"] == "3.1.0"
+    for path, operations in found["paths"].items():
+        for method, operation in operations.items():
+            # no path is described that does not answer
+            assert client.request(method, path.format(name="tiny")).status_code in (200, 400)
+            form = operation.get("requestBody", {"content": {"application/json": {"schema": {"properties": {}}}}})
+            for name, schema in form["content"]["application/json"]["schema"]["properties"].items():
+                if "enum" in schema or schema.get("type") in ("integer", "boolean"):
+                    refused = post(client, path, **{name: "a fish"})
+                    assert refused.status_code == 400
+                    assert name in refused.json()["error"]["message"]
+    paths = {route.path for route in Server(engine).application().routes} - {"/health"}
+    assert set(found["paths"]) == {path.replace(":path", "") for path in paths}
+
+
+def test_the_page_shows_every_path_and_field(client):
+    answer = client.get("/docs")
+    assert answer.headers["content-type"].startswith("text/html")
+    for shown in ("POST /v1/embeddings", "POST /v2/embed", "GET /v1/models/{name}", "raw_scores", "float or base64"):
+        assert shown in answer.text
+    assert "<script" not in answer.text
 
 
 REFUSED = [

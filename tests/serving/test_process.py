@@ -74,6 +74,19 @@ def test_openais_client(server, tiny):
     assert client.models.retrieve("small").id == "small"
 
 
+def test_coheres_clients(server, tiny):
+    cohere = pytest.importorskip("cohere", reason="a client of Cohere's API")
+    texts = ["a cat", "the dog runs", ""]
+    expected = SentenceEncoder.load(tiny).encode(texts)
+    first, second = cohere.Client("any", base_url=server), cohere.ClientV2("any", base_url=server)
+    found = first.embed(model="small", texts=texts, input_type="search_document").embeddings
+    np.testing.assert_allclose(found, expected, atol=2e-6, rtol=0)
+    found = second.embed(model="small", texts=texts, input_type="clustering", embedding_types=["float"])
+    np.testing.assert_allclose(found.embeddings.float_, expected, atol=2e-6, rtol=0)
+    with pytest.raises(cohere.errors.NotFoundError):
+        second.embed(model="other", texts=texts, input_type="clustering")
+
+
 def test_answers_are_not_held_back_until_the_client_acknowledges(tiny, monkeypatch):
     """Without TCP_NODELAY on the listener an answer in two parts waits for an ACK, 40 ms on Linux."""
     seen = []

@@ -77,6 +77,8 @@ def test_help_and_version_of_a_command():
         ("minisbert encode --model all", {"all-MiniLM-L6-v2"}),
         ("minisbert encode --model lessons/grad", {"lessons/grader/"}),
         ("minisbert train --objective cross-encoder-r", {"cross-encoder-ranking"}),
+        ("minisbert train --recipe li", {"list"}),
+        ("minisbert train --recipe quora-", {"quora-1", "quora-2", "quora-3"}),
     ],
 )
 def test_a_shell_completes_without_torch(tmp_path, line, expected):
