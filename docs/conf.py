@@ -3,6 +3,8 @@
 The source directory is the repository, so that a link holds on the site as it does in the repository:
 
     python -m sphinx -W -j 2 -c docs . build/site
+
+Built into a folder named after the version, the site leaves a page beside it that leads to the newest of all.
 """
 
 import hashlib
@@ -20,6 +22,8 @@ sys.path.insert(0, str(ROOT / "docs"))
 from lesson_pages import LESSONS, minutes, origin  # noqa: E402
 from site_index import theme_options  # noqa: E402
 
+import minisbert  # noqa: E402
+
 # The repository's address, such as https://github.com/OWNER/NAME. With it the pages have "edit" and "clone", and the
 # lessons buttons for Colab and Binder (docs/publishing.md); without it there is no dead link.
 repository = ""
@@ -31,6 +35,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # the build and a kernel sh
 (BUILD / "answers").mkdir(parents=True, exist_ok=True)
 
 project = "minisbert"
+release = minisbert.__version__
 root_doc = "docs/index"
 include_patterns = [
     "README.md",

@@ -86,6 +86,22 @@ def write_llms(app: "Sphinx", error: Exception | None) -> None:
         (Path(app.outdir) / "llms.txt").write_text(llms(Path(app.srcdir)), encoding="utf-8")
 
 
+def write_versions(app: "Sphinx", error: Exception | None) -> None:
+    """Lead from the folder above to the newest version, with a list of all, if the site's folder is named after one."""
+    out = Path(app.outdir)
+    if error is not None or out.name != app.config.release:
+        return
+    names = [path.parent.name for path in out.parent.glob("*/llms.txt")]
+    names.sort(key=lambda name: [int(part) for part in re.findall(r"\d+", name)], reverse=True)  # 0.10 after 0.9
+    links = "".join(f'<li><a href="{name}/{INDEX}.html">{name}</a></li>\n' for name in names)
+    lines = [
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>minisbert: versions</title>',
+        f'<meta http-equiv="refresh" content="0; url={names[0]}/{INDEX}.html">\n</head>',
+        f"<body>\n<h1>minisbert</h1>\n<ul>\n{links}</ul>\n</body>\n</html>\n",
+    ]
+    (out.parent / "index.html").write_text("\n".join(lines), encoding="utf-8")
+
+
 def mark(app: "Sphinx", name: str, source: list[str]) -> None:
     """Name a page's kind before its first line, and put the lessons below the page that lists them."""
     if name == COURSE:
@@ -118,5 +134,6 @@ def setup(app: "Sphinx") -> dict[str, int | bool]:
     app.add_config_value("repository", "", "env", [str])
     app.connect("source-read", mark)
     app.connect("build-finished", write_llms)
+    app.connect("build-finished", write_versions)  # after the list, by which it knows a version
     version = zlib.crc32((ROOT / f"{INDEX}.md").read_bytes())  # it decides what stands on the other pages
     return {"env_version": version, "parallel_read_safe": True, "parallel_write_safe": True}

@@ -3,6 +3,7 @@
 ``test_readme.py`` follows links, resolves files and runs the snippets; ``test_site.py`` looks at the built site.
 """
 
+import ast
 import re
 import subprocess
 import sys
@@ -134,6 +135,67 @@ def test_every_object_that_a_page_names_exists():
     assert len(names) > 15, "else the pattern finds none"
     for name in sorted(names - THEIRS):
         assert resolve(name) is not None
+
+
+API = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+INNER = {"Embedder", "EncoderModule", "MinisbertTransformer", "file_times", "worker_encoder", "worker_threads"}
+
+
+def definitions(name: str) -> dict[str, ast.AST]:
+    """Read the public classes and functions of a file of the package, without importing it."""
+    tree = ast.parse((ROOT / "minisbert" / name).read_text(encoding="utf-8"))
+    nodes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+    return {name: node for name, node in nodes.items() if not name.startswith("_")}
+
+
+def test_every_public_name_has_its_place_in_the_reference():
+    """Sphinx leaves out what has no docstring, and shows as a module's own what the module only imports if told to."""
+    directives = re.findall(r"^\.\. auto(?:class|function|module):: (\S+)$", API, re.MULTILINE)
+    assert {f"minisbert.{name}" for name in minisbert.__all__} <= {*directives}
+    assert "imported-members" not in API
+    left_out = {name for names in re.findall(r":exclude-members: (.*)", API) for name in names.split(", ")}
+    assert left_out == {"row_scores", "same_length"}
+    for module in ("util", "evaluation.evaluators"):
+        assert f"minisbert.{module}" in directives
+        found = definitions(f"{module.replace('.', '/')}.py")
+        assert len(found) > 5
+        assert [name for name, node in found.items() if not ast.get_docstring(node)] == []
+
+
+def parameters(node: ast.AST, others: dict[str, ast.AST]) -> dict[str, str]:
+    """Return parameters and defaults: of a function, or of a class by its ``__init__``, its base's, or its fields."""
+    if isinstance(node, ast.ClassDef):
+        fields = [part for part in node.body if isinstance(part, ast.AnnAssign) and part.target.id[0] != "_"]
+        made = [part for part in node.body if getattr(part, "name", "") == "__init__"]
+        if not made and not fields:
+            return parameters(others[node.bases[0].id], others)
+        if not made:
+            values = {field.target.id: ast.unparse(field.value) if field.value else "..." for field in fields}
+            return {name: value.replace("Field(default_factory=dict)", "{}") for name, value in values.items()}
+        node = made[0]
+    named = [argument.arg for argument in node.args.args if argument.arg != "self"]
+    defaults = [""] * (len(named) - len(node.args.defaults)) + [*map(ast.unparse, node.args.defaults)]
+    found = dict(zip(named, defaults, strict=True))
+    found |= {a.arg: ast.unparse(value) for a, value in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)}
+    return found
+
+
+def test_the_reference_has_every_class_for_another_library_with_its_arguments():
+    rows = re.findall(r"^\| (?:`(\w+)`)? ?\| `(\w+\(.*\))` \|$", API, re.MULTILINE)
+    listed, file = {}, ""
+    for named, call in rows:
+        file = named or file
+        tree = ast.parse(call).body[0].value
+        arguments = {argument.id: "" for argument in tree.args}
+        arguments |= {word.arg: ast.unparse(word.value) for word in tree.keywords if word.arg}
+        listed[file, tree.func.id] = arguments
+    there = {}
+    for path in sorted((ROOT / "minisbert" / "integrations").glob("[a-z]*.py")):
+        others = definitions(f"integrations/{path.name}")
+        for name in others.keys() - INNER - {"EncodeBatch"}:
+            there[path.stem, name] = parameters(others[name], others)
+    assert listed == there
+    assert ".. autoclass:: minisbert.integrations.engines.EncodeBatch" in API
 
 
 @pytest.mark.parametrize("path", COURSE, ids=lambda path: path.stem)

@@ -18,12 +18,13 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
 
+from docs import site_index
 from tests.conftest import ROOT
 
 SITE = ROOT / "build" / "site"
@@ -200,8 +201,26 @@ def test_the_repositorys_address_is_one_setting(address, tmp_path):
     }
     assert [part in page for part, page in expected.items()] == [bool(address)] * 4
     assert "docs/install.html): For all." in index
+    assert not (tmp_path / "index.html").exists(), "built is no version"
     first = json.loads((tmp_path / "built" / "lessons" / "01_first.ipynb").read_text(encoding="utf-8"))["cells"][0]
     assert (address in "".join(first["source"])) or not address
+
+
+def test_a_folder_named_after_the_version_gets_a_page_that_leads_to_the_newest(tmp_path):
+    for name in ("0.9.0", "0.10.0", "draft"):
+        (tmp_path / name).mkdir()
+    for name in ("0.9.0", "0.10.0"):
+        (tmp_path / name / "llms.txt").touch()
+    app = SimpleNamespace(outdir=str(tmp_path / "draft"), config=SimpleNamespace(release="0.9.0"))
+    site_index.write_versions(app, None)
+    assert not (tmp_path / "index.html").exists()
+    app.outdir = str(tmp_path / "0.9.0")
+    site_index.write_versions(app, None)
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert 'content="0; url=0.10.0/docs/index.html"' in page
+    assert re.findall(r'<a href="(.+?)">(.+?)</a>', page) == [
+        (f"{name}/docs/index.html", name) for name in ("0.10.0", "0.9.0")
+    ]
 
 
 @pytest.mark.site
@@ -255,6 +274,14 @@ def test_options_are_those_of_the_parsers(pages):
         "(default: all-MiniLM-L6-v2)",
     ):
         assert option in text, option
+
+
+@pytest.mark.site
+def test_the_api_shows_what_is_public_and_nothing_that_a_module_imports(pages):
+    shown = {name for name in pages["docs/api.html"].ids if name.startswith("minisbert.")}
+    assert {"minisbert.SentenceEncoder.encode", "minisbert.util.semantic_search", "minisbert.load"} <= shown
+    assert {"minisbert.evaluation.evaluators.TripletEvaluator", "minisbert.corpus.mining.Rules"} <= shown
+    assert not {"minisbert.util.Any", "minisbert.util.InputError", "minisbert.util.check_texts"} & shown
 
 
 @pytest.mark.site

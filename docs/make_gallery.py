@@ -1,0 +1,268 @@
+"""Draw the pictures of the gallery, docs/static/gallery/*.svg: python docs/make_gallery.py
+
+Each tile of docs/gallery.md in Python runs first, so that its picture shows the numbers that its code computes. The
+tiles that need a model of the Hub, or a shell, get a drawing of what happens.
+"""
+
+import ast
+import contextlib
+import io
+import re
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT))  # the checkout: lessons are in no wheel
+
+from lessons.drawings.pen import Pen  # noqa: E402
+
+PAGE = ROOT / "docs" / "gallery.md"
+PICTURES = ROOT / "docs" / "static" / "gallery"
+WIDTH = 420
+TILE = re.compile(
+    r"## (?P<title>.+)\n\n!\[(?P<alt>.+)\]\(static/gallery/(?P<name>[\w-]+)\.svg\)\n\n(?P<text>(?:.+\n)+)\n"
+    r"```(?P<kind>python|bash)\n(?P<code>(?s:.+?))```\n(?:\n```\n(?P<shown>(?s:.+?))```\n)?"
+)
+
+
+class Tile(NamedTuple):
+    title: str
+    alt: str
+    name: str  # of its picture
+    text: str
+    kind: str  # python or bash
+    code: str
+    shown: str  # what it prints, or nothing
+
+
+def tiles() -> list[Tile]:
+    """Read the page: each tile is a heading, a picture, a sentence, code, and perhaps what it prints."""
+    sections = re.split(r"^(?=## )", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    found = []
+    for section in sections:
+        match = TILE.match(section)
+        if match is None:
+            raise SystemExit(f"{PAGE.name}: no tile: {section[:60]}")
+        found.append(Tile(**{key: value or "" for key, value in match.groupdict().items()}))
+    return found
+
+
+def run(code: str) -> dict[str, Any]:
+    """Run the code of a tile in Python, silently, and return its variables and what it ``printed``."""
+    names: dict[str, Any] = {}
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(code, names)
+    return names | {"printed": printed.getvalue()}
+
+
+# --------------------------------------------------------------------------- pictures of numbers
+
+
+def bars(pen: Pen, top: float, rows: list[tuple[str, float, str]], best: int, scale: float = 1.0) -> None:
+    """Draw a label, a bar as long as its value's share of ``scale``, and what is written behind it, for each row."""
+    for row, (label, value, written) in enumerate(rows):
+        y = top + 40 * row
+        pen.text(12, y + 12, label, "small", "start")
+        length = max(2, 340 * max(0, value) / scale)
+        pen.box(12, y + 18, length, 12, look="lit" if row == best else "a")
+        pen.text(20 + length, y + 29, written, "small bold" if row == best else "small soft", "start")
+
+
+def search(names: dict[str, Any], title: str, alt: str) -> Pen:
+    pen = Pen(WIDTH, 200, title, alt)
+    pen.text(12, 22, names["code_question"], "bold", "start")
+    rows = [(names["notes"][hit["corpus_id"]], hit["score"], f"{hit['score']:.2f}") for hit in names["hits"]]
+    bars(pen, 34, rows, best=0, scale=0.5)
+    return pen
+
+
+def near_duplicates(names: dict[str, Any], title: str, alt: str) -> Pen:
+    pen = Pen(WIDTH, 190, title, alt)
+    close = [pair for pair in names["pairs"] if pair[0] > 0.5]
+    joined = {row for _, i, j in close for row in (i, j)}
+    for row, text in enumerate(names["titles"]):
+        pen.box(10, 10 + 35 * row, 270, 28, text, "a" if row in joined else "panel")
+    for score, i, j in close:
+        top, bottom = 24 + 35 * i, 24 + 35 * j
+        pen.line((280, top), (312, top), (312, bottom), (280, bottom))
+        pen.text(322, (top + bottom) / 2 + 5, f"{score:.2f}", "bold", "start")
+    return pen
+
+
+def clusters(names: dict[str, Any], title: str, alt: str) -> Pen:
+    """Place nine vectors by their first two principal axes."""
+    pen = Pen(WIDTH, 230, title, alt)
+    groups = ast.literal_eval(names["printed"])
+    vectors = np.asarray(names["vectors"], dtype=np.float64)
+    axes = np.linalg.svd(vectors - vectors.mean(axis=0), full_matrices=False)[2][:2]
+    axes *= np.sign(axes[np.arange(2), np.abs(axes).argmax(axis=1)])[:, None]  # no sign of their own
+    places = (vectors - vectors.mean(axis=0)) @ axes.T
+    low, high = places.min(axis=0), places.max(axis=0)
+    places = (places - low) / (high - low) * (300, 150) + (60, 24)
+    for look, group, subject in zip("abc", groups, ("English", "money", "gadgets"), strict=True):
+        middle = places[group].mean(axis=0)
+        for row in group:
+            pen.dot(*places[row], 8, look=look)
+        pen.text(middle[0], places[group, 1].max() + 28, subject, "small bold")
+    return pen
+
+
+def classify(names: dict[str, Any], title: str, alt: str) -> Pen:
+    pen = Pen(WIDTH, 228, title, alt)
+    classes, scores = list(names["known"]), np.asarray(names["scores"])
+    for column, label in enumerate(classes):
+        pen.text(190 + 80 * column, 24, label, "small bold")
+    for row, message in enumerate(names["messages"]):
+        y = 32 + 64 * row
+        pen.text(12, y + 16, message, "small", "start")
+        for column, score in enumerate(scores[row]):
+            look = "lit" if column == scores[row].argmax() else "panel"
+            pen.box(152 + 80 * column, y + 22, 76, 30, f"{score:.2f}", look)
+    return pen
+
+
+def rag(names: dict[str, Any], title: str, alt: str) -> Pen:
+    pen = Pen(WIDTH, 236, title, alt)
+    pen.box(10, 8, 150, 30, "question", "lit")
+    chosen = [hit["corpus_id"] for hit in names["hits"]]
+    for row, text in enumerate(names["passages"]):
+        y = 58 + 32 * row
+        pen.box(10, y, 276, 26, look="a" if row in chosen else "panel")
+        pen.text(18, y + 18, text if len(text) < 40 else f"{text[:36]} …", "small", "start")
+        if row in chosen:
+            pen.arrow((286, y + 13), (312, y + 13))
+    pen.box(312, 8, 98, 172, "prompt", "c")
+    pen.arrow((160, 23), (312, 23))
+    pen.arrow((361, 180), (361, 200))
+    pen.box(270, 200, 140, 30, "language model")
+    return pen
+
+
+def compress(names: dict[str, Any], title: str, alt: str) -> Pen:
+    pen = Pen(WIDTH, 140, title, alt)
+    stored = {"float32": names["vectors"], "int8": names["codes"], "bits": names["bits"]}
+    sizes = {name: array.nbytes // len(array) for name, array in stored.items()}
+    bars(pen, 10, [(name, size, f"{size:,}") for name, size in sizes.items()], best=2, scale=max(sizes.values()))
+    return pen
+
+
+def train(names: dict[str, Any], title: str, alt: str) -> Pen:
+    pen = Pen(WIDTH, 228, title, alt)
+    pen.text(12, 22, names["question"], "bold", "start")
+    for place, label in enumerate(("before", "after five steps")):
+        pen.text(12 + 200 * place, 46, label, "small soft", "start")
+    before, after = (np.asarray(names[label])[0] for label in ("before", "after"))
+    for row, text in enumerate(names["answers"]):
+        y = 54 + 42 * row
+        pen.text(12, y + 14, text, "small", "start")
+        for place, scores in enumerate((before, after)):
+            left, best = 12 + 200 * place, row == scores.argmax()
+            length = max(2, 340 * scores[row])
+            pen.box(left, y + 20, length, 12, look="lit" if best else "a")
+            pen.text(left + length + 8, y + 31, f"{scores[row]:.2f}", "small bold" if best else "small soft", "start")
+    return pen
+
+
+def from_nothing(names: dict[str, Any], title: str, alt: str) -> Pen:
+    pen = Pen(WIDTH, 190, title, alt)
+    curve = [step.loss for step in names["steps"]]
+    pen.line((40, 12), (40, 160), (408, 160))
+    pen.text(34, 30, f"{curve[0]:.1f}", "small soft", "end")
+    pen.text(34, 164, "0", "small soft", "end")
+    pen.text(224, 180, f"{len(curve)} steps", "small soft")
+    top = max(curve)
+    points = [(40 + 368 * step / (len(curve) - 1), 160 - 135 * loss / top) for step, loss in enumerate(curve)]
+    pen.line(*points, look="force")
+    pen.text(120, 60, "loss", "small bold", "start")
+    return pen
+
+
+# --------------------------------------------------------------------------- pictures of what happens
+
+
+def rerank(_: object, title: str, alt: str) -> Pen:
+    pen = Pen(WIDTH, 216, title, alt)
+    pen.text(104, 20, "search", "bold")
+    pen.text(316, 20, "rerank", "bold")
+    for left, label, look in ((10, "question", "lit"), (110, "passage", "a")):
+        pen.box(left, 34, 88, 28, label, look)
+        pen.arrow((left + 44, 62), (left + 44, 84))
+        pen.box(left, 84, 88, 32, "encoder")
+        pen.arrow((left + 44, 116), (left + 44, 138))
+        pen.box(left, 138, 88, 20, look=look)
+    pen.line((54, 158), (54, 176), (154, 176), (154, 158))
+    pen.text(104, 200, "cosine of two vectors", "small soft")
+    pen.box(224, 34, 92, 28, "question", "lit")
+    pen.box(316, 34, 92, 28, "passage", "a")
+    pen.arrow((316, 62), (316, 84))
+    pen.box(224, 84, 184, 74, "cross-encoder")
+    pen.arrow((316, 158), (316, 182))
+    pen.text(316, 200, "one score for the pair", "small soft")
+    return pen
+
+
+def languages(_: object, title: str, alt: str) -> Pen:
+    pen = Pen(WIDTH, 190, title, alt)
+    groups = (
+        (("The cat sleeps.", "El gato duerme.", "Die Katze schläft."), 12, 12, "a"),
+        (("The train is late.", "Le train est en retard.", "El tren llega tarde."), 228, 76, "b"),
+    )
+    for texts, left, top, look in groups:
+        pen.box(left, top, 182, 102, look="dashed")
+        for row, text in enumerate(texts):
+            pen.dot(left + 20, top + 22 + 30 * row, 7, look=look)
+            pen.text(left + 36, top + 27 + 30 * row, text, "small", "start")
+    return pen
+
+
+def serve(_: object, title: str, alt: str) -> Pen:
+    pen = Pen(WIDTH, 130, title, alt)
+    pen.box(10, 34, 90, 62, "client", "lit")
+    pen.box(300, 34, 110, 62, "minisbert", "a")
+    pen.text(355, 116, "port 8000", "small soft")
+    pen.arrow((100, 50), (300, 50))
+    pen.text(200, 42, '["A cat sits."]', "mono")
+    pen.arrow((300, 80), (100, 80))
+    pen.text(200, 100, "384 numbers", "small soft")
+    return pen
+
+
+def certify(_: object, title: str, alt: str) -> Pen:
+    pen = Pen(WIDTH, 180, title, alt)
+    rows = (
+        ("mean pooling", "the model's", "c"),
+        ("max", "", "pad"),
+        ("[CLS]", "equals yours", "lit"),
+        ("…", "", "pad"),
+    )
+    pen.text(66, 60, "your vectors", "small bold")
+    pen.grid(21, 70, [["lit"] * 5], (18, 28))
+    for row, (label, said, look) in enumerate(rows):
+        y = 12 + 40 * row
+        pen.box(190, y, 116, 32, label, look)
+        pen.arrow((112, 84), (150, 84), (150, y + 16), (190, y + 16), look="" if look != "lit" else "force")
+        pen.text(316, y + 21, said, "small bold" if look == "lit" else "small soft", "start")
+    return pen
+
+
+def drawings() -> dict[str, str]:
+    """Return the SVG of every tile by the name of its picture."""
+    drawn = {}
+    for tile in tiles():
+        names: dict[str, Any] = {}
+        if tile.kind == "python" and "load(" not in re.sub(r'load\("all-MiniLM-L6-v2"\)', "", tile.code):
+            names = run(tile.code)
+            question = re.search(r'"([^"\n]+\?)"\)\n', tile.code)
+            names["code_question"] = question[1] if question else ""
+        draw = globals()[tile.name.replace("-", "_")]
+        drawn[tile.name] = draw(names, tile.title, tile.alt).svg()
+    return drawn
+
+
+if __name__ == "__main__":
+    PICTURES.mkdir(exist_ok=True)
+    for name, svg in drawings().items():
+        (PICTURES / f"{name}.svg").write_text(svg, encoding="utf-8")
