@@ -34,7 +34,7 @@ embeddings = encoder.bert.embeddings
 #     x[b, t] = word[ids[b, t]] + position[t] + token_type[types[b, t]]       each (D,), so x is (B, T, D)
 #
 # A **token type** says to which of two texts in one input a token belongs, 0 to the first and 1 to the second; lesson
-# 10 has such inputs. With a single text all types are 0, and a caller may leave them out: then the row of type 0 is
+# 14 has such inputs. With a single text all types are 0, and a caller may leave them out: then the row of type 0 is
 # added all the same.
 #
 # Each such vector on its own then goes through **LayerNorm**:
@@ -108,7 +108,7 @@ assert largest_difference(by_hand, normed) < 1e-5, (
 #
 # The code has one more word, **dropout**. While a model is trained, it sets each number to 0 with a probability p and
 # divides the others by 1 - p, so that nothing relies on any single number. Afterwards, in **eval mode**, which `load`
-# and `.eval()` switch on, it does nothing at all. Lesson 11 makes use of it; the piece that you write has it in its
+# and `.eval()` switch on, it does nothing at all. Lesson 10 makes use of it; the piece that you write has it in its
 # place, at the very end.
 #
 # Why LayerNorm? It stands behind every block of the model. Here are the lengths of the tokens' vectors from layer to

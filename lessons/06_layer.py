@@ -90,10 +90,10 @@ assert largest_difference(out, whole) < 1e-6, "six lines are a layer"
 
 # %% [markdown]
 # **Exercise 1.** `Layer` uses dropout in three places, all idle here. Where, and what does it do in training? (Lesson
-# 11 needs it.)
+# 10 needs it.)
 #
 # **Exercise 2.** Write gelu with torch.special.ndtr and compare. Write it with torch.sigmoid(1.702 z) and compare
-# again. (Lesson 10 has a use for the sigmoid.)
+# again. (Lesson 14 has a use for the sigmoid.)
 
 # %% [markdown]
 # ## The figure

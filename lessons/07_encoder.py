@@ -333,7 +333,7 @@ assert whole == [secret], "one mistake, and only one, gives exactly these number
 #     minisbert trace --write ours.safetensors         every intermediate result, by name
 #     minisbert trace --against yours.safetensors      your tensors of the same names against ours
 #
-# **Exercise 3.** Change the seed of the hunt (lesson 12 is about seeds) and guess from the table before you run the
+# **Exercise 3.** Change the seed of the hunt (lesson 11 is about seeds) and guess from the table before you run the
 # last cell. How often are you right?
 #
 # ## Exercises
@@ -343,7 +343,7 @@ assert whole == [secret], "one mistake, and only one, gives exactly these number
 #
 # **Exercise 4.** Graded: the encoder itself, from ids to hidden states: `python -m lessons.check start 07`, `run 07`,
 # `hint 07`. And `python -m lessons.check graft` puts every piece that you have solved into the running model and
-# compares its layers with the reference (lesson 15).
+# compares its layers with the reference (lesson 13).
 #
 # ## Sources
 #

@@ -3,7 +3,7 @@
 #
 # Steps through `minisbert/architectures/mpnet.py`, `minisbert/architectures/modern.py`,
 # `minisbert/architectures/qwen3.py`. About 70 minutes. You will put each of the changes alone into the book's layer and
-# find out what it buys. Lesson 26 has what is left: who may look at whom, decoders, and their bugs.
+# find out what it buys. Lesson 21 has what is left: who may look at whom, decoders, and their bugs.
 
 # %%
 import math
@@ -35,13 +35,13 @@ from minisbert.core.pooling import mean_pool
 from minisbert.diagnosis.mistakes.planting import Mistake
 from minisbert.system.assets import ensure
 
-bert.FUSED = True  # lesson 25: the same numbers in less time
+bert.FUSED = True  # lesson 24: the same numbers in less time
 
 # %% [markdown]
 # ## The question
 #
 # BERT is from 2018. It is an encoder: each token sees all others. A **decoder** is a transformer that was trained to
-# write, so each token sees only what comes before it; it can be made to give vectors too (lesson 26). The encoders
+# write, so each token sees only what comes before it; it can be made to give vectors too (lesson 21). The encoders
 # and decoders that lead the tables today have another layer: positions are no longer added, LayerNorm has moved and
 # lost its mean, the feed-forward block has a third matrix, biases are gone. Which of these makes vectors better,
 # which makes them cheaper, and which is only a habit?
@@ -60,7 +60,7 @@ bert.FUSED = True  # lesson 25: the same numbers in less time
 #     (x - mean) / std * gamma + beta         x / sqrt(mean of x^2) * gamma           RMSNorm
 #     W2 gelu(W1 x + b1) + b2                 W3 (silu(W1 x) * W2 x)                  SwiGLU; GeGLU with gelu
 #
-# **SiLU** is one more non-linearity, z times the sigmoid (lesson 10) of z.
+# **SiLU** is one more non-linearity, z times the sigmoid (lesson 14) of z.
 #
 # `R_t` turns each pair of columns (i, i + K/2) by the angle t * base^(-2i/K): the first pair by one radian per token,
 # the last ones hardly at all.
@@ -288,7 +288,7 @@ assert largest_difference(encoder.encode(texts), right_vectors) < 1e-6, (
 # The task: facts of three words, "cat chases dog", among other words. A query has the fact after the word *find*, a
 # document has it among other fillers. For each query there is one right document, and one in which dog chases cat: the
 # same words. Who guesses between the two finds every second one. Facts of the test are not in the training.
-# (`lessons/chases.py` makes the texts; its `learn` is a loop of lesson 12 with the loss of lesson 11, and the other
+# (`lessons/chases.py` makes the texts; its `learn` is a loop of lesson 11 with the loss of lesson 10, and the other
 # document as a hard negative.) In ids: 1 begins a text, 2 ends it, 3 is *find*, 4 to 15 are animals, 16 to 21 verbs,
 # the rest are fillers.
 
@@ -598,7 +598,7 @@ table = {
 # %% [markdown]
 # No line crashes, and each gives vectors of the right shape and length. Rounding is 0.999 and more; a wrong base is
 # less than that, and most documents are still found. So compare numbers with the reference before you index ten million
-# texts. `minisbert certify` does that, and names many of these causes; lesson 26 has those of decoders.
+# texts. `minisbert certify` does that, and names many of these causes; lesson 21 has those of decoders.
 
 # %%
 assert table["nothing"][0] > 0.99999, "the table's own zero"

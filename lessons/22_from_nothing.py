@@ -39,7 +39,7 @@ from minisbert.training.objectives.masked import (
 )
 
 # %%
-bert.FUSED = True  # the same formulas, faster: lesson 25
+bert.FUSED = True  # the same formulas, faster: lesson 24
 torch.manual_seed(0)
 torch.set_num_threads(min(torch.get_num_threads(), 2))
 DTYPE, _ = choose_dtype("auto", torch.device("cpu"))  # bfloat16 where it is fast
@@ -74,7 +74,7 @@ SCALE = float(os.environ.get("LESSON_22_SCALE", "1"))  # 15: the long form
 #
 #     loss  =  mean over the chosen words of   log( sum over v of exp z_v )  -  z_word
 #
-# which is lesson 11's softmax cross-entropy, with V classes. A model that knows nothing
+# which is lesson 10's softmax cross-entropy, with V classes. A model that knows nothing
 # gives each word 1 / V: its loss is ln V. Nobody labels anything. The text has its own
 # answers, and this is all of BERT's pre-training but for a second task that later models
 # dropped (it had to say whether two sentences follow each other).
@@ -174,7 +174,7 @@ assert max(share for _, share in before) < 0.003, "no word is likely"
 
 # %% [markdown]
 # Two judges: STS-B's dev pairs, by Spearman's correlation, and a search. The search is
-# lesson 19's: 200 names of the standard library ask for their docstrings among all.
+# lesson 16's: 200 names of the standard library ask for their docstrings among all.
 
 # %%
 entries = docstrings.read_entries()
@@ -232,7 +232,7 @@ guess.answer("55")
 # such vectors is a bag of words, and its cosine counts the words that two texts share.
 # Three random layers blur that a little.
 #
-# The second number is worse for our pride. **Whitening** (lesson 16's principal axes, each
+# The second number is worse for our pride. **Whitening** (lesson 25's principal axes, each
 # divided by its length) takes the words that all texts have down and rare words up, as
 # BM25's idf does. It needs no label and no training:
 
@@ -347,10 +347,10 @@ assert along["read"] > 1.3 * along["random"], "one axis drowns the others"
 # ways to go on, each also from random weights, for the same number of steps: without that,
 # nobody could say what reading was good for.
 #
-# - **contrast** (lesson 11): the name of a function and its docstring belong together, and
+# - **contrast** (lesson 10): the name of a function and its docstring belong together, and
 #   so does a sentence with itself under another dropout mask (SimCSE). No labels.
-# - **scores**: STS-B's training pairs by CoSENT (lesson 11), which people have labelled.
-# - **a teacher**: MiniLM's vectors, by lesson 16's squared error. MiniLM has read a billion
+# - **scores**: STS-B's training pairs by CoSENT (lesson 10), which people have labelled.
+# - **a teacher**: MiniLM's vectors, by lesson 25's squared error. MiniLM has read a billion
 #   pairs, so this is the end of "from nothing".
 
 # %%

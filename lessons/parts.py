@@ -17,29 +17,29 @@ PARTS = {
     ),
     "II": Part(
         "Judge and train",
-        (9, 11, 12, 18, 15),
+        (9, 10, 11, 12, 13),
         "a model trained on your own pairs, and a score that you can defend",
     ),
     "III": Part(
         "Search",
-        (10, 14, 19, 21, 23, 24),
+        (14, 15, 16, 17, 18, 19),
         "a search engine over your own texts, with its price in bytes and milliseconds",
     ),
     "IV": Part(
         "Since BERT, and from nothing",
-        (20, 26, 22),
+        (20, 21, 22),
         "the map of newer models, and an encoder that you made from an empty folder",
     ),
     "A": Part(
         "Appendix for engineers",
-        (13, 25, 16, 17),
+        (23, 24, 25, 26),
         "the same vectors from fewer pads, passes, bytes and gigabytes",
     ),
 }
 # The second appendix is no file of its own: what a published notebook gets wrong, where it was met.
-FROM_THE_WILD = ((10, "Break it"), (12, "From the wild"))
+FROM_THE_WILD = ((14, "Break it"), (11, "From the wild"))
 
-CORE = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 18)  # from a text to a trained, honestly judged encoder
+CORE = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12)  # from a text to a trained, honestly judged encoder
 # Pieces of core lessons that nothing later builds on.
 OPTIONAL = (
     "tokenizer.split_words",
@@ -53,7 +53,7 @@ WEEKEND = {
     "Saturday morning": ((1, 2), ("encoder.cosine_matrix",)),
     "Saturday afternoon": ((4, 5, 6), ("bert.layer_norm", "bert.attention")),
     "Sunday morning": ((7, 8, 9), ("pooling.mean_pool", "metrics.ranks")),
-    "Sunday afternoon": ((11, 18), ("losses.softmax_cross_entropy_loss",)),
+    "Sunday afternoon": ((10, 12), ("losses.softmax_cross_entropy_loss",)),
 }
 
 # What a lesson takes for granted, directly. What else it mentions, it points to by number.
@@ -69,22 +69,22 @@ NEEDS = {
     8: (7,),
     9: (8,),
     10: (9,),
-    11: (9,),
+    11: (10,),
     12: (11,),
-    13: (12,),
+    13: (8,),
     14: (9,),
-    15: (8,),
-    16: (14, 18),
-    17: (12,),
-    18: (12,),
-    19: (14, 18),
+    15: (9,),
+    16: (12, 15),
+    17: (14, 16),
+    18: (17,),
+    19: (16,),
     20: (7,),
-    21: (10, 19),
-    22: (10, 19),
-    23: (21,),
-    24: (19,),
-    25: (12,),
-    26: (20,),
+    21: (20,),
+    22: (14, 16),
+    23: (11,),
+    24: (11,),
+    25: (12, 15),
+    26: (11,),
 }
 
 

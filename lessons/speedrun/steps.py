@@ -117,7 +117,7 @@ def pair(
     seconds: float,
     dtype: torch.dtype,
 ) -> Iterator[Step]:
-    """Tell for each left text which of the batch's right texts is its own (lesson 11)."""
+    """Tell for each left text which of the batch's right texts is its own (lesson 10)."""
     columns = TextColumns(model.tokenizer, [left, right])
 
     def loss(model: MaskedLanguageModel, rows: Sequence[int]) -> Tensor:

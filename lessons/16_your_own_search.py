@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lesson 19: your own search engine
+# # Lesson 16: your own search engine
 #
 # Steps through `minisbert/corpus/mining.py`, `minisbert/core/loop.py`, `minisbert/evaluation/metrics.py`,
 # `minisbert/search/quantized.py`. About 95 minutes. You will build a search engine for Python's own standard library,
@@ -95,7 +95,7 @@ assert min(len(rows["test"]), len(rows["train"])) > 1000, (
 #
 #     nDCG@10  =  1 / log2(r + 1)          recall@10  =  1            both 0 if it is not among the ten
 #
-# **The loss** is that of lesson 11, over a batch of B queries q, their documents d, and B hard negatives h:
+# **The loss** is that of lesson 10, over a batch of B queries q, their documents d, and B hard negatives h:
 #
 #     loss   =  mean over i of   - log  exp(20 cos(q_i, d_i))  /  sum over all d_j and h_j of exp(20 cos(q_i, .))
 #
@@ -140,7 +140,7 @@ print(f"{each.mean():.3f}, 95 % of the draws in {low:.3f} .. {high:.3f}")
 # %% [markdown]
 # ## Words alone
 #
-# Every engine enters one table: nDCG and recall (lesson 16) of each query, milliseconds for a query (all of them at
+# Every engine enters one table: nDCG and recall (lesson 25) of each query, milliseconds for a query (all of them at
 # once, divided by their number), bytes of a document in the index. BM25's index is a row number and a count for each
 # different word of a document: five bytes.
 
@@ -218,7 +218,7 @@ encoder = SentenceEncoder.load(
 
 # %%
 guess = predict(
-    "19.1",
+    "16.1",
     "BM25, or MiniLM as it comes: which finds more?",
     ["BM25", "MiniLM", "too close to call"],
 )
@@ -271,7 +271,7 @@ assert (gain < -0.5).any(), "and the other way round"
 # ## Hard negatives
 #
 # In a random batch the other documents are about something else, and telling them apart teaches little. So we let the
-# model itself search for what it confuses, which is called **mining** (lesson 11): documents of the *training* modules
+# model itself search for what it confuses, which is called **mining** (lesson 10): documents of the *training* modules
 # that are close to a query and not its own. But too close may mean right: nobody has checked whether another docstring
 # answers the query just as well. The rule: a negative must be at least 5 % further away than the right document.
 
@@ -326,7 +326,7 @@ def ranking(model, batch):
 
 # %%
 guess = predict(
-    "19.2",
+    "16.2",
     "Some 25 steps. nDCG@10 on modules that it has never seen rises by ...",
     ["less than 2 points", "4 to 15 points", "more than 20 points"],
 )
@@ -363,7 +363,7 @@ guess.answer("4 to 15 points")
 
 # %% [markdown]
 # That is one seed. The interval says what other *queries* would have given, not what another order of the rows would
-# (lessons 12 and 18; exercise 4).
+# (lessons 11 and 12; exercise 4).
 #
 # Now ask it something that is no method's name.
 
@@ -426,7 +426,7 @@ enter(f"trained + {weight} BM25", reranked("test", weight, fifty["test"]), *both
 assert 0 < weight < 0.05, "a little, and not too much"
 
 # %% [markdown]
-# The better judge is a cross-encoder: it reads query and document at once (lesson 10). Ours has to be trained from a
+# The better judge is a cross-encoder: it reads query and document at once (lesson 14). Ours has to be trained from a
 # head that knows nothing, and a minute is not enough: when we tried, sixty steps on its last three layers (four
 # candidates for each query) took the loss from 1.40 to 1.24, where guessing has ln 4 = 1.39, and alone it sorted twenty
 # candidates far worse than the cosine had (nDCG@10 0.18 instead of 0.51). Those that work have seen half a million
@@ -454,7 +454,7 @@ assert joint_ms > 5 * ms, (
 # %% [markdown]
 # ## Fewer bytes
 #
-# 384 numbers of four bytes are thirty times what BM25 keeps of a document. Lesson 16's savings, on the trained model:
+# 384 numbers of four bytes are thirty times what BM25 keeps of a document. Lesson 25's savings, on the trained model:
 # int8 codes, bits, and bits sorted again by the query's own numbers.
 
 # %%
@@ -517,7 +517,7 @@ for name, (each, hits, took, size) in table.items():
 # Up and to the left is good. Bars are the intervals: where two overlap, look at the difference of each query before you
 # say anything.
 #
-# ![nDCG@10 by bytes of a document and by milliseconds of a query](figures/19_your_own_search.png)
+# ![nDCG@10 by bytes of a document and by milliseconds of a query](figures/16_your_own_search.png)
 
 
 # %%
@@ -571,7 +571,7 @@ def draw(plt):
     return drawn
 
 
-figure("19_your_own_search", draw)
+figure("16_your_own_search", draw)
 
 # %% [markdown]
 # ## Predict, then run
@@ -580,7 +580,7 @@ figure("19_your_own_search", draw)
 
 # %%
 guess = predict(
-    "19.3",
+    "16.3",
     "Queries without a word in common with their document: the trained model has among its first ten ...",
     ["nearly none", "two to five of ten", "eight of ten"],
 )
@@ -613,7 +613,7 @@ guess.answer("two to five of ten")
 
 # %%
 guess = predict(
-    "19.4",
+    "16.4",
     "Drawing modules instead of queries, the interval gets ...",
     ["narrower", "wider"],
 )
@@ -779,10 +779,10 @@ assert np.array_equal(again.encode(documents[:3]), tuned.encode(documents[:3])),
 #
 # ## Exercises
 #
-# Exercises 1 to 7 stand beside what they practise. `python -m lessons.check answer 19 1` gives a hint for the first,
+# Exercises 1 to 7 stand beside what they practise. `python -m lessons.check answer 16 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 8.** Graded: BM25: `python -m lessons.check start 19`, `run 19`, `hint 19`.
+# **Exercise 8.** Graded: BM25: `python -m lessons.check start 16`, `run 16`, `hint 16`.
 #
 # ## Sources
 #

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lesson 18: training for real
+# # Lesson 12: training for real
 #
 # Steps through `minisbert/core/loop.py`, `minisbert/core/losses.py`,
 # `minisbert/evaluation/metrics.py`. About 80 minutes. You will train MiniLM to a better score
@@ -26,14 +26,14 @@ from minisbert.data.datasets import load_scored_pairs
 from minisbert.evaluation.metrics import mean_off_diagonal_cosine, uniformity
 
 # %%
-bert.FUSED = True  # the same formulas, faster: lesson 25
+bert.FUSED = True  # the same formulas, faster: lesson 24
 threads = torch.get_num_threads()
 torch.set_num_threads(min(threads, 2))
 
 # %% [markdown]
 # ## The question
 #
-# Lesson 09 measured 82.03. Lesson 12 took the training loop apart, and nothing that it trained beat a plain cosine. Now
+# Lesson 09 measured 82.03. Lesson 11 took the training loop apart, and nothing that it trained beat a plain cosine. Now
 # train the model itself, on 5,749 pairs that people have scored. Does it get better? How would you know? And lesson 01
 # had a complaint: "A man is not playing a guitar" is nearer to "A man is playing a guitar" than a paraphrase is. Does
 # training cure that?
@@ -45,10 +45,10 @@ torch.set_num_threads(min(threads, 2))
 #     regression   mean over pairs of ( cos(u, v) - y / 5 )^2
 #
 # MiniLM is a **bi-encoder**: it reads each sentence alone, and u and v meet only in the cosine. A **cross-encoder**,
-# such as lesson 10's joint head, reads both at once; it sees more, but its sentences have no vectors that one could
+# such as lesson 14's joint head, reads both at once; it sees more, but its sentences have no vectors that one could
 # store. Some words of the trade:
 #
-# - The **learning rate** is how far a step goes: lr in lesson 12's formula. The schedule multiplies it.
+# - The **learning rate** is how far a step goes: lr in lesson 11's formula. The schedule multiplies it.
 # - An **epoch** is one pass over all training pairs.
 # - A model **overfits** if it gets better on the pairs it trains on and worse on others.
 # - So there are three sets. The model learns from **train**. You learn from **dev**: which learning rate, how many
@@ -218,7 +218,7 @@ def run(loss, pairs, lr=3e-4, epochs=1, seed=0, look=None):
 
 # %%
 guess = predict(
-    "18.1",
+    "12.1",
     "Dev after 65 steps at a learning rate of 1e-2?",
     ["about 57", "about 85", "about 90", "NaN"],
 )
@@ -251,7 +251,7 @@ guess.answer("about 57")
 
 # %%
 guess = predict(
-    "18.2",
+    "12.2",
     "Where is dev's loss lowest?",
     ["after epoch 1 or 2", "about epoch 6", "after epoch 12"],
 )
@@ -338,7 +338,7 @@ assert np.ptp(on_test[1:]) < gain, "and whichever of these seeds"
 # Left: the loss of each step (mean of eight) at three learning rates, with dev's verdict in the legend. Middle: 128
 # pairs, twelve epochs. Right: test before and after, three seeds, and the interval of the mean gain.
 #
-# ![Loss by learning rate, overfitting, the gain on test](figures/18_training_for_real.png)
+# ![Loss by learning rate, overfitting, the gain on test](figures/12_training_for_real.png)
 
 
 # %%
@@ -388,7 +388,7 @@ def draw(plt):
     return drawn
 
 
-figure("18_training_for_real", draw)
+figure("12_training_for_real", draw)
 
 # %% [markdown]
 # **Exercise 3.** `python -m minisbert.train --out runs/whole` trains the whole model on all pairs, and
@@ -453,7 +453,7 @@ def understood(name, model):
 
 # %%
 guess = predict(
-    "18.3",
+    "12.3",
     "The paraphrase is nearer, before and after:",
     ["2 and 4", "2 and 12", "12 and 20", "8 and 9"],
 )
@@ -474,7 +474,7 @@ guess.answer("2 and 4")
 # them 2.3 on average, hardly less than the 2.7 of all pairs. The loss had no reason to look for a "not". A Spearman of
 # 84 does not tell you what a model is blind to.
 #
-# **2.** Few sentences come with a score (lesson 11), so drop the scores. Keep pairs with a score of 4 or more and pull
+# **2.** Few sentences come with a score (lesson 10), so drop the scores. Keep pairs with a score of 4 or more and pull
 # them together, mean of 1 - cos(u, v), two epochs at 1e-3. Nothing pushes. What will the mean cosine of *unrelated*
 # sentences be? And dev's Spearman?
 
@@ -507,7 +507,7 @@ def report(name, model):
 
 # %%
 guess = predict(
-    "18.4",
+    "12.4",
     "Mean cosine, and dev's Spearman:",
     ["0 and 88", "0.5 and 85", "1 and 80", "1 and 10"],
 )
@@ -524,11 +524,11 @@ guess.answer("1 and 80")
 
 # %% [markdown]
 # That is **collapse**: all texts get nearly the same vector, which is a perfect answer to a loss that only pulls. The
-# order of what is left still gives a fair Spearman. Round the vectors to bytes (lesson 16) and it is gone. So look at
+# order of what is left still gives a fair Spearman. Round the vectors to bytes (lesson 25) and it is gone. So look at
 # uniformity, not at the score alone.
 #
 # **3.** The cure costs no labels either. For pair i the other 31 partners of its batch are wrong answers: **in-batch
-# negatives**. It is SimCSE's loss from lesson 11. Same pairs, same rate, same steps. Where is uniformity now, after
+# negatives**. It is SimCSE's loss from lesson 10. Same pairs, same rate, same steps. Where is uniformity now, after
 # -3.8 before and nearly 0 in the collapse? And is dev better than before training?
 
 
@@ -540,7 +540,7 @@ def rank(model, pairs):
 
 # %%
 guess = predict(
-    "18.5",
+    "12.5",
     "Uniformity, and dev beside 87.8:",
     ["-1 and lower", "-3.3 and lower", "-3.3 and higher"],
 )
@@ -588,7 +588,7 @@ print(
 
 # %%
 guess = predict(
-    "18.6",
+    "12.6",
     "Right of the 12 and the 12:",
     ["1 and 1", "9 and 2", "9 and 9", "12 and 12"],
 )
@@ -652,7 +652,7 @@ assert abs(broken["clip forgotten"][1] - dev_by_rate[3e-4]) < 0.5, (
 
 # %%
 guess = predict(
-    "18.7",
+    "12.7",
     "Dev and test, beside 88.8 and 84.0:",
     ["89 and 84", "96 and 84", "96 and 90", "89 and 80"],
 )
@@ -675,10 +675,10 @@ guess.answer("96 and 84")
 # %% [markdown]
 # ## Exercises
 #
-# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 18 1` gives a hint for the first,
+# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 12 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 6.** Graded: write `fit`. `python -m lessons.check start 18`, `run 18`, `hint 18`.
+# **Exercise 6.** Graded: write `fit`. `python -m lessons.check start 12`, `run 12`, `hint 12`.
 #
 # ## Sources
 #

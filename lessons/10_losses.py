@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lesson 11: contrastive, triplet, SimCSE
+# # Lesson 10: contrastive, triplet, SimCSE
 #
 # Steps through `minisbert/core/losses.py`, and the geometry in `minisbert/evaluation/metrics.py`.
 # About 65 minutes. You will compare three losses by the pushes that they give, meet their relatives, spread vectors
@@ -115,7 +115,7 @@ assert largest_difference(by_autograd[0], [[-0.6, 0.2]]) < 1e-12, (
 #
 # ## Four relatives
 #
-# SimCSE's loss is a cross-entropy (lesson 10). The cosines of row i, divided by tau, are the logits of B classes, and
+# SimCSE's loss is a cross-entropy (lesson 14). The cosines of row i, divided by tau, are the logits of B classes, and
 # the right class is i. Four more losses are close to it:
 #
 # - *Softmax cross-entropy* is the general form, for any logits: log( sum over c of exp(z_c) ) - z_right.
@@ -168,7 +168,7 @@ assert abs(value - math.log(1 + math.e)) < 1e-6, (
 # uniformity of sentence vectors. Lower left is better. Either alone is easy: random vectors are spread out, and an
 # untrained model puts all texts into one narrow cone, which is called **anisotropy**.
 #
-# ![Push by cosine, points on a circle, alignment and uniformity](figures/11_losses.png)
+# ![Push by cosine, points on a circle, alignment and uniformity](figures/10_losses.png)
 
 # %%
 grid = torch.linspace(-0.99, 0.99, 199, dtype=torch.float64)
@@ -228,7 +228,7 @@ def spread(steps=200):
     optimizer = torch.optim.Adam(table.parameters(), lr=0.02)
     for _ in fit(
         table, loss, [torch.arange(24)] * steps, optimizer, schedule=lambda step: 1.0
-    ):  # see lesson 12
+    ):  # see lesson 11
         pass
     return normalize(points), normalize(table.weight).detach()
 
@@ -337,7 +337,7 @@ def draw(plt):
     return drawn
 
 
-figure("11_losses", draw)
+figure("10_losses", draw)
 
 # %% [markdown]
 # **Exercise 2.** Use `losses.multiple_negatives_ranking_loss` in `spread`. With which `scale` does it give SimCSE's
@@ -351,7 +351,7 @@ figure("11_losses", draw)
 
 # %%
 guess = predict(
-    "11.1",
+    "10.1",
     "The gradient of a triplet that keeps its margin?",
     ["0", "small", "as large as the others'"],
 )
@@ -374,7 +374,7 @@ guess.answer("0")
 
 # %%
 guess = predict(
-    "11.2",
+    "10.2",
     "The SimCSE loss of 64 unrelated rows, at temperature 1?",
     ["0", "about 1", "about 4.2", "64"],
 )
@@ -398,7 +398,7 @@ guess.answer("about 4.2")
 
 # %%
 guess = predict(
-    "11.3",
+    "10.3",
     "Two dropout views of a sentence are ...",
     ["equal", "near", "at right angles"],
 )
@@ -499,10 +499,10 @@ for name, value in uniform.items():
 # %% [markdown]
 # ## Exercises
 #
-# Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 11 1` gives a hint for the first,
+# Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 10 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 4.** Graded: the losses, value and gradient: `python -m lessons.check start 11`, `run 11`, `hint 11`.
+# **Exercise 4.** Graded: the losses, value and gradient: `python -m lessons.check start 10`, `run 10`, `hint 10`.
 #
 # ## Sources
 #

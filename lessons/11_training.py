@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lesson 12: the training loop, and what a seed is
+# # Lesson 11: the training loop, and what a seed is
 #
 # Steps through `minisbert/core/loop.py`, `minisbert/core/data.py` and `minisbert/training/run_folder.py`. About 100
 # minutes. You will take one step of the loop apart, match ten losses of the reference, stop a run and go on to the same
@@ -516,7 +516,7 @@ assert paired < 0.7 * unpaired, "and they tell more when both sides use the same
 # Left: the three schedules that `train` offers. Middle: ten losses, ours on the reference's, and with two mistakes
 # planted. Right: a line for each seed, the mean in red. Most lines fall, and yet the two columns overlap.
 #
-# ![Schedules, ten losses, heads by seed](figures/12_training.png)
+# ![Schedules, ten losses, heads by seed](figures/11_training.png)
 
 # %%
 wrong = {}
@@ -564,7 +564,7 @@ def draw(plt):
     return drawn
 
 
-figure("12_training", draw)
+figure("11_training", draw)
 
 # %% [markdown]
 # ## Predict, then run
@@ -573,7 +573,7 @@ figure("12_training", draw)
 # after it?
 
 # %%
-guess = predict("12.1", "After a step at rate 0, is m still 0?", ["yes", "no"])
+guess = predict("11.1", "After a step at rate 0, is m still 0?", ["yes", "no"])
 
 # %%
 print(trace[:3])
@@ -589,7 +589,7 @@ guess.answer("no")
 
 # %%
 guess = predict(
-    "12.2",
+    "11.2",
     "Gradients a thousand times as large: AdamW's steps ...",
     ["are a thousand times as large", "blow up", "stay as they are"],
 )
@@ -628,7 +628,7 @@ guess.answer("stay as they are")
 
 # %%
 guess = predict(
-    "12.3",
+    "11.3",
     "Without clipping, the steps after the spike are ...",
     ["larger", "as before", "smaller"],
 )
@@ -770,12 +770,12 @@ assert max(cut_short) == 1, "and a plot of its first half shows nothing"
 # (In torch a `Dataset` holds rows, a `DataLoader` draws batches of them, and a collator makes one tensor of a batch.
 # Adam's m and v, in optimizers' files, are called *moments*.)
 #
-# And three from the notebook of lesson 10. As printed it cannot run at all: a comma is missing, and its `Dataset` asks
+# And three from the notebook of lesson 14. As printed it cannot run at all: a comma is missing, and its `Dataset` asks
 # for a column that does not exist. The scores that it shows come from another state of the code. With those two put
 # right, it asks the tokenizer for `padding="False"`. A string of five letters is true; luckily the library knows no
 # padding of that name, and refuses. It makes a `DataCollatorWithPadding` and does not pass it to the `DataLoader`, so
 # rows of several lengths meet in a batch and cannot be stacked: the first batch stops the run. And it defines a
-# function that freezes layers, which is never called. No error message will ever mention that one. Lesson 10 counts
+# function that freezes layers, which is never called. No error message will ever mention that one. Lesson 14 counts
 # what was frozen instead.
 
 # %%
@@ -793,11 +793,11 @@ except RuntimeError as error:
 # %% [markdown]
 # ## Exercises
 #
-# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 12 1` gives a hint for the first,
+# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 11 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 6.** Graded: the loss, the schedule, AdamW's step: `python -m lessons.check start 12`, `run 12`,
-# `hint 12`.
+# **Exercise 6.** Graded: the loss, the schedule, AdamW's step: `python -m lessons.check start 11`, `run 11`,
+# `hint 11`.
 #
 # ## Sources
 #
