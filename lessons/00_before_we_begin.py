@@ -311,7 +311,7 @@ guess.answer("above 9")
 # The fourth pair's own error is 5 before the step and 5 after it: a rate of 0.1 overshoots even the pair that the step
 # was made for, and lands as far on the other side. Half the rate meets that pair exactly, and the loss of all four
 # falls to 0.375, near the best possible 0.3. One row has a steeper loss than the mean of four, so a small batch asks
-# for a small rate. That trade is the daily business of training; lesson 12 has it with a real model.
+# for a small rate. That trade is the daily business of training; lesson 13 has it with a real model.
 #
 # **Exercise 3.** At which learning rate does the training of the line begin to fail? Try rates between 0.2 and 0.3,
 # then explain it by the matrix of second derivatives, ((7, 3), (3, 2)).

@@ -107,7 +107,7 @@ assert left_over <= BERT.skipped, "what is left over must be known by name"
 
 # %% [markdown]
 # Now the count, by the names in the header. Lessons 04 to 06 explain the parts; lesson 07 computes their sizes from V,
-# D, L, F and P. The **pooler** makes one vector of the first token's, and hardly any sentence encoder uses it.
+# D, L, F and P, and says what a pooler is.
 
 
 # %%

@@ -34,7 +34,7 @@ embeddings = encoder.bert.embeddings
 #     x[b, t] = word[ids[b, t]] + position[t] + token_type[types[b, t]]       each (D,), so x is (B, T, D)
 #
 # A **token type** says to which of two texts in one input a token belongs, 0 to the first and 1 to the second; lesson
-# 14 has such inputs. With a single text all types are 0, and a caller may leave them out: then the row of type 0 is
+# 15 has such inputs. With a single text all types are 0, and a caller may leave them out: then the row of type 0 is
 # added all the same.
 #
 # Each such vector on its own then goes through **LayerNorm**:

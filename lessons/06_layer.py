@@ -93,7 +93,7 @@ assert largest_difference(out, whole) < 1e-6, "six lines are a layer"
 # 10 needs it.)
 #
 # **Exercise 2.** Write gelu with torch.special.ndtr and compare. Write it with torch.sigmoid(1.702 z) and compare
-# again. (Lesson 14 has a use for the sigmoid.)
+# again. (Lesson 15 has a use for the sigmoid.)
 
 # %% [markdown]
 # ## The figure

@@ -113,7 +113,8 @@ assert {f"layers.{i}" for i in range(6)} <= {row.name for row in rows}, (
 #
 # ## How large it is
 #
-# Every parameter of the file in lesson 03 now has a place. With the legend of `core/bert.py`, `V` vocabulary, `D`
+# Every parameter now has a place; lesson 03 finds them in the file. The **pooler**, the last of them, makes one vector
+# of the first token's, and hardly any sentence encoder uses it. With the legend of `core/bert.py`, `V` vocabulary, `D`
 # width, `F` feed-forward width, `L` layers, and `P` rows of the position table, a BERT has
 #
 #     embeddings      (V + P + 2) * D  +  2 D                three tables and a LayerNorm
@@ -136,7 +137,8 @@ minilm = parameters(V=30522, D=384, L=6, F=1536, P=512)
 base = parameters(V=30522, D=768, L=12, F=3072, P=512)
 for part, count in minilm.items():
     print(f"{part:14} {count:>12,}   BERT base {base[part]:>12,}")
-assert sum(minilm.values()) == 22_713_216, "as counted in the file"
+counted = sum(parameter.numel() for parameter in encoder.parameters())
+assert sum(minilm.values()) == counted == 22_713_216, "as torch counts them"
 assert sum(base.values()) == 109_482_240, "BERT base: the 110 million of the paper"
 
 # %% [markdown]
@@ -333,7 +335,7 @@ assert whole == [secret], "one mistake, and only one, gives exactly these number
 #     minisbert trace --write ours.safetensors         every intermediate result, by name
 #     minisbert trace --against yours.safetensors      your tensors of the same names against ours
 #
-# **Exercise 3.** Change the seed of the hunt (lesson 11 is about seeds) and guess from the table before you run the
+# **Exercise 3.** Change the seed of the hunt (lesson 12 is about seeds) and guess from the table before you run the
 # last cell. How often are you right?
 #
 # ## Exercises
@@ -343,7 +345,7 @@ assert whole == [secret], "one mistake, and only one, gives exactly these number
 #
 # **Exercise 4.** Graded: the encoder itself, from ids to hidden states: `python -m lessons.check start 07`, `run 07`,
 # `hint 07`. And `python -m lessons.check graft` puts every piece that you have solved into the running model and
-# compares its layers with the reference (lesson 13).
+# compares its layers with the reference (lesson 14).
 #
 # ## Sources
 #

@@ -115,7 +115,7 @@ assert largest_difference(by_autograd[0], [[-0.6, 0.2]]) < 1e-12, (
 #
 # ## Four relatives
 #
-# SimCSE's loss is a cross-entropy (lesson 14). The cosines of row i, divided by tau, are the logits of B classes, and
+# SimCSE's loss is a cross-entropy (lesson 15). The cosines of row i, divided by tau, are the logits of B classes, and
 # the right class is i. Four more losses are close to it:
 #
 # - *Softmax cross-entropy* is the general form, for any logits: log( sum over c of exp(z_c) ) - z_right.

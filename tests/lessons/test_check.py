@@ -126,11 +126,11 @@ def test_hints_for_the_next_unsolved_piece_or_a_named_one(work, graded, capsys):
         capsys.readouterr()
         command("hint", *arguments)
         assert capsys.readouterr().out.startswith(f"bert.{piece}, 1 of 3")
-    command("hint", "14", "CrossHead.forward")
+    command("hint", "15", "CrossHead.forward")
     assert capsys.readouterr().out.startswith("heads.CrossHead.forward, 1 of")
     for lesson, name, says in (
         ("5", "gelu", "no piece gelu"),
-        ("14", "forward", "3 pieces called forward"),
+        ("15", "forward", "3 pieces called forward"),
     ):
         with pytest.raises(InputError, match=says):
             check.main(["hint", lesson, name])
@@ -313,8 +313,8 @@ def test_no_such_lesson_and_one_without_pieces(folder, capsys):
         assert command("run", number) == 2
         assert f"00 to {max(LESSONS)}" in capsys.readouterr().err or number == "-1"
     for name in ("start", "hint", "reset"):
-        with pytest.raises(InputError, match="lesson 13"):
-            check.main([name, "13"])
+        with pytest.raises(InputError, match="lesson 14"):
+            check.main([name, "14"])
 
 
 def test_every_pointer_names_a_heading():

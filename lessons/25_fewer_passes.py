@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lesson 24: the same formulas, faster: fused operations, the compiler, fewer bits
+# # Lesson 25: the same formulas, faster: fused operations, the compiler, fewer bits
 #
 # Steps through `minisbert/core/bert.py`, `minisbert/backends/package.py`, `minisbert/backends/graphs.py`,
 # `minisbert/system/devices.py`. About 75 minutes. For whoever will run an encoder for a living: you will count how
@@ -47,7 +47,7 @@ N = len(texts)
 # %% [markdown]
 # ## The question
 #
-# Lesson 23 has thrown out what was computed for nothing: the pads. What is left must be computed. Must it take so long?
+# Lesson 24 has thrown out what was computed for nothing: the pads. What is left must be computed. Must it take so long?
 #
 # ## The formula
 #
@@ -57,7 +57,7 @@ N = len(texts)
 #     seconds = max(n a / operations per second,  n p b / bytes per second)
 #
 # There are three ways down from here: fewer passes p, by doing more in one loop (**fused** operations, a compiler);
-# fewer bytes b (**bfloat16**, or the int8 of lesson 25); and more operations per second, which the same CPU has for
+# fewer bytes b (**bfloat16**, or the int8 of lesson 26); and more operations per second, which the same CPU has for
 # the smaller numbers.
 #
 # LayerNorm on 2,048 tokens of MiniLM, p = 2 if all is done in one loop: 2,048 x 384 numbers of 4 bytes, read once and
@@ -406,7 +406,7 @@ assert all(spearman(found) > spearman(right) - 1 for found in vectors.values()),
 #
 # ## The figure
 #
-# ![Sentences a second, step by step](figures/24_fewer_passes.png)
+# ![Sentences a second, step by step](figures/25_fewer_passes.png)
 
 
 # %%
@@ -420,7 +420,7 @@ def draw(plt):
     return drawn
 
 
-figure("24_fewer_passes", draw)
+figure("25_fewer_passes", draw)
 
 # %% [markdown]
 # ## Predict, then run
@@ -429,7 +429,7 @@ figure("24_fewer_passes", draw)
 # written?
 
 # %%
-guess = predict("24.1", "Passes of all T D numbers:", ["2", "7", "12"])
+guess = predict("25.1", "Passes of all T D numbers:", ["2", "7", "12"])
 
 # %%
 passes = sum(size == 2048 * D for size in sizes)
@@ -443,7 +443,7 @@ guess.answer("12")
 
 # %%
 guess = predict(
-    "24.2",
+    "25.2",
     "A weight of 1.0 gets 1,000 times an update of 0.0001, in bfloat16. It is then ...",
     ["1.1", "about 1.05", "1.0"],
 )
@@ -491,7 +491,7 @@ if compiled_tiny:
     )
 
 # %% [markdown]
-# Three rules follow. What you write yourself runs everywhere (lesson 13 counts the calls), except in a package: that
+# Three rules follow. What you write yourself runs everywhere (lesson 14 counts the calls), except in a package: that
 # one carries the hash of the code it was made from, and is refused after a change. Two results that agree prove
 # nothing if they come from the same code, so tests compare with transformers. And the switch has two sides: a mistake
 # *inside* a formula shows on one of them only, so tests compare the two.
@@ -516,11 +516,11 @@ print(
 #
 # ## Exercises
 #
-# Exercises 1 to 4 stand beside what they practise. `python -m lessons.check answer 24 1` gives a hint for the first,
+# Exercises 1 to 4 stand beside what they practise. `python -m lessons.check answer 25 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# No piece is graded here, so there is no `python -m lessons.check start 24`: what is new are ways to compute, and the
-# formulas are those that you have written. `quiz 24` asks five questions.
+# No piece is graded here, so there is no `python -m lessons.check start 25`: what is new are ways to compute, and the
+# formulas are those that you have written. `quiz 25` asks five questions.
 #
 # ## Sources
 #

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lesson 13: your own pieces inside the real model
+# # Lesson 14: your own pieces inside the real model
 #
 # Steps through `minisbert/diagnosis/mistakes/planting.py`, `minisbert/diagnosis/tracing.py`, and
 # `lessons/grader/graft.py`. About 70 minutes. You will put hand-written pieces into the running package, let three
@@ -223,7 +223,7 @@ assert set(written) <= set(PIECES), (
 #
 # Eight mistakes, and what each instrument says of them. A dark field: the instrument has noticed.
 #
-# ![Which instrument notices which mistake](figures/13_capstone.png)
+# ![Which instrument notices which mistake](figures/14_capstone.png)
 
 # %%
 NAMES = (
@@ -279,7 +279,7 @@ def draw(plt):
     return drawn
 
 
-figure("13_capstone", draw)
+figure("14_capstone", draw)
 assert all(any(flags) for flags in noticed.values()), "together they miss none of these"
 assert not any(
     all(flags[column] for flags in noticed.values()) for column in range(3)
@@ -297,11 +297,11 @@ assert not noticed["tanh GELU"][2], "and the score does not"
 #
 # **1.** You graft your `attention` and encode 200 sentences with the book, 20 at a time, through 6 layers. How many
 # times is it called? And by `minisbert.SentenceEncoder`, the fast one, which puts several sentences into rows of some
-# 64 tokens, and up to 2,048 tokens into a batch (lesson 23)?
+# 64 tokens, and up to 2,048 tokens into a batch (lesson 24)?
 
 # %%
 guess = predict(
-    "13.1",
+    "14.1",
     "How often is your attention called by the book?",
     ["10 times", "60 times", "200 times", "1,200 times"],
 )
@@ -327,7 +327,7 @@ guess.answer("60 times")
 
 # %%
 guess = predict(
-    "13.2",
+    "14.2",
     "The innermost line runs ...",
     ["9,000 times", "90,000 times", "900,000 times"],
 )
@@ -513,11 +513,11 @@ assert {name.split("/")[0] for name in loading | computing} == {"core"}, (
 #
 # ## Exercises
 #
-# Exercises 1 to 4 stand beside what they practise. `python -m lessons.check answer 13 1` gives a hint for the first,
+# Exercises 1 to 4 stand beside what they practise. `python -m lessons.check answer 14 1` gives a hint for the first,
 # and asked again, the answer.
 #
 # **Exercise 5.** Graded: everything at once, `python -m lessons.check graft`. The capstone has no pieces itself, so
-# there is no `python -m lessons.check start 13`.
+# there is no `python -m lessons.check start 14`.
 #
 # ## Sources
 #

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lesson 17: one vector, many, or none
+# # Lesson 18: one vector, many, or none
 #
 # Steps through `minisbert/models/static_encoder.py`, `minisbert/models/sparse_encoder.py`,
 # `minisbert/search/late_interaction.py`. About 55 minutes. You will take
@@ -26,7 +26,7 @@ from minisbert.search.late_interaction import Matrices, max_sim
 from minisbert.system.assets import ensure
 from minisbert.training.losses import flops_loss
 
-bert.FUSED = True  # lesson 24: the same numbers in less time
+bert.FUSED = True  # lesson 25: the same numbers in less time
 
 # %% [markdown]
 # ## The question
@@ -36,7 +36,7 @@ bert.FUSED = True  # lesson 24: the same numbers in less time
 # table's rows, without an encoder. Or it can keep a vector for each token and let the query choose. Which is best? That
 # depends on what we measure: right answers, bytes, or milliseconds.
 #
-# The judge is lesson 16's corpus, the docstrings of the standard library: names ask for the first sentences of their
+# The judge is lesson 17's corpus, the docstrings of the standard library: names ask for the first sentences of their
 # docstrings.
 
 # %%
@@ -117,7 +117,7 @@ assert flops_loss(spread) < flops_loss(crowded), (
 )
 
 # %% [markdown]
-# We have no trained SPLADE here, so lesson 16's BM25 represents the sparse engines. It too gives weights to words and
+# We have no trained SPLADE here, so lesson 17's BM25 represents the sparse engines. It too gives weights to words and
 # can use an inverted index, but only for words that occur in the text; SPLADE also gives weights to related words.
 #
 # **Exercise 1.** Distil with `coefficient=1e9`, which weights all tokens alike. What did the weights buy?
@@ -234,7 +234,7 @@ assert gain[0] > 0, "not luck"
 
 # %% [markdown]
 # Its price is paid in bytes and milliseconds. Two ways to pay less: fewer columns per token, by the principal
-# components of the tokens; and to ask it only about the dense engine's fifty best, as lesson 16 did with a
+# components of the tokens; and to ask it only about the dense engine's fifty best, as lesson 17 did with a
 # cross-encoder.
 
 # %%
@@ -282,7 +282,7 @@ assert results["dense, then late on 50"][2] < results["late interaction"][2], (
 # would hide the others. The bars are 95 % intervals of the mean. With two hundred
 # questions they are wide; paired, as above, the engines are told apart all the same.
 #
-# ![Quality by bytes of a document; the larger a dot, the slower the query](figures/17_one_vector_many_or_none.png)
+# ![Quality by bytes of a document; the larger a dot, the slower the query](figures/18_one_vector_many_or_none.png)
 
 
 # %%
@@ -318,13 +318,13 @@ def draw(plt):
     return drawn
 
 
-figure("17_one_vector_many_or_none", draw)
+figure("18_one_vector_many_or_none", draw)
 
 # %% [markdown]
 # **Exercise 4.** How many columns per token does late interaction need here to be better than dense with fewer bytes
 # than 10 kB?
 #
-# **Exercise 5.** Keep the token vectors as int8 with lesson 25's `to_int8`. Bytes, nDCG?
+# **Exercise 5.** Keep the token vectors as int8 with lesson 26's `to_int8`. Bytes, nDCG?
 
 # %% [markdown]
 # ## Predict, then run
@@ -333,7 +333,7 @@ figure("17_one_vector_many_or_none", draw)
 
 # %%
 guess = predict(
-    "17.1",
+    "18.1",
     "dog bites man, man bites dog, by the table: the cosine is ...",
     ["0.5", "0.9", "1"],
 )
@@ -346,12 +346,12 @@ assert abs(dog @ man - 1) < 1e-6, "a mean has no order"
 guess.answer("1")
 
 # %% [markdown]
-# **2.** A document is repeated ten times, as one text of ten times the length. BM25 has its b (lesson 16) to discount
+# **2.** A document is repeated ten times, as one text of ten times the length. BM25 has its b (lesson 17) to discount
 # long documents, and a mean does not change. What does MaxSim do, if the states are the same in each copy?
 
 # %%
 guess = predict(
-    "17.2",
+    "18.2",
     "Ten copies in one document: its MaxSim ...",
     ["is ten times as high", "stays", "falls"],
 )
@@ -432,10 +432,10 @@ assert moved.mean() > 0.3, "one loud token is everybody's best partner"
 # %% [markdown]
 # ## Exercises
 #
-# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 17 1` gives a hint for the first,
+# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 18 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 6.** Graded: max_sim: `python -m lessons.check start 17`, `run 17`, `hint 17`.
+# **Exercise 6.** Graded: max_sim: `python -m lessons.check start 18`, `run 18`, `hint 18`.
 #
 # ## Sources
 #

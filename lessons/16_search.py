@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lesson 15: search, and the sixty-five hours
+# # Lesson 16: search, and the sixty-five hours
 #
 # Steps through `minisbert/search/dense.py`. About 55 minutes. You will count what it costs to find the closest pair of
 # 10,000 sentences in two ways, write exact search with ties by hand, and see what careless search returns.
@@ -30,7 +30,7 @@ N = len(texts)
 # %% [markdown]
 # ## The question
 #
-# A cross-encoder (lesson 14; *joint model* in the formula below) reads both sentences at once, "[CLS] a [SEP] b
+# A cross-encoder (lesson 15; *joint model* in the formula below) reads both sentences at once, "[CLS] a [SEP] b
 # [SEP]", and is the better judge: every word of a can look at every word of b. So why does this package compute
 # vectors at all? Reimers and Gurevych open their paper with the answer: finding the most similar pair of 10,000
 # sentences takes BERT about 65 hours. With sentence vectors, 5 seconds. Where do the 65 hours come from?
@@ -49,7 +49,7 @@ config = encoder.bert.config
 D, F, L = config.hidden_size, config.intermediate_size, config.num_hidden_layers
 token = L * (
     4 * D * D + 2 * D * F
-)  # multiplications in the dense layers, see lesson 23
+)  # multiplications in the dense layers, see lesson 24
 lengths = [len(ids) for ids in encoder.tokenizer.encode(texts).ids]
 mean = sum(lengths) / N
 count = 10_000
@@ -196,7 +196,7 @@ assert round(10_000 / 2042) == 5, "so the 5 seconds are those of the base model"
 # of all pairs of our 1,000 sentences, on a logarithmic scale. Close pairs are very rare: that is why one must look at
 # so many to find them.
 #
-# ![Hours by number of sentences; histogram of all cosines](figures/15_search.png)
+# ![Hours by number of sentences; histogram of all cosines](figures/16_search.png)
 
 # %%
 values = everything[i, j]  # (N (N - 1) / 2,)
@@ -248,7 +248,7 @@ def draw(plt):
     return drawn
 
 
-figure("15_search", draw)
+figure("16_search", draw)
 print(
     f"half of all cosines lie below {np.median(values):.2f}; {np.mean(values > 0.8):.3%} of them are above 0.8"
 )
@@ -265,7 +265,7 @@ assert np.mean(values > 0.8) < 0.005, "needles"
 
 # %%
 guess = predict(
-    "15.1",
+    "16.1",
     "Ten times as many sentences: the search among all pairs takes ...",
     ["ten times as long", "a hundred times as long"],
 )
@@ -286,7 +286,7 @@ guess.answer("a hundred times as long")
 
 # %%
 guess = predict(
-    "15.2",
+    "16.2",
     "Does the result depend on the size of a block?",
     ["in the last digit", "not by a bit"],
 )
@@ -311,7 +311,7 @@ guess.answer("not by a bit")
 
 # %%
 guess = predict(
-    "15.3", "The nearest one's nearest is you ...", ["always", "often", "almost never"]
+    "16.3", "The nearest one's nearest is you ...", ["always", "often", "almost never"]
 )
 
 # %%
@@ -443,11 +443,11 @@ assert itself < np.mean(right == np.arange(N)), (
 # %% [markdown]
 # ## Exercises
 #
-# Exercises 1 to 4 stand beside what they practise. `python -m lessons.check answer 15 1` gives a hint for the first,
+# Exercises 1 to 4 stand beside what they practise. `python -m lessons.check answer 16 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 5.** Graded: the k nearest of a corpus, ties in order: `python -m lessons.check start 15`, `run 15`,
-# `hint 15`.
+# **Exercise 5.** Graded: the k nearest of a corpus, ties in order: `python -m lessons.check start 16`, `run 16`,
+# `hint 16`.
 #
 # ## Sources
 #

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lesson 12: training for real
+# # Lesson 13: training for real
 #
 # Steps through `minisbert/core/loop.py`, `minisbert/core/losses.py`,
 # `minisbert/evaluation/metrics.py`. About 80 minutes. You will train MiniLM to a better score
@@ -26,7 +26,7 @@ from minisbert.data.datasets import load_scored_pairs
 from minisbert.evaluation.metrics import mean_off_diagonal_cosine, uniformity
 
 # %%
-bert.FUSED = True  # the same formulas, faster: lesson 24
+bert.FUSED = True  # the same formulas, faster: lesson 25
 threads = torch.get_num_threads()
 torch.set_num_threads(min(threads, 2))
 
@@ -45,7 +45,7 @@ torch.set_num_threads(min(threads, 2))
 #     regression   mean over pairs of ( cos(u, v) - y / 5 )^2
 #
 # MiniLM is a **bi-encoder**: it reads each sentence alone, and u and v meet only in the cosine. A **cross-encoder**,
-# such as lesson 14's joint head, reads both at once; it sees more, but its sentences have no vectors that one could
+# such as lesson 15's joint head, reads both at once; it sees more, but its sentences have no vectors that one could
 # store. Some words of the trade:
 #
 # - The **learning rate** is how far a step goes: lr in lesson 11's formula. The schedule multiplies it.
@@ -218,7 +218,7 @@ def run(loss, pairs, lr=3e-4, epochs=1, seed=0, look=None):
 
 # %%
 guess = predict(
-    "12.1",
+    "13.1",
     "Dev after 65 steps at a learning rate of 1e-2?",
     ["about 57", "about 85", "about 90", "NaN"],
 )
@@ -251,7 +251,7 @@ guess.answer("about 57")
 
 # %%
 guess = predict(
-    "12.2",
+    "13.2",
     "Where is dev's loss lowest?",
     ["after epoch 1 or 2", "about epoch 6", "after epoch 12"],
 )
@@ -338,7 +338,7 @@ assert np.ptp(on_test[1:]) < gain, "and whichever of these seeds"
 # Left: the loss of each step (mean of eight) at three learning rates, with dev's verdict in the legend. Middle: 128
 # pairs, twelve epochs. Right: test before and after, three seeds, and the interval of the mean gain.
 #
-# ![Loss by learning rate, overfitting, the gain on test](figures/12_training_for_real.png)
+# ![Loss by learning rate, overfitting, the gain on test](figures/13_training_for_real.png)
 
 
 # %%
@@ -388,7 +388,7 @@ def draw(plt):
     return drawn
 
 
-figure("12_training_for_real", draw)
+figure("13_training_for_real", draw)
 
 # %% [markdown]
 # **Exercise 3.** `python -m minisbert.train --out runs/whole` trains the whole model on all pairs, and
@@ -453,7 +453,7 @@ def understood(name, model):
 
 # %%
 guess = predict(
-    "12.3",
+    "13.3",
     "The paraphrase is nearer, before and after:",
     ["2 and 4", "2 and 12", "12 and 20", "8 and 9"],
 )
@@ -507,7 +507,7 @@ def report(name, model):
 
 # %%
 guess = predict(
-    "12.4",
+    "13.4",
     "Mean cosine, and dev's Spearman:",
     ["0 and 88", "0.5 and 85", "1 and 80", "1 and 10"],
 )
@@ -524,7 +524,7 @@ guess.answer("1 and 80")
 
 # %% [markdown]
 # That is **collapse**: all texts get nearly the same vector, which is a perfect answer to a loss that only pulls. The
-# order of what is left still gives a fair Spearman. Round the vectors to bytes (lesson 25) and it is gone. So look at
+# order of what is left still gives a fair Spearman. Round the vectors to bytes (lesson 26) and it is gone. So look at
 # uniformity, not at the score alone.
 #
 # **3.** The cure costs no labels either. For pair i the other 31 partners of its batch are wrong answers: **in-batch
@@ -540,7 +540,7 @@ def rank(model, pairs):
 
 # %%
 guess = predict(
-    "12.5",
+    "13.5",
     "Uniformity, and dev beside 87.8:",
     ["-1 and lower", "-3.3 and lower", "-3.3 and higher"],
 )
@@ -588,7 +588,7 @@ print(
 
 # %%
 guess = predict(
-    "12.6",
+    "13.6",
     "Right of the 12 and the 12:",
     ["1 and 1", "9 and 2", "9 and 9", "12 and 12"],
 )
@@ -652,7 +652,7 @@ assert abs(broken["clip forgotten"][1] - dev_by_rate[3e-4]) < 0.5, (
 
 # %%
 guess = predict(
-    "12.7",
+    "13.7",
     "Dev and test, beside 88.8 and 84.0:",
     ["89 and 84", "96 and 84", "96 and 90", "89 and 80"],
 )
@@ -675,10 +675,10 @@ guess.answer("96 and 84")
 # %% [markdown]
 # ## Exercises
 #
-# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 12 1` gives a hint for the first,
+# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 13 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 6.** Graded: write `fit`. `python -m lessons.check start 12`, `run 12`, `hint 12`.
+# **Exercise 6.** Graded: write `fit`. `python -m lessons.check start 13`, `run 13`, `hint 13`.
 #
 # ## Sources
 #

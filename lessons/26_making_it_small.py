@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lesson 25: making it small
+# # Lesson 26: making it small
 #
 # Steps through `minisbert/training/losses.py`, `minisbert/search/quantized.py`.
 # About 95 minutes. You will drop layers, columns and bits, train what is left, and draw one curve of what each saving
@@ -481,7 +481,7 @@ print(
 # Left: the neighbours that are left, by bytes of a vector. Up and to the left is good. Right: what the layers cost, by
 # sentences per second on this machine; a ring for a model whose layers were dropped, a dot for each distilled student.
 #
-# ![Recall by bytes of a vector; Spearman by sentences per second](figures/25_making_it_small.png)
+# ![Recall by bytes of a vector; Spearman by sentences per second](figures/26_making_it_small.png)
 
 
 # %%
@@ -576,7 +576,7 @@ def draw(plt):
     return drawn
 
 
-figure("25_making_it_small", draw)
+figure("26_making_it_small", draw)
 print(f"{'':40}{'bytes':>7}{'Spearman':>10}{'recall':>8}")
 for name, (size, s, r) in sorted(curve.items(), key=lambda entry: -entry[1][2]):
     print(f"{name:40}{size:7,}{s:10.2f}{r:8.3f}")
@@ -591,7 +591,7 @@ for name, (size, s, r) in sorted(curve.items(), key=lambda entry: -entry[1][2]):
 
 # %%
 guess = predict(
-    "25.1",
+    "26.1",
     "Half of the layers gone: the file is smaller by ...",
     ["half", "less than a quarter", "nine tenths"],
 )
@@ -615,7 +615,7 @@ guess.answer("less than a quarter")
 
 # %%
 guess = predict(
-    "25.2", "At 60 degrees, how many of the 384 bits differ?", ["64", "128", "192"]
+    "26.2", "At 60 degrees, how many of the 384 bits differ?", ["64", "128", "192"]
 )
 
 # %%
@@ -642,7 +642,7 @@ guess.answer("128")
 
 # %%
 guess = predict(
-    "25.3",
+    "26.3",
     "Ten candidates for ten places give the recall ...",
     ["of the bits alone", "of the exact search", "in between"],
 )
@@ -773,11 +773,11 @@ assert recall(right) > recall(wrong) + 0.03, (
 # %% [markdown]
 # ## Exercises
 #
-# Exercises 1 to 4 stand beside what they practise. `python -m lessons.check answer 25 1` gives a hint for the first,
+# Exercises 1 to 4 stand beside what they practise. `python -m lessons.check answer 26 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 5.** Graded: layers, losses, codes, bits, rescoring: `python -m lessons.check start 25`, `run 25`,
-# `hint 25`.
+# **Exercise 5.** Graded: layers, losses, codes, bits, rescoring: `python -m lessons.check start 26`, `run 26`,
+# `hint 26`.
 #
 # ## Sources
 #

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lesson 21: who looks at whom: local attention, decoders, and their bugs
+# # Lesson 22: who looks at whom: local attention, decoders, and their bugs
 #
 # Steps through `minisbert/architectures/modernbert.py`, `minisbert/architectures/qwen3.py`. About 40 minutes. You will
 # count what a token may look at, make vectors with a model that was built to write, and see how ports of such models go
@@ -30,7 +30,7 @@ from minisbert.core import bert
 from minisbert.core.encoder import normalize
 from minisbert.core.pooling import mean_pool
 
-bert.FUSED = True  # lesson 24: the same numbers in less time
+bert.FUSED = True  # lesson 25: the same numbers in less time
 
 # %% [markdown]
 # ## The question
@@ -162,7 +162,7 @@ assert largest_difference(whole, shifted[:, 5:]) < 1e-5, (
 #
 # Scores a token in ModernBERT-base, with local layers and without.
 #
-# ![Scores a token by length](figures/21_who_looks_at_whom.png)
+# ![Scores a token by length](figures/22_who_looks_at_whom.png)
 
 
 # %%
@@ -187,10 +187,10 @@ def draw(plt):
     return drawn
 
 
-figure("21_who_looks_at_whom", draw)
+figure("22_who_looks_at_whom", draw)
 
 # %% [markdown]
-# **Exercise 2.** At which length does attention take half of the time in ModernBERT-base? Use lesson 23's formula
+# **Exercise 2.** At which length does attention take half of the time in ModernBERT-base? Use lesson 24's formula
 # with `scores_of`.
 
 # %% [markdown]
@@ -200,7 +200,7 @@ figure("21_who_looks_at_whom", draw)
 
 # %%
 guess = predict(
-    "21.1",
+    "22.1",
     "A causal decoder without positions ...",
     ["guesses, as the bag of words does", "can tell"],
 )
@@ -223,7 +223,7 @@ guess.answer("can tell")
 
 # %%
 guess = predict(
-    "21.2",
+    "22.2",
     "Two unrelated texts by their first token: the cosine is ...",
     ["about 0", "about 0.5", "1"],
 )
@@ -319,11 +319,11 @@ assert (
 # %% [markdown]
 # ## Exercises
 #
-# Exercises 1 to 2 stand beside what they practise. `python -m lessons.check answer 21 1` gives a hint for the first,
+# Exercises 1 to 2 stand beside what they practise. `python -m lessons.check answer 22 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# No piece is graded here, so there is no `python -m lessons.check start 21`: a decoder's layer is made of the pieces of
-# lesson 20. `quiz 21` asks five questions.
+# No piece is graded here, so there is no `python -m lessons.check start 22`: a decoder's layer is made of the pieces of
+# lesson 21. `quiz 22` asks five questions.
 #
 # ## Sources
 #

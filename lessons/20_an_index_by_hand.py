@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lesson 19: an index by hand
+# # Lesson 20: an index by hand
 #
 # Steps through `minisbert/search/dense.py`, and `lessons/search/graph.py` beside it. About 65 minutes.
 # You will find neighbours without looking at everything, see why that works in 384 dimensions, and
@@ -21,17 +21,17 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search.dense import top_k
 from minisbert.system.assets import ensure
 
-bert.FUSED = True  # lesson 24: the same numbers in less time
+bert.FUSED = True  # lesson 25: the same numbers in less time
 
 # %% [markdown]
 # ## The question
 #
-# The exact search of lesson 15 compares a query with every vector. It is a matrix product, it cannot be
+# The exact search of lesson 16 compares a query with every vector. It is a matrix product, it cannot be
 # wrong, and for a million vectors it reads a gigabyte and a half for each query. An **index** promises
 # nearly the same answers from a thousandth of the reading. How can it know where not to look, and what
 # does *nearly* mean?
 #
-# The vectors are those of lesson 16: first sentences of Python's docstrings, and names as queries.
+# The vectors are those of lesson 17: first sentences of Python's docstrings, and names as queries.
 
 # %%
 entries = docstrings.read_entries()
@@ -58,7 +58,7 @@ assert 3000 < N < 10_000, "a few hundred more or fewer from one Python to the ne
 #     recall@10  =  share of the ten nearest of the exact search that the index finds
 #     cost       =  vectors that it reads for a query, of N
 #
-# Recall here asks about *neighbours*, not about right documents. (Lesson 25 used the word for the
+# Recall here asks about *neighbours*, not about right documents. (Lesson 26 used the word for the
 # second. Papers on indexes mean the first.)
 #
 # ## Cells
@@ -120,7 +120,7 @@ print(f"{len(centres)} cells of {min(map(len, members))} to {max(map(len, member
 
 # %%
 guess = predict(
-    "19.1",
+    "20.1",
     "The nearest eight of 74 cells are read, a ninth of all vectors. Of the ten nearest neighbours they hold ...",
     ["about a tenth", "about half", "about eight of ten"],
 )
@@ -139,7 +139,7 @@ guess.answer("about eight of ten")
 #
 # The newer idea: link each vector to some near ones. To search, start anywhere, look at the neighbours
 # of where you are, go on from the best node that you have seen, and stop when it gets no better. These
-# links are a graph (not autograd's of lesson 26). Here its nodes have the vectors 1, 2, 3, 4, in a line:
+# links are a graph (not autograd's of lesson 27). Here its nodes have the vectors 1, 2, 3, 4, in a line:
 
 # %%
 line = np.array([[1.0], [2.0], [3.0], [4.0]])
@@ -190,7 +190,7 @@ assert max(degrees) <= 24, "twice twelve"
 
 # %%
 guess = predict(
-    "19.2",
+    "20.2",
     "The graph, width 20: of 5,500 vectors it reads about 290. It finds of the ten nearest ...",
     ["six of ten", "eight of ten", "more than nine of ten"],
 )
@@ -238,7 +238,7 @@ print(
 
 # %%
 guess = predict(
-    "19.3",
+    "20.3",
     "Sixteen times as many vectors: a walk of width 20 reads ... times as many",
     ["1.5", "4", "16"],
 )
@@ -294,13 +294,13 @@ else:
         assert abs(value - ours) < 0.04, "the same graph, by other dice"
 
 # %% [markdown]
-# **Exercise 4.** (hard) Store int8 codes (lesson 25) in the graph and sort the last forty again with the full
+# **Exercise 4.** (hard) Store int8 codes (lesson 26) in the graph and sort the last forty again with the full
 # vectors. Bytes, recall, milliseconds?
 
 # %% [markdown]
 # ## The figure
 #
-# ![Recall by vectors read, and vectors read by the size of the corpus](figures/19_an_index_by_hand.png)
+# ![Recall by vectors read, and vectors read by the size of the corpus](figures/20_an_index_by_hand.png)
 
 
 # %%
@@ -348,7 +348,7 @@ def draw(plt):
     return drawn
 
 
-figure("19_an_index_by_hand", draw)
+figure("20_an_index_by_hand", draw)
 
 # %% [markdown]
 # ## Predict, then run
@@ -358,7 +358,7 @@ figure("19_an_index_by_hand", draw)
 
 # %%
 guess = predict(
-    "19.4",
+    "20.4",
     "Recall of neighbours is about .85 at width 10. nDCG@10 of the right documents, .43, falls by ...",
     ["less than one point", "two to six points", "about fifteen points"],
 )
@@ -441,10 +441,10 @@ assert read > 0.95 * N, "everything"
 # %% [markdown]
 # ## Exercises
 #
-# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 19 1` gives a hint for the first,
+# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 20 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 6.** Graded: walk: `python -m lessons.check start 19`, `run 19`, `hint 19`.
+# **Exercise 6.** Graded: walk: `python -m lessons.check start 20`, `run 20`, `hint 20`.
 #
 # ## Sources
 #

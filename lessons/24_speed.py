@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lesson 23: making it fast: pads and packing
+# # Lesson 24: making it fast: pads and packing
 #
 # Steps through `minisbert/models/batching.py`, and `pad_batch` and `length_grouped_batches` of
 # `minisbert/core/tokenizer.py` and `minisbert/core/data.py`. About 65 minutes. You will count what a batch computes for
@@ -32,7 +32,7 @@ from minisbert.models.batching import (
 )
 from minisbert.models.guards import evaluating
 
-bert.FUSED = True  # the same numbers in less time: lesson 24
+bert.FUSED = True  # the same numbers in less time: lesson 25
 
 encoder = SentenceEncoder.load(
     find_model("all-MiniLM-L6-v2")
@@ -239,7 +239,7 @@ for name, found in vectors.items():
 
 # %% [markdown]
 # The times are those of your machine, a second long, and will be others tomorrow; how many tokens were computed is a
-# matter of arithmetic. `python -m benchmarks.ladder` measures with more care. Lesson 24 climbs further: fewer passes
+# matter of arithmetic. `python -m benchmarks.ladder` measures with more care. Lesson 25 climbs further: fewer passes
 # over the same numbers, fewer bits, and a compiler.
 
 # %%
@@ -273,7 +273,7 @@ print(f"Spearman {spearman(vectors['packed']):.2f} on these {len(pairs)} pairs")
 # %% [markdown]
 # ## The figure
 #
-# ![Sentences a second and tokens computed, step by step](figures/23_speed.png)
+# ![Sentences a second and tokens computed, step by step](figures/24_speed.png)
 
 
 # %%
@@ -295,7 +295,7 @@ def draw(plt):
     return drawn
 
 
-figure("23_speed", draw)
+figure("24_speed", draw)
 
 # %% [markdown]
 # **Exercise 2.** At which T does attention cost as much as the dense layers? Work it out from the formula, then look
@@ -307,7 +307,7 @@ figure("23_speed", draw)
 # **1.** A batch of one text has no pads at all. Is one text at a time the fastest, then?
 
 # %%
-guess = predict("23.1", "Is one text at a time the fastest?", ["yes", "as a rule not"])
+guess = predict("24.1", "Is one text at a time the fastest?", ["yes", "as a rule not"])
 
 # %%
 for budget in (1, 256, 2048):
@@ -328,7 +328,7 @@ guess.answer("as a rule not")
 
 # %%
 guess = predict(
-    "23.2",
+    "24.2",
     "Windows of one batch: what share of the tokens are pads?",
     ["5 %", "20 %", "over 40 %"],
 )
@@ -490,11 +490,11 @@ assert epochs["last batch dropped"][1] == 2000 // 32 * 32, (
 # %% [markdown]
 # ## Exercises
 #
-# Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 23 1` gives a hint for the first,
+# Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 24 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 4.** Graded: rows to a rectangle, batches of like length: `python -m lessons.check start 23`, `run 23`,
-# `hint 23`.
+# **Exercise 4.** Graded: rows to a rectangle, batches of like length: `python -m lessons.check start 24`, `run 24`,
+# `hint 24`.
 #
 # ## Sources
 #

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lesson 22: from nothing
+# # Lesson 23: from nothing
 #
 # Steps through `minisbert/training/objectives/masked.py`, `minisbert/training/losses.py`,
 # `minisbert/models/masked_language_model.py`. About 80 minutes. You
@@ -39,7 +39,7 @@ from minisbert.training.objectives.masked import (
 )
 
 # %%
-bert.FUSED = True  # the same formulas, faster: lesson 24
+bert.FUSED = True  # the same formulas, faster: lesson 25
 torch.manual_seed(0)
 torch.set_num_threads(min(torch.get_num_threads(), 2))
 DTYPE, _ = choose_dtype("auto", torch.device("cpu"))  # bfloat16 where it is fast
@@ -174,7 +174,7 @@ assert max(share for _, share in before) < 0.003, "no word is likely"
 
 # %% [markdown]
 # Two judges: STS-B's dev pairs, by Spearman's correlation, and a search. The search is
-# lesson 16's: 200 names of the standard library ask for their docstrings among all.
+# lesson 17's: 200 names of the standard library ask for their docstrings among all.
 
 # %%
 entries = docstrings.read_entries()
@@ -216,7 +216,7 @@ def judge(name, encode, seconds):
 
 # %%
 guess = predict(
-    "22.1",
+    "23.1",
     "Random weights, no training at all: STS-B dev, Spearman x 100, is about ...",
     ["0", "25", "55"],
 )
@@ -232,7 +232,7 @@ guess.answer("55")
 # such vectors is a bag of words, and its cosine counts the words that two texts share.
 # Three random layers blur that a little.
 #
-# The second number is worse for our pride. **Whitening** (lesson 25's principal axes, each
+# The second number is worse for our pride. **Whitening** (lesson 26's principal axes, each
 # divided by its length) takes the words that all texts have down and rare words up, as
 # BM25's idf does. It needs no label and no training:
 
@@ -302,7 +302,7 @@ assert np.mean(curve[-20:]) < curve[0] - 1.3, "and now it has one"
 
 # %%
 guess = predict(
-    "22.2",
+    "23.2",
     "STS-B after reading, against that of random weights: ...",
     ["much better", "a little better", "worse"],
 )
@@ -350,7 +350,7 @@ assert along["read"] > 1.3 * along["random"], "one axis drowns the others"
 # - **contrast** (lesson 10): the name of a function and its docstring belong together, and
 #   so does a sentence with itself under another dropout mask (SimCSE). No labels.
 # - **scores**: STS-B's training pairs by CoSENT (lesson 10), which people have labelled.
-# - **a teacher**: MiniLM's vectors, by lesson 25's squared error. MiniLM has read a billion
+# - **a teacher**: MiniLM's vectors, by lesson 26's squared error. MiniLM has read a billion
 #   pairs, so this is the end of "from nothing".
 
 # %%
@@ -451,7 +451,7 @@ for start in ("random", "read"):
     assert gain > 4, f"{start}: people's scores help, wherever one starts"
 
 # %% [markdown]
-# **Exercise 4.** Run the long form: `LESSON_22_SCALE=15 python lessons/22_from_nothing.py`, a quarter of an hour of
+# **Exercise 4.** Run the long form: `LESSON_22_SCALE=15 python lessons/23_from_nothing.py`, a quarter of an hour of
 # reading. Which of the five guesses are right now? Which numbers changed?
 #
 # **Exercise 5.** Read captions only (`text = captions`). Is the STS-B score better, and the search?
@@ -459,7 +459,7 @@ for start in ("random", "read"):
 # %% [markdown]
 # ## The figure
 #
-# ![Two judges, eight models](figures/22_from_nothing.png)
+# ![Two judges, eight models](figures/23_from_nothing.png)
 
 
 # %%
@@ -485,7 +485,7 @@ def draw(plt):
     return drawn
 
 
-figure("22_from_nothing", draw)
+figure("23_from_nothing", draw)
 
 # %% [markdown]
 # ## Predict, then run
@@ -495,7 +495,7 @@ figure("22_from_nothing", draw)
 
 # %%
 guess = predict(
-    "22.3",
+    "23.3",
     "Guessing by frequency alone, the loss is about ...",
     ["8.5", "6.8", "3"],
 )
@@ -519,7 +519,7 @@ guess.answer("6.8")
 
 # %%
 guess = predict(
-    "22.4", "Pieces of 'iterator', which no caption has ...", ["1", "2", "4"]
+    "23.4", "Pieces of 'iterator', which no caption has ...", ["1", "2", "4"]
 )
 
 # %%
@@ -563,10 +563,10 @@ assert ends["special tokens are hidden too"] < ends["right"] - 0.15, (
 #
 # ## Exercises
 #
-# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 22 1` gives a hint for the first,
+# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 23 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 6.** Graded: mask_tokens, mlm_loss: `python -m lessons.check start 22`, `run 22`, `hint 22`.
+# **Exercise 6.** Graded: mask_tokens, mlm_loss: `python -m lessons.check start 23`, `run 23`, `hint 23`.
 #
 # ## Sources
 #

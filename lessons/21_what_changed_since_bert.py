@@ -1,9 +1,9 @@
 # %% [markdown]
-# # Lesson 20: what changed since BERT: positions and norms
+# # Lesson 21: what changed since BERT: positions and norms
 #
 # Steps through `minisbert/architectures/mpnet.py`, `minisbert/architectures/modern.py`,
 # `minisbert/architectures/qwen3.py`. About 70 minutes. You will put each of the changes alone into the book's layer and
-# find out what it buys. Lesson 21 has what is left: who may look at whom, decoders, and their bugs.
+# find out what it buys. Lesson 22 has what is left: who may look at whom, decoders, and their bugs.
 
 # %%
 import math
@@ -35,13 +35,13 @@ from minisbert.core.pooling import mean_pool
 from minisbert.diagnosis.mistakes.planting import Mistake
 from minisbert.system.assets import ensure
 
-bert.FUSED = True  # lesson 24: the same numbers in less time
+bert.FUSED = True  # lesson 25: the same numbers in less time
 
 # %% [markdown]
 # ## The question
 #
 # BERT is from 2018. It is an encoder: each token sees all others. A **decoder** is a transformer that was trained to
-# write, so each token sees only what comes before it; it can be made to give vectors too (lesson 21). The encoders
+# write, so each token sees only what comes before it; it can be made to give vectors too (lesson 22). The encoders
 # and decoders that lead the tables today have another layer: positions are no longer added, LayerNorm has moved and
 # lost its mean, the feed-forward block has a third matrix, biases are gone. Which of these makes vectors better,
 # which makes them cheaper, and which is only a habit?
@@ -60,7 +60,7 @@ bert.FUSED = True  # lesson 24: the same numbers in less time
 #     (x - mean) / std * gamma + beta         x / sqrt(mean of x^2) * gamma           RMSNorm
 #     W2 gelu(W1 x + b1) + b2                 W3 (silu(W1 x) * W2 x)                  SwiGLU; GeGLU with gelu
 #
-# **SiLU** is one more non-linearity, z times the sigmoid (lesson 14) of z.
+# **SiLU** is one more non-linearity, z times the sigmoid (lesson 15) of z.
 #
 # `R_t` turns each pair of columns (i, i + K/2) by the angle t * base^(-2i/K): the first pair by one radian per token,
 # the last ones hardly at all.
@@ -452,7 +452,7 @@ assert depth[True] < depth[False] - 0.5, (
 # Left: how often the right document is found, at places of the training and beyond. Right: what is left of a gradient
 # on the direct way, by depth.
 #
-# ![Found by kind of position; gradient by depth](figures/20_what_changed_since_bert.png)
+# ![Found by kind of position; gradient by depth](figures/21_what_changed_since_bert.png)
 
 
 # %%
@@ -492,7 +492,7 @@ def draw(plt):
     return drawn
 
 
-figure("20_what_changed_since_bert", draw)
+figure("21_what_changed_since_bert", draw)
 
 # %% [markdown]
 # **Exercise 3.** Train the rotary encoder with the bases 2, 100, 10,000 and 1,000,000. Does the tiny model care?
@@ -500,12 +500,12 @@ figure("20_what_changed_since_bert", draw)
 # %% [markdown]
 # ## Predict, then run
 #
-# **1.** Half of the world pairs the columns (i, i + K/2), the other half (2i, 2i + 1). A checkpoint of one half comes
-# into the code of the other. What has to be done?
+# **1.** Half of the world pairs the columns (i, i + K/2), the other half (2i, 2i + 1). A checkpoint (lesson 03) of one
+# half comes into the code of the other. What has to be done?
 
 # %%
 guess = predict(
-    "20.1",
+    "21.1",
     "From pairs of neighbours to pairs of halves: one must ...",
     [
         "train again",
@@ -545,7 +545,7 @@ guess.answer("permute rows of the query and key weights")
 
 # %%
 guess = predict(
-    "20.2", "With another base it finds ...", ["none", "half", "nearly all"]
+    "21.2", "With another base it finds ...", ["none", "half", "nearly all"]
 )
 
 
@@ -598,7 +598,7 @@ table = {
 # %% [markdown]
 # No line crashes, and each gives vectors of the right shape and length. Rounding is 0.999 and more; a wrong base is
 # less than that, and most documents are still found. So compare numbers with the reference before you index ten million
-# texts. `minisbert certify` does that, and names many of these causes; lesson 21 has those of decoders.
+# texts. `minisbert certify` does that, and names many of these causes; lesson 22 has those of decoders.
 
 # %%
 assert table["nothing"][0] > 0.99999, "the table's own zero"
@@ -610,10 +610,10 @@ assert table["places not rotated"][1] < 0.65, "a bag of words again"
 # %% [markdown]
 # ## Exercises
 #
-# Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 20 1` gives a hint for the first,
+# Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 21 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 4.** Graded: rotate, rms_norm, swiglu: `python -m lessons.check start 20`, `run 20`, `hint 20`.
+# **Exercise 4.** Graded: rotate, rms_norm, swiglu: `python -m lessons.check start 21`, `run 21`, `hint 21`.
 #
 # ## Sources
 #

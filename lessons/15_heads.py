@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lesson 14: three heads that score a pair
+# # Lesson 15: three heads that score a pair
 #
 # Steps through `minisbert/core/heads.py` and `minisbert/models/pair_model.py`. About 70 minutes. You will set three
 # ways of reading two sentences side by side, train small heads in seconds, and see what three bugs from one published
@@ -259,7 +259,7 @@ assert result["cosine, untrained"] > result["siamese"] > result["joint"] + 10, (
 
 # %% [markdown]
 # The cosine wins: MiniLM was trained for it with a billion pairs, and 400 pairs cannot teach a head of 295,425
-# parameters the same. Heads pay when the encoder is trained with them. One seed (lesson 11) per head is enough for this
+# parameters the same. Heads pay when the encoder is trained with them. One seed (lesson 12) per head is enough for this
 # table, and only because its gaps are wide: with two other seeds the siamese head had 83.6 and 82.3, the joint head
 # 48.7 and 46.8.
 
@@ -273,7 +273,7 @@ assert result["cosine, untrained"] > result["siamese"] > result["joint"] + 10, (
 # Every pair of **dev**, on which nothing was trained: what people said, and what the head says. On the left the head
 # above, in the middle one that never sees the second sentence: a bug that we plant here and meet again below.
 #
-# ![Scores of a right and a blind head](figures/14_heads.png)
+# ![Scores of a right and a blind head](figures/15_heads.png)
 
 # %%
 blind = "head reads the first sentence only"
@@ -320,7 +320,7 @@ def draw(plt):
     return drawn
 
 
-figure("14_heads", draw)
+figure("15_heads", draw)
 assert result[blind] < 25, "what can be guessed from one sentence"
 
 # %% [markdown]
@@ -329,7 +329,7 @@ assert result[blind] < 25, "what can be guessed from one sentence"
 # **1.** Is the siamese head symmetric: score(a, b) = score(b, a)? Look at its three parts.
 
 # %%
-guess = predict("14.1", "Is the siamese head symmetric?", ["yes", "no"])
+guess = predict("15.1", "Is the siamese head symmetric?", ["yes", "no"])
 
 # %%
 with torch.no_grad():
@@ -348,7 +348,7 @@ guess.answer("no")
 
 # %%
 guess = predict(
-    "14.2",
+    "15.2",
     "Forward passes of the joint head for 10,000 sentences?",
     ["10,000", "a million", "50 million"],
 )
@@ -357,7 +357,7 @@ guess = predict(
 count = 10_000
 print(f"joint {count * (count - 1) // 2:,}, siamese {count:,}")
 assert count * (count - 1) // 2 == 49_995_000, (
-    "each pair on its own: the reason for sentence vectors (lesson 15)"
+    "each pair on its own: the reason for sentence vectors (lesson 16)"
 )
 guess.answer("50 million")
 
@@ -366,7 +366,7 @@ guess.answer("50 million")
 # Do the types still change what [CLS] sees?
 
 # %%
-guess = predict("14.3", "Do the types change what [CLS] sees?", ["yes", "no"])
+guess = predict("15.3", "Do the types change what [CLS] sees?", ["yes", "no"])
 
 # %%
 pair = (["A cat sits."], ["A kitten is sitting."])
@@ -534,10 +534,10 @@ assert twice["as it is, of 0 to 1"] > 0.9, "what nearly all pairs have is no wei
 # %% [markdown]
 # ## Exercises
 #
-# Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 14 1` gives a hint for the first,
+# Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 15 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 4.** Graded: each head: `python -m lessons.check start 14`, `run 14`, `hint 14`.
+# **Exercise 4.** Graded: each head: `python -m lessons.check start 15`, `run 15`, `hint 15`.
 #
 # ## Sources
 #

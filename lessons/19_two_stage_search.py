@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lesson 18: two-stage search
+# # Lesson 19: two-stage search
 #
 # Steps through `minisbert/search/dense.py`, `minisbert/search/late_interaction.py`,
 # `minisbert/evaluation/retrieval.py`. About 65 minutes. You will search documents that are too long
@@ -24,12 +24,12 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search.dense import top_k
 from minisbert.system.assets import ensure
 
-bert.FUSED = True  # lesson 24: the same numbers in less time
+bert.FUSED = True  # lesson 25: the same numbers in less time
 
 # %% [markdown]
 # ## The question
 #
-# Lesson 16 searched single sentences. Real documents are pages, an encoder reads 256 tokens, and a
+# Lesson 17 searched single sentences. Real documents are pages, an encoder reads 256 tokens, and a
 # vector of 384 numbers has to stand for all of it. Words and vectors make different mistakes. And
 # whatever judges well, such as a cross-encoder, is too slow to judge everything. So nearly every
 # search engine has **two stages**: a fast one that *finds* some candidates among all documents, and
@@ -134,7 +134,7 @@ judge("BM25", lexical)
 
 # %%
 guess = predict(
-    "18.1",
+    "19.1",
     "MiniLM reads the first 48 tokens of each document instead of 256. nDCG@10 falls by ...",
     ["less than a point", "about three points", "more than eight points"],
 )
@@ -166,7 +166,7 @@ guess.answer("more than eight points")
 
 # %%
 guess = predict(
-    "18.2",
+    "19.2",
     "All text in chunks of 80 words, the best chunk counts. Against 256 tokens of each document it is ...",
     ["clearly worse", "about the same", "clearly better"],
 )
@@ -203,7 +203,7 @@ guess.answer("about the same")
 
 # %%
 guess = predict(
-    "18.3",
+    "19.3",
     "BM25 and MiniLM by reciprocal ranks: against the better of the two ...",
     ["worse: the average of both", "the same", "three to eight points better"],
 )
@@ -245,12 +245,12 @@ print(f"among {K}: {recall:.3f}, first: {first:.3f}")
 assert recall > 0.85, "no judge can do better than this share"
 
 # %% [markdown]
-# Who judges? A cross-encoder (lesson 14) is the usual one, if others have trained it on half a million
+# Who judges? A cross-encoder (lesson 15) is the usual one, if others have trained it on half a million
 # questions. From MiniLM's weights and thirteen hundred questions like ours it learns nothing in
 # the minutes of a lesson: after 80 steps on one positive and three candidates the loss was 1.38, where ln 4 = 1.39 is
 # guessing. (`minisbert evaluate --rerank MODEL` measures one that you have.)
 #
-# Late interaction (lesson 17) needs no training. Each token of the question picks the document's token
+# Late interaction (lesson 18) needs no training. Each token of the question picks the document's token
 # that fits it best. For all N documents that would be much work; for twenty it is little.
 
 
@@ -335,7 +335,7 @@ assert more > -0.1, "and not the end of the world"
 #
 # ## The figure
 #
-# ![nDCG@10 of each engine with its interval](figures/18_two_stage_search.png)
+# ![nDCG@10 of each engine with its interval](figures/19_two_stage_search.png)
 
 
 # %%
@@ -351,7 +351,7 @@ def draw(plt):
     return drawn
 
 
-figure("18_two_stage_search", draw)
+figure("19_two_stage_search", draw)
 
 # %% [markdown]
 # ## Predict, then run
@@ -360,7 +360,7 @@ figure("18_two_stage_search", draw)
 
 # %%
 guess = predict(
-    "18.4",
+    "19.4",
     "BM25's scores plus cosines: the sum sorts nearly as ... would",
     ["BM25", "MiniLM", "both by ranks"],
 )
@@ -408,10 +408,10 @@ assert value < results["BM25"].mean() - 0.02, "worse than BM25 alone: that is th
 # %% [markdown]
 # ## Exercises
 #
-# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 18 1` gives a hint for the first,
+# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 19 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 6.** Graded: reciprocal_ranks: `python -m lessons.check start 18`, `run 18`, `hint 18`.
+# **Exercise 6.** Graded: reciprocal_ranks: `python -m lessons.check start 19`, `run 19`, `hint 19`.
 #
 # ## Sources
 #

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lesson 16: your own search engine
+# # Lesson 17: your own search engine
 #
 # Steps through `minisbert/corpus/mining.py`, `minisbert/core/loop.py`, `minisbert/evaluation/metrics.py`,
 # `minisbert/search/quantized.py`. About 95 minutes. You will build a search engine for Python's own standard library,
@@ -140,7 +140,7 @@ print(f"{each.mean():.3f}, 95 % of the draws in {low:.3f} .. {high:.3f}")
 # %% [markdown]
 # ## Words alone
 #
-# Every engine enters one table: nDCG and recall (lesson 25) of each query, milliseconds for a query (all of them at
+# Every engine enters one table: nDCG and recall (lesson 26) of each query, milliseconds for a query (all of them at
 # once, divided by their number), bytes of a document in the index. BM25's index is a row number and a count for each
 # different word of a document: five bytes.
 
@@ -218,7 +218,7 @@ encoder = SentenceEncoder.load(
 
 # %%
 guess = predict(
-    "16.1",
+    "17.1",
     "BM25, or MiniLM as it comes: which finds more?",
     ["BM25", "MiniLM", "too close to call"],
 )
@@ -326,7 +326,7 @@ def ranking(model, batch):
 
 # %%
 guess = predict(
-    "16.2",
+    "17.2",
     "Some 25 steps. nDCG@10 on modules that it has never seen rises by ...",
     ["less than 2 points", "4 to 15 points", "more than 20 points"],
 )
@@ -363,7 +363,7 @@ guess.answer("4 to 15 points")
 
 # %% [markdown]
 # That is one seed. The interval says what other *queries* would have given, not what another order of the rows would
-# (lessons 11 and 12; exercise 4).
+# (lessons 12 and 13; exercise 4).
 #
 # Now ask it something that is no method's name.
 
@@ -426,7 +426,7 @@ enter(f"trained + {weight} BM25", reranked("test", weight, fifty["test"]), *both
 assert 0 < weight < 0.05, "a little, and not too much"
 
 # %% [markdown]
-# The better judge is a cross-encoder: it reads query and document at once (lesson 14). Ours has to be trained from a
+# The better judge is a cross-encoder: it reads query and document at once (lesson 15). Ours has to be trained from a
 # head that knows nothing, and a minute is not enough: when we tried, sixty steps on its last three layers (four
 # candidates for each query) took the loss from 1.40 to 1.24, where guessing has ln 4 = 1.39, and alone it sorted twenty
 # candidates far worse than the cosine had (nDCG@10 0.18 instead of 0.51). Those that work have seen half a million
@@ -454,7 +454,7 @@ assert joint_ms > 5 * ms, (
 # %% [markdown]
 # ## Fewer bytes
 #
-# 384 numbers of four bytes are thirty times what BM25 keeps of a document. Lesson 25's savings, on the trained model:
+# 384 numbers of four bytes are thirty times what BM25 keeps of a document. Lesson 26's savings, on the trained model:
 # int8 codes, bits, and bits sorted again by the query's own numbers.
 
 # %%
@@ -517,7 +517,7 @@ for name, (each, hits, took, size) in table.items():
 # Up and to the left is good. Bars are the intervals: where two overlap, look at the difference of each query before you
 # say anything.
 #
-# ![nDCG@10 by bytes of a document and by milliseconds of a query](figures/16_your_own_search.png)
+# ![nDCG@10 by bytes of a document and by milliseconds of a query](figures/17_your_own_search.png)
 
 
 # %%
@@ -571,7 +571,7 @@ def draw(plt):
     return drawn
 
 
-figure("16_your_own_search", draw)
+figure("17_your_own_search", draw)
 
 # %% [markdown]
 # ## Predict, then run
@@ -580,7 +580,7 @@ figure("16_your_own_search", draw)
 
 # %%
 guess = predict(
-    "16.3",
+    "17.3",
     "Queries without a word in common with their document: the trained model has among its first ten ...",
     ["nearly none", "two to five of ten", "eight of ten"],
 )
@@ -613,7 +613,7 @@ guess.answer("two to five of ten")
 
 # %%
 guess = predict(
-    "16.4",
+    "17.4",
     "Drawing modules instead of queries, the interval gets ...",
     ["narrower", "wider"],
 )
@@ -779,10 +779,10 @@ assert np.array_equal(again.encode(documents[:3]), tuned.encode(documents[:3])),
 #
 # ## Exercises
 #
-# Exercises 1 to 7 stand beside what they practise. `python -m lessons.check answer 16 1` gives a hint for the first,
+# Exercises 1 to 7 stand beside what they practise. `python -m lessons.check answer 17 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 8.** Graded: BM25: `python -m lessons.check start 16`, `run 16`, `hint 16`.
+# **Exercise 8.** Graded: BM25: `python -m lessons.check start 17`, `run 17`, `hint 17`.
 #
 # ## Sources
 #
