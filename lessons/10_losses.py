@@ -115,8 +115,9 @@ assert largest_difference(by_autograd[0], [[-0.6, 0.2]]) < 1e-12, (
 #
 # ## Four relatives
 #
-# SimCSE's loss is a cross-entropy (lesson 15). The cosines of row i, divided by tau, are the logits of B classes, and
-# the right class is i. Four more losses are close to it:
+# A score of which a softmax will make a share is called a **logit**, and minus the logarithm of the share of the right
+# class is the **cross-entropy**. SimCSE's loss is one: the cosines of row i, divided by tau, are the logits of B
+# classes, and the right class is i. Four more losses are close to it:
 #
 # - *Softmax cross-entropy* is the general form, for any logits: log( sum over c of exp(z_c) ) - z_right.
 # - *Multiple negatives ranking* is SimCSE's for pairs of different texts, such as a question and its answer. It

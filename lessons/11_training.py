@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 11: the training loop
 #
-# Steps through `minisbert/core/loop.py` and `minisbert/core/data.py`. About 68 minutes. You will compute one step of
+# Steps through `minisbert/core/loop.py` and `minisbert/core/data.py`. About 60 minutes. You will compute one step of
 # AdamW by hand, take one turn of the loop apart, and match ten losses of the reference to nine digits.
 
 # %%
@@ -127,7 +127,6 @@ assert model.weight.grad.item() == 20, (
 model.zero_grad()
 for row in (0, 1):
     (squared_error(model, [row]) * (1 / 2)).backward()
-    print(f"after row {row}: gradient {model.weight.grad.item()}")
 assert model.weight.grad.item() == 10, (
     "and that is of use: micro-batches, one after the other, give the whole gradient"
 )
@@ -172,7 +171,7 @@ assert next(steps).number == 2, (
 )
 
 # %% [markdown]
-# One more thing, and it has saved many a night's work: a loss that is not a number must not reach the weights.
+# A loss that is not a number must not reach the weights.
 
 # %%
 before = model.weight.item()
@@ -500,49 +499,10 @@ assert (
 ), "right once, then behind"
 
 # %% [markdown]
-# The ten losses are a ruler with nine digits. Would the score have found these mistakes? Lesson 12 tries it.
+# The ten losses are a ruler with nine digits. Would the score have found these mistakes? See lesson 12.
 #
-# ## From the wild
-#
-# One more schedule, from a published notebook that trains SBERT: it tells the scheduler of `total - warmup` steps, as
-# if the warm-up were counted beside them. It is counted in them. What does the rate do at the end?
-
-# %%
-total, warmup = 1000, 100
-cut_short = [
-    loop.linear_schedule(step, warmup, total - warmup) for step in range(total)
-]
-idle = sum(share == 0 for share in cut_short[1:])  # step 0 has rate 0 in any warm-up
-last = loop.linear_schedule(total - 1, warmup, total)  # with the right total
-print(
-    f"{idle} of {total} steps at a rate of 0; with the right total the last one has {last:.4f} of the peak"
-)
-assert idle == 100, "the last tenth of the data is read, paid for, and not learned from"
-assert max(cut_short) == 1, "and a plot of its first half shows nothing"
-
-# %% [markdown]
 # (In torch a `Dataset` holds rows, a `DataLoader` draws batches of them, and a collator makes one tensor of a batch.
-# Adam's m and v, in optimizers' files, are called *moments*.)
-#
-# And three from the notebook of lesson 15. As printed it cannot run at all: a comma is missing, and its `Dataset` asks
-# for a column that does not exist. The scores that it shows come from another state of the code. With those two put
-# right, it asks the tokenizer for `padding="False"`. A string of five letters is true; luckily the library knows no
-# padding of that name, and refuses. It makes a `DataCollatorWithPadding` and does not pass it to the `DataLoader`, so
-# rows of several lengths meet in a batch and cannot be stacked: the first batch stops the run. And it defines a
-# function that freezes layers, which is never called. No error message will ever mention that one. Lesson 15 counts
-# what was frozen instead.
-
-# %%
-flag = "False"
-print(bool(flag))
-assert flag, "which is why a flag is a bool and not its name"
-try:
-    torch.utils.data.default_collate(
-        [torch.tensor([101, 4937, 102]), torch.tensor([101, 102])]
-    )
-    raise AssertionError("two lengths in one batch")
-except RuntimeError as error:
-    print(error)
+# Adam's m and v, in optimizers' files, are called *moments*. Lesson 28 has mistakes with all of them, from notebooks.)
 
 # %% [markdown]
 # ## Exercises

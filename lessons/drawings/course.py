@@ -9,8 +9,8 @@ NAMES = {
     0: "before", 1: "embedding", 2: "text to ids", 3: "weights file", 4: "embeddings", 5: "attention", 6: "layer",
     7: "encoder", 8: "pooling", 9: "similarity", 10: "losses", 11: "the loop", 12: "one number", 13: "for real",
     14: "your pieces", 15: "three heads", 16: "search", 17: "your engine", 18: "one or many", 19: "two stages",
-    20: "an index", 21: "positions", 22: "who looks", 23: "from nothing", 24: "packing", 25: "fewer passes", 26: "small",
-    27: "big batches",
+    20: "an index", 21: "positions", 22: "who looks", 23: "from nothing", 24: "packing", 25: "fewer passes",
+    26: "small", 27: "big batches", 28: "in the wild",
 }  # fmt: skip
 # lesson -> column and top
 PLACES = {
@@ -21,8 +21,9 @@ PLACES = {
     19: (2, 410), 18: (3, 410), 20: (4, 410),
     21: (0, 494), 22: (1, 494), 23: (3, 494),
     24: (0, 578), 25: (1, 578), 26: (2, 578), 27: (3, 578),
+    28: (0, 662),
 }  # fmt: skip
-TITLES = {"I": 16, "II": 174, "III": 332, "IV": 484, "A": 568}  # part -> the base line of its title
+TITLES = {"I": 16, "II": 174, "III": 332, "IV": 484, "A": 568, "B": 652}  # part -> the base line of its title
 # arrows that are no straight line between two neighbours: where they turn
 TURNS = {
     (5, 6): ((463, 80), (47, 80)),
@@ -32,15 +33,15 @@ TURNS = {
     (17, 18): ((443, 396), (379, 396)),
 }
 # told in words
-FAR = {3: (2,), 14: (8,), 21: (7,), 23: (15, 17), 24: (11,), 25: (11,), 26: (13, 16), 27: (11,)}
+FAR = {3: (2,), 14: (8,), 21: (7,), 23: (15, 17), 24: (11,), 25: (11,), 26: (13, 16), 27: (11,), 28: (11, 15)}
 
 
 def course() -> Pen:
     """All lessons by part; an arrow, or *after*, leads from each lesson to those that need it."""
     told = [f"{PARTS[part].title}: {', '.join(f'{n:02} {NAMES[n]}' for n in PARTS[part].lessons)}." for part in PARTS]
-    pen = Pen(520, 650, "What needs what: the parts of the course", " ".join(told) + " Coloured: the core.")
+    pen = Pen(520, 734, "What needs what: the parts of the course", " ".join(told) + " Coloured: the core.")
     for part, y in TITLES.items():
-        name = "" if part == "A" else f"{part}. "
+        name = "" if part in "AB" else f"{part}. "
         pen.text(4, y, name + PARTS[part].title, "small bold", "start")
     pen.text(516, 16, "coloured: the core", "small soft", "end")
     for after, befores in NEEDS.items():
