@@ -524,7 +524,7 @@ guess.answer("1 and 80")
 
 # %% [markdown]
 # That is **collapse**: all texts get nearly the same vector, which is a perfect answer to a loss that only pulls. The
-# order of what is left still gives a fair Spearman. Round the vectors to bytes (lesson 26) and it is gone. So look at
+# order of what is left still gives a fair Spearman. Round the vectors to bytes (lesson 27) and it is gone. So look at
 # uniformity, not at the score alone.
 #
 # **3.** The cure costs no labels either. For pair i the other 31 partners of its batch are wrong answers: **in-batch

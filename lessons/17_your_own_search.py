@@ -454,7 +454,7 @@ assert joint_ms > 5 * ms, (
 # %% [markdown]
 # ## Fewer bytes
 #
-# 384 numbers of four bytes are thirty times what BM25 keeps of a document. Lesson 26's savings, on the trained model:
+# 384 numbers of four bytes are thirty times what BM25 keeps of a document. Lesson 27's savings, on the trained model:
 # int8 codes, bits, and bits sorted again by the query's own numbers.
 
 # %%

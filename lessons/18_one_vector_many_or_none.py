@@ -324,7 +324,7 @@ figure("18_one_vector_many_or_none", draw)
 # **Exercise 4.** How many columns per token does late interaction need here to be better than dense with fewer bytes
 # than 10 kB?
 #
-# **Exercise 5.** Keep the token vectors as int8 with lesson 26's `to_int8`. Bytes, nDCG?
+# **Exercise 5.** Keep the token vectors as int8 with lesson 27's `to_int8`. Bytes, nDCG?
 
 # %% [markdown]
 # ## Predict, then run

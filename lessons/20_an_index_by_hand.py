@@ -139,7 +139,7 @@ guess.answer("about eight of ten")
 #
 # The newer idea: link each vector to some near ones. To search, start anywhere, look at the neighbours
 # of where you are, go on from the best node that you have seen, and stop when it gets no better. These
-# links are a graph (not autograd's of lesson 27). Here its nodes have the vectors 1, 2, 3, 4, in a line:
+# links are a graph (not autograd's of lesson 28). Here its nodes have the vectors 1, 2, 3, 4, in a line:
 
 # %%
 line = np.array([[1.0], [2.0], [3.0], [4.0]])
@@ -294,7 +294,7 @@ else:
         assert abs(value - ours) < 0.04, "the same graph, by other dice"
 
 # %% [markdown]
-# **Exercise 4.** (hard) Store int8 codes (lesson 26) in the graph and sort the last forty again with the full
+# **Exercise 4.** (hard) Store int8 codes (lesson 27) in the graph and sort the last forty again with the full
 # vectors. Bytes, recall, milliseconds?
 
 # %% [markdown]

@@ -232,7 +232,7 @@ guess.answer("55")
 # such vectors is a bag of words, and its cosine counts the words that two texts share.
 # Three random layers blur that a little.
 #
-# The second number is worse for our pride. **Whitening** (lesson 26's principal axes, each
+# The second number is worse for our pride. **Whitening** (lesson 27's principal axes, each
 # divided by its length) takes the words that all texts have down and rare words up, as
 # BM25's idf does. It needs no label and no training:
 

@@ -57,7 +57,7 @@ N = len(texts)
 #     seconds = max(n a / operations per second,  n p b / bytes per second)
 #
 # There are three ways down from here: fewer passes p, by doing more in one loop (**fused** operations, a compiler);
-# fewer bytes b (**bfloat16**, or the int8 of lesson 26); and more operations per second, which the same CPU has for
+# fewer bytes b (**bfloat16**, or the int8 of lesson 27); and more operations per second, which the same CPU has for
 # the smaller numbers.
 #
 # LayerNorm on 2,048 tokens of MiniLM, p = 2 if all is done in one loop: 2,048 x 384 numbers of 4 bytes, read once and

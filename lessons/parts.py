@@ -32,12 +32,12 @@ PARTS = {
     ),
     "A": Part(
         "Appendix for engineers",
-        (24, 25, 26, 27),
+        (24, 25, 26, 27, 28),
         "the same vectors from fewer pads, passes, bytes and gigabytes",
     ),
     "B": Part(
         "Appendix from the wild",
-        (28,),
+        (29,),
         "the checks of two lines that find what no score shows in somebody's notebook",
     ),
 }
@@ -88,8 +88,9 @@ NEEDS = {
     24: (11,),
     25: (11,),
     26: (13, 16),
-    27: (11,),
-    28: (11, 15),
+    27: (26,),
+    28: (11,),
+    29: (11, 15),
 }
 
 

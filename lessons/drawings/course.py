@@ -10,7 +10,7 @@ NAMES = {
     7: "encoder", 8: "pooling", 9: "similarity", 10: "losses", 11: "the loop", 12: "one number", 13: "for real",
     14: "your pieces", 15: "three heads", 16: "search", 17: "your engine", 18: "one or many", 19: "two stages",
     20: "an index", 21: "positions", 22: "who looks", 23: "from nothing", 24: "packing", 25: "fewer passes",
-    26: "small", 27: "big batches", 28: "in the wild",
+    26: "fewer layers", 27: "fewer bytes", 28: "big batches", 29: "in the wild",
 }  # fmt: skip
 # lesson -> column and top
 PLACES = {
@@ -20,8 +20,8 @@ PLACES = {
     15: (0, 342), 16: (1, 342), 17: (4, 342),
     19: (2, 410), 18: (3, 410), 20: (4, 410),
     21: (0, 494), 22: (1, 494), 23: (3, 494),
-    24: (0, 578), 25: (1, 578), 26: (2, 578), 27: (3, 578),
-    28: (0, 662),
+    24: (0, 578), 25: (1, 578), 26: (2, 578), 27: (3, 578), 28: (4, 578),
+    29: (0, 662),
 }  # fmt: skip
 TITLES = {"I": 16, "II": 174, "III": 332, "IV": 484, "A": 568, "B": 652}  # part -> the base line of its title
 # arrows that are no straight line between two neighbours: where they turn
@@ -33,7 +33,7 @@ TURNS = {
     (17, 18): ((443, 396), (379, 396)),
 }
 # told in words
-FAR = {3: (2,), 14: (8,), 21: (7,), 23: (15, 17), 24: (11,), 25: (11,), 26: (13, 16), 27: (11,), 28: (11, 15)}
+FAR = {3: (2,), 14: (8,), 21: (7,), 23: (15, 17), 24: (11,), 25: (11,), 26: (13, 16), 28: (11,), 29: (11, 15)}
 
 
 def course() -> Pen:

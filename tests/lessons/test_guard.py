@@ -92,7 +92,7 @@ def test_what_is_inside_one_piece_concerns_that_piece_alone():
         (6, "def gelu(input, vars=1):\n    open = input\n    return open\n"),
         (6, "def gelu(x):\n    y = z = x.clone()\n    y.scale: int = 2\n    return y\n"),
         (6, "import torch\ndef gelu(x):\n    return x * torch.distributions.Normal(0, 1).cdf(x)\n"),
-        (27, "def replay(network, parts):\n    for p in network.parameters():\n        p.grad = None\n"),
+        (28, "def replay(network, parts):\n    for p in network.parameters():\n        p.grad = None\n"),
         (6, "def gelu(x):\n    gelu.calls = 1\n    return x\nclass A:\n    token = 1\nx = A().token\n"),
         (24, "import operator, fractions\nx = sorted([1], key=[1].__getitem__), operator.mul, fractions.Fraction\n"),
         (6, "from __future__ import annotations\nfrom collections.abc import Callable\nfrom math import *\n"),

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lesson 27: large batches on a small machine
+# # Lesson 28: large batches on a small machine
 #
 # Steps through `minisbert/training/gradient_cache.py`. About 65 minutes. You will cut a contrastive batch into parts
 # without changing its gradient by a digit, see where the memory of training goes, and break dropout in a way that no
@@ -220,7 +220,7 @@ assert largest_difference(found, expected) < 1e-12, (
 # cuts the batch into parts and adds up their losses' gradients after all: the cosine of that gradient with the right
 # one.
 #
-# ![Memory by batch size, and the gradient of parts beside that of the batch](figures/27_large_batches.png)
+# ![Memory by batch size, and the gradient of parts beside that of the batch](figures/28_large_batches.png)
 
 # %%
 minilm = SentenceEncoder.load("all-MiniLM-L6-v2").train()
@@ -334,7 +334,7 @@ def draw(plt):
     return drawn
 
 
-figure("27_large_batches", draw)
+figure("28_large_batches", draw)
 
 # %% [markdown]
 # **Exercise 3.** `python -m minisbert.train --objective mnr --batch-size 512 --micro-tokens 768 --limit 5000
@@ -351,7 +351,7 @@ figure("27_large_batches", draw)
 
 # %%
 guess = predict(
-    "27.1",
+    "28.1",
     "The cosines of 1,024 anchors with all others take ...",
     ["8 KiB", "8 MiB", "8 GiB"],
 )
@@ -385,7 +385,7 @@ guess.answer("8 MiB")
 # takes about two forwards of time. Count.
 
 # %%
-guess = predict("27.2", "Without dropout, does the random state matter?", ["yes", "no"])
+guess = predict("28.2", "Without dropout, does the random state matter?", ["yes", "no"])
 
 # %%
 network.eval()
@@ -488,11 +488,11 @@ torch.set_num_threads(threads)
 # %% [markdown]
 # ## Exercises
 #
-# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 27 1` gives a hint for the first,
+# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 28 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 6.** Graded: the cut, the first forward, the replay: `python -m lessons.check start 27`, `run 27`,
-# `hint 27`.
+# **Exercise 6.** Graded: the cut, the first forward, the replay: `python -m lessons.check start 28`, `run 28`,
+# `hint 28`.
 #
 # ## Sources
 #
