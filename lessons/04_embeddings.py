@@ -9,15 +9,6 @@ import numpy as np
 import torch
 from course import figure, heatmap, largest_difference, predict
 
-from lessons.mistakes import MISTAKES, planted
-from minisbert.core import bert
-from minisbert.core.encoder import SentenceEncoder
-from minisbert.diagnosis.mistakes.planting import Mistake
-from minisbert.system.assets import ensure
-
-encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
-embeddings = encoder.bert.embeddings
-
 # %% [markdown]
 # ## The question
 #
@@ -55,6 +46,15 @@ embeddings = encoder.bert.embeddings
 # [2, 6] and [11, 13]: twice as much, and ten more.
 
 # %%
+from minisbert.core.encoder import SentenceEncoder
+from minisbert.system.assets import ensure
+
+encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
+embeddings = encoder.bert.embeddings
+
+# %%
+from minisbert.core import bert
+
 x = torch.tensor([[1.0, 3.0], [2.0, 6.0], [11.0, 13.0]])  # (3, D) with D = 2
 plain = bert.layer_norm(x, torch.ones(2), torch.zeros(2), eps=1e-12)
 stretched = bert.layer_norm(
@@ -115,6 +115,9 @@ assert largest_difference(by_hand, normed) < 1e-5, (
 # layer, with it and without any of them:
 
 # %%
+from lessons.mistakes import planted
+from minisbert.diagnosis.mistakes.planting import Mistake
+
 NO_NORM = Mistake(
     "no LayerNorm", "numbers as they are", bert, "layer_norm", lambda x, *_: x
 )
@@ -264,6 +267,8 @@ guess = predict(
 )
 
 # %%
+from lessons.mistakes import MISTAKES
+
 pair = ["dog bites man", "man bites dog"]
 with planted(MISTAKES["positions forgotten"]):
     u, v = encoder.encode(pair)

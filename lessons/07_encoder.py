@@ -6,31 +6,8 @@
 # planted.
 
 # %%
-import importlib.util
-import random
-
 import torch
 from course import GOLDEN, figure, largest_difference, predict
-from safetensors.torch import load_file
-
-from lessons.mistakes import MISTAKES, planted
-from minisbert.diagnosis.tracing import (
-    HIDDEN,
-    VECTOR,
-    compare_states,
-    explain,
-    first_divergence,
-    huggingface,
-    inputs_of,
-    our_states,
-    print_rows,
-    suspects,
-)
-from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.assets import ensure
-
-folder = ensure("all-MiniLM-L6-v2")
-encoder = SentenceEncoder.load(folder)
 
 # %% [markdown]
 # ## The question
@@ -63,6 +40,13 @@ encoder = SentenceEncoder.load(folder)
 # keep their size.
 
 # %%
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.assets import ensure
+
+folder = ensure("all-MiniLM-L6-v2")
+encoder = SentenceEncoder.load(folder)
+
+# %%
 states = {}
 with torch.no_grad():
     hidden = encoder.bert(torch.tensor([[101, 7592, 102]]), trace=states)  # (1, T, D)
@@ -77,6 +61,21 @@ assert largest_difference(hidden, states["layers.5"]) == 0, (
 # made (`tests/reference/minilm.safetensors`, which keeps only hidden states and vectors).
 
 # %%
+import importlib.util
+
+from safetensors.torch import load_file
+
+from minisbert.diagnosis.tracing import (
+    HIDDEN,
+    VECTOR,
+    compare_states,
+    first_divergence,
+    huggingface,
+    inputs_of,
+    our_states,
+    print_rows,
+)
+
 if importlib.util.find_spec("transformers") and importlib.util.find_spec(
     "sentence_transformers"
 ):
@@ -151,6 +150,8 @@ assert sum(base.values()) == 109_482_240, "BERT base: the 110 million of the pap
 # ![Difference from the right hidden states, layer by layer](figures/07_encoder.png)
 
 # %%
+from lessons.mistakes import MISTAKES, planted
+
 layers = ["embeddings", *(f"layers.{i}" for i in range(6))]
 curves = {
     "rounding (float32 beside float64)": our_states(
@@ -219,7 +220,8 @@ assert all(
 #
 # ## Predict, then run
 #
-# **1.** Somebody forgets the last layer. Which row is the first to differ?
+# **1.** Somebody forgets the last layer, so their table has no row layers.5. Of the rows that both have, which is the
+# first to differ?
 
 # %%
 guess = predict(
@@ -302,6 +304,8 @@ guess.answer("quadruple")
 # First the table of first divergence. Say aloud what you suspect before you go on.
 
 # %%
+import random
+
 secret = random.Random(7).choice(
     ["no 1/sqrt(K)", "1/K", "heads interleaved", "quick GELU", "no attention biases"]
 )
@@ -319,6 +323,8 @@ assert first is not None, "the port differs"
 # makes everything equal. A wrong number is as good as a fingerprint.
 
 # %%
+from minisbert.diagnosis.tracing import explain, suspects
+
 whole, partly = suspects(
     rows,
     lambda: compare_states(

@@ -6,23 +6,9 @@
 # over a circle, and measure alignment and uniformity of MiniLM.
 
 # %%
-import math
-
 import numpy as np
 import torch
 from course import TINY, figure, largest_difference, predict
-
-from lessons.mistakes import MISTAKES, planted
-from minisbert.core import losses
-from minisbert.core.encoder import cosine, normalize
-from minisbert.core.loop import fit
-from minisbert.core.tokenizer import pad_batch
-from minisbert.data.datasets import load_scored_pairs
-from minisbert.evaluation.metrics import alignment, mean_off_diagonal_cosine, uniformity
-from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.training import losses as more_losses
-
-encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 
 # %% [markdown]
 # ## The question
@@ -50,6 +36,15 @@ encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 # Each loss first on vectors simple enough to do in your head.
 
 # %%
+from minisbert.models.sentence_encoder import SentenceEncoder
+
+encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
+
+# %%
+import math
+
+from minisbert.core import losses
+
 right, diagonal = (
     torch.tensor([[1.0, 0.0]]),
     torch.tensor([[1.0, 1.0]]),
@@ -129,6 +124,8 @@ assert largest_difference(by_autograd[0], [[-0.6, 0.2]]) < 1e-12, (
 #       log( 1 + sum over all pairs i, j with score_i > score_j of exp( scale * (cos_j - cos_i) ) )
 
 # %%
+from minisbert.training import losses as more_losses
+
 logits = torch.tensor([[0.0, 0.0, math.log(2)]])
 print(
     f"cross-entropy: {losses.softmax_cross_entropy_loss(logits, torch.tensor([2])).item():.5f}"
@@ -172,6 +169,10 @@ assert abs(value - math.log(1 + math.e)) < 1e-6, (
 # ![Push by cosine, points on a circle, alignment and uniformity](figures/10_losses.png)
 
 # %%
+from minisbert.core.encoder import normalize
+from minisbert.core.loop import fit
+from minisbert.evaluation.metrics import uniformity
+
 grid = torch.linspace(-0.99, 0.99, 199, dtype=torch.float64)
 
 
@@ -246,6 +247,9 @@ assert uniformity(after) < uniformity(before) - 0.5, (
 # uniformity on all of STS-B; here the texts of the same pairs must do.
 
 # %%
+from minisbert.data.datasets import load_scored_pairs
+from minisbert.evaluation.metrics import alignment, mean_off_diagonal_cosine
+
 pairs = [pair for pair in load_scored_pairs("stsb", "dev") if pair.score > 4][:150]
 firsts, seconds = [pair.sentence1 for pair in pairs], [pair.sentence2 for pair in pairs]
 
@@ -392,10 +396,9 @@ assert abs(losses.simcse_loss(u, v, temperature=1).item() - math.log(64)) < 0.05
 guess.answer("about 4.2")
 
 # %% [markdown]
-# **3.** Unsupervised SimCSE feeds the same sentence twice and relies on **dropout**, which sets random numbers to
-# zero while a model is trained, to make two views. How near are they?
-# Without dropout
-# they are equal, and there is nothing to learn: SimCSE's authors report that the vectors collapse.
+# **3.** Unsupervised SimCSE feeds the same sentence twice and relies on **dropout**, which sets random numbers to zero
+# while a model is trained, to make two views. How near are they? Without dropout they are equal, and there is nothing
+# to learn: SimCSE's authors report that the vectors collapse.
 
 # %%
 guess = predict(
@@ -405,6 +408,9 @@ guess = predict(
 )
 
 # %%
+from minisbert.core.encoder import cosine
+from minisbert.core.tokenizer import pad_batch
+
 ids, mask = pad_batch(encoder.tokenizer.encode(firsts[:32]).ids, 0)
 torch.manual_seed(0)
 encoder.train()  # dropout is alive now
@@ -433,6 +439,8 @@ guess.answer("near")
 # training goes backwards.
 
 # %%
+from lessons.mistakes import MISTAKES, planted
+
 generator = torch.Generator().manual_seed(1)
 base = torch.randn(8, 16, generator=generator, dtype=torch.float64)
 near = base + 0.5 * torch.randn(8, 16, generator=generator, dtype=torch.float64)

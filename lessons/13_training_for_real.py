@@ -2,33 +2,13 @@
 # # Lesson 13: training for real
 #
 # Steps through `minisbert/core/loop.py`, `minisbert/core/losses.py`,
-# `minisbert/evaluation/metrics.py`. About 80 minutes. You will train MiniLM to a better score
+# `minisbert/evaluation/metrics.py`. About 82 minutes. You will train MiniLM to a better score
 # and prove it, ruin it in four ways, collapse it, and find out whether a negation can be taught.
 
 # %%
-import copy
-import re
-from functools import cache, partial
-
 import numpy as np
 import torch
 from course import figure, largest_difference, predict
-from torch import nn
-
-from lessons.mistakes import MISTAKES, planted
-from minisbert.checkpoints.layout import find_model
-from minisbert.core import bert, loop, losses, metrics
-from minisbert.core.data import length_grouped_batches
-from minisbert.core.encoder import SentenceEncoder, normalize
-from minisbert.core.pooling import mean_pool
-from minisbert.core.tokenizer import pad_batch
-from minisbert.data.datasets import load_scored_pairs
-from minisbert.evaluation.metrics import mean_off_diagonal_cosine, uniformity
-
-# %%
-bert.FUSED = True  # the same formulas, faster: lesson 25
-threads = torch.get_num_threads()
-torch.set_num_threads(min(threads, 2))
 
 # %% [markdown]
 # ## The question
@@ -65,6 +45,19 @@ torch.set_num_threads(min(threads, 2))
 # warm-up of a tenth of the steps, linear decay, gradients clipped to length 1, dropout in the layer that is trained.
 
 # %%
+from minisbert.core import bert
+
+bert.FUSED = True  # the same formulas, faster: lesson 25
+threads = torch.get_num_threads()
+torch.set_num_threads(min(threads, 2))
+
+# %%
+import copy
+
+from minisbert.checkpoints.layout import find_model
+from minisbert.core.encoder import SentenceEncoder
+from minisbert.core.tokenizer import pad_batch
+
 encoder = SentenceEncoder.load(find_model("all-MiniLM-L6-v2"))
 lower = copy.deepcopy(encoder.bert)
 lower.layers = lower.layers[:-1]  # five of six
@@ -90,6 +83,12 @@ def read(texts):
 
 
 # %%
+from torch import nn
+
+from minisbert.core.encoder import normalize
+from minisbert.core.pooling import mean_pool
+
+
 class LastLayer(nn.Module):
     """Texts to unit vectors: the sixth layer, the mean over tokens, length 1. All that is trained."""
 
@@ -136,6 +135,11 @@ assert largest_difference(vectors(before, few), encoder.encode(few)) < 1e-5, (
 
 
 # %%
+from functools import cache
+
+from minisbert.core import metrics
+
+
 @cache
 def tokens(pair):
     return max(map(len, encoder.tokenizer.encode([pair.sentence1, pair.sentence2]).ids))
@@ -156,6 +160,8 @@ def spearman(model, pairs):
 
 
 # %%
+from minisbert.data.datasets import load_scored_pairs
+
 short = [pair for pair in load_scored_pairs("stsb", "train") if tokens(pair) <= 16]
 train, dev, test = (
     short[::2],
@@ -173,6 +179,9 @@ assert abs(start_test - 82.03) < 0.02, "the published number of lesson 09"
 
 
 # %%
+from minisbert.core import losses
+
+
 def regression(model, pairs):
     u, v = model(both(pairs)).chunk(2)
     return losses.cosine_mse_loss(
@@ -187,6 +196,12 @@ def on_dev(model):
 
 
 # %%
+from functools import partial
+
+from minisbert.core import loop
+from minisbert.core.data import length_grouped_batches
+
+
 def run(loss, pairs, lr=3e-4, epochs=1, seed=0, look=None):
     """A trained model, the loss of each step, and what dev says after every `look` steps."""
     torch.manual_seed(seed)  # for dropout
@@ -488,6 +503,9 @@ def attract(model, pairs):
 
 
 # %%
+from minisbert.evaluation.metrics import mean_off_diagonal_cosine, uniformity
+
+
 def report(name, model):
     """Dev's Spearman, the uniformity of its sentences and their mean cosine."""
     everything = vectors(
@@ -572,6 +590,9 @@ guess.answer("-3.3 and lower")
 
 
 # %%
+import re
+
+
 def negate(text):
     return re.sub(r"\b(is|are|was|were)\b(?! not)", r"\1 not", text, count=1)
 
@@ -619,6 +640,8 @@ guess.answer("9 and 9")
 # step is multiplied, not the first one; remember that the warm-up begins at 0), *clip forgotten*.
 
 # %%
+from lessons.mistakes import MISTAKES, planted
+
 _, right_curve, _ = rates[3e-4]
 broken = {"the right code": (right_curve, dev_by_rate[3e-4])}
 for name in ("gradients not zeroed", "multipliers that compound", "clip forgotten"):

@@ -6,40 +6,9 @@
 # instruments judge them, lose a bug among them and find it again.
 
 # %%
-import math
-import re
-import sys
-from collections import Counter
-
 import numpy as np
 import torch
 from course import ROOT, figure, heatmap, largest_difference, predict
-
-import minisbert
-from lessons.grader.graft import counted, grafted
-from lessons.grader.pieces import PIECES
-from lessons.grader.result import Progress
-from lessons.mistakes import MISTAKES, planted
-from minisbert.checkpoints.layout import find_model
-from minisbert.core import bert, metrics
-from minisbert.core.encoder import SentenceEncoder, cosine
-from minisbert.data.datasets import load_scored_pairs
-from minisbert.diagnosis.tracing import (
-    HIDDEN,
-    VECTOR,
-    compare_states,
-    explain,
-    first_divergence,
-    inputs_of,
-    our_states,
-    print_rows,
-    suspects,
-)
-from tests.checks import CHECKS
-from tests.parity import golden
-
-FOLDER = find_model("all-MiniLM-L6-v2")
-encoder = SentenceEncoder.load(FOLDER)  # the book's: its encode runs on the pieces
 
 # %% [markdown]
 # ## The question
@@ -65,8 +34,17 @@ encoder = SentenceEncoder.load(FOLDER)  # the book's: its encode runs on the pie
 # First the pieces. These are not copies of the package's: they go about it differently on purpose, as yours do. Names
 # and arguments are those of the package.
 
+# %%
+from minisbert.checkpoints.layout import find_model
+from minisbert.core.encoder import SentenceEncoder
+
+FOLDER = find_model("all-MiniLM-L6-v2")
+encoder = SentenceEncoder.load(FOLDER)  # the book's: its encode runs on the pieces
 
 # %%
+import math
+
+
 def attention(query, key, value, mask=None, dropout=0.0):
     """query (B, H, T, K), key and value (B, H, S, K) -> context (B, H, T, K) and probabilities (B, H, T, S)."""
     scores = torch.einsum("bhtj,bhsj->bhts", query, key) * query.shape[-1] ** -0.5
@@ -118,6 +96,11 @@ def linear_schedule(step, warmup, total):
 # **graft** is to run them inside the real model. The book knows nothing of either. On three numbers:
 
 # %%
+from collections import Counter
+
+from lessons.grader.graft import counted, grafted
+from minisbert.core import bert
+
 calls = Counter()
 written = {
     "bert.attention": attention,
@@ -147,6 +130,13 @@ assert torch.equal(before, after), "and the package is as it was"
 # the book, because nothing in the package goes around it.
 
 # %%
+from minisbert.core import metrics
+from minisbert.core.encoder import cosine
+from minisbert.data.datasets import load_scored_pairs
+from minisbert.diagnosis.tracing import HIDDEN
+from tests.checks import CHECKS
+from tests.parity import golden
+
 reference = golden("minilm")
 pairs = load_scored_pairs("stsb", "test")[::14][:100]
 texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
@@ -204,6 +194,9 @@ assert set(calls) == set(pieces), (
 # passes, and runs these instruments on all 1,379 pairs. What have you got so far?
 
 # %%
+from lessons.grader.pieces import PIECES
+from lessons.grader.result import Progress
+
 progress = Progress()
 yours = [piece.master for piece in PIECES.values() if progress.state(piece) == "passed"]
 print(
@@ -226,6 +219,8 @@ assert set(written) <= set(PIECES), (
 # ![Which instrument notices which mistake](figures/14_capstone.png)
 
 # %%
+from lessons.mistakes import MISTAKES, planted
+
 NAMES = (
     "no attention mask",
     "mask of -10",
@@ -307,6 +302,8 @@ guess = predict(
 )
 
 # %%
+import minisbert
+
 calls.clear()
 fast_encoder = minisbert.SentenceEncoder.load(FOLDER)
 with grafted(pieces):
@@ -372,6 +369,15 @@ assert found[2] > 10, (
 # `forward` of the book.)
 
 # %%
+from minisbert.diagnosis.tracing import (
+    VECTOR,
+    compare_states,
+    first_divergence,
+    inputs_of,
+    our_states,
+    print_rows,
+)
+
 inputs = inputs_of(
     fast_encoder, ["A man is playing a guitar.", "Hi", "Two dogs run through the snow."]
 )
@@ -398,6 +404,9 @@ assert first_divergence(rows).name == "layers.0.attention", (
 
 
 # %%
+from minisbert.diagnosis.tracing import explain, suspects
+
+
 def again():
     return compare_states(
         our_states(fast_encoder, inputs), ported, inputs["mask"], tolerances
@@ -452,6 +461,9 @@ assert whole == ["tanh GELU"], "one at a time, from the front"
 # the score is computed, the lessons that step through it, and how many of its pieces are yours.
 
 # %%
+import re
+import sys
+
 PACKAGE = f"{ROOT / 'minisbert'}/"
 
 

@@ -6,25 +6,8 @@
 # notebook cost.
 
 # %%
-import math
-from contextlib import nullcontext
-
 import torch
 from course import figure, largest_difference, predict
-
-from lessons.mistakes import MISTAKES, planted
-from minisbert.core import heads, losses
-from minisbert.core.encoder import cosine
-from minisbert.core.loop import adamw, fit
-from minisbert.core.metrics import pearson
-from minisbert.core.pooling import cls_pool
-from minisbert.data.datasets import load_scored_pairs
-from minisbert.models.pair_model import PairModel
-from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.training import losses as more_losses
-from minisbert.training.train import count_parameters, freeze
-
-encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 
 # %% [markdown]
 # ## The question
@@ -55,6 +38,13 @@ encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 # `combine` on three pairs of width 2. Check the first row by eye: |1 - 3| = 2, |2 - 1| = 1, 1 * 3, 2 * 1, then u.
 
 # %%
+from minisbert.models.sentence_encoder import SentenceEncoder
+
+encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
+
+# %%
+from minisbert.core import heads
+
 u = torch.tensor([[1.0, 2.0], [0.0, 5.0], [4.0, 4.0]])  # (B, D)
 v = torch.tensor([[3.0, 1.0], [0.0, 5.0], [-4.0, 4.0]])
 features = heads.combine(u, v, ("|u-v|", "u*v", "u"))  # (B, 3 D)
@@ -81,6 +71,9 @@ assert largest_difference(found, a) < 1e-3, "each token has found its like"
 # softmax(W (u, v, |u - v|)) over the three classes. Three examples:
 
 # %%
+from minisbert.core.encoder import cosine
+from minisbert.training.train import count_parameters
+
 inference = [
     (
         "entailment",
@@ -121,6 +114,11 @@ assert cosine(u, v)[0] > cosine(u, v)[1] > cosine(u, v)[2], (
 # cross-entropy the same:
 
 # %%
+import math
+
+from minisbert.core import losses
+from minisbert.training import losses as more_losses
+
 half = more_losses.binary_cross_entropy_loss(
     torch.tensor([0.0]), torch.tensor([1.0])
 ).item()
@@ -144,6 +142,9 @@ assert abs(wrong - two_classes) < 1e-6, "one logit, or two that differ by as muc
 # two layers as they are.
 
 # %%
+from minisbert.models.pair_model import PairModel
+from minisbert.training.train import freeze
+
 makers = {"joint": heads.JointHead, "siamese": heads.siamese, "cross": heads.CrossHead}
 expected = {
     "joint": (22_812_033, 19_263_105),
@@ -176,6 +177,12 @@ encoder.requires_grad_(True)
 
 
 # %%
+from minisbert.core.loop import adamw, fit
+from minisbert.core.metrics import pearson
+from minisbert.core.pooling import cls_pool
+from minisbert.data.datasets import load_scored_pairs
+
+
 def short_pairs(split, count):
     """``count`` pairs of short sentences, drawn with a fixed seed."""
     pairs = [
@@ -269,6 +276,8 @@ assert result["cosine, untrained"] > result["siamese"] > result["joint"] + 10, (
 # ![Scores of a right and a blind head](figures/15_heads.png)
 
 # %%
+from lessons.mistakes import MISTAKES, planted
+
 blind = "head reads the first sentence only"
 with planted(MISTAKES[blind]):
     blind_head = train_head(heads.siamese, siamese_train)
@@ -422,6 +431,9 @@ assert result["u - v without the absolute value"] < result["siamese"], (
 
 
 # %%
+from contextlib import nullcontext
+
+
 def changed(name):
     """How far the untrained siamese score moves when only the second sentence changes."""
     with planted(MISTAKES[name]) if name else nullcontext(), torch.no_grad():

@@ -6,31 +6,6 @@
 # train it, shrink it, and prove to somebody who does not trust you that it works.
 
 # %%
-import copy
-import time
-from collections import Counter
-from textwrap import shorten
-
-import numpy as np
-import torch
-from course import figure, largest_difference, predict
-
-# %%
-from lessons.grader.pieces import MINE
-from lessons.mistakes import MISTAKES, planted
-from lessons.search import bm25, docstrings
-from lessons.search.measure import grades, interval, ndcg_of_each
-from minisbert.core import losses
-from minisbert.core.data import TextColumns, length_grouped_batches
-from minisbert.core.heads import JointHead
-from minisbert.core.loop import adamw, fit, linear_schedule
-from minisbert.corpus.mining import Rules, candidates_of, mine, triplets
-from minisbert.diagnosis.mistakes.planting import Mistake
-from minisbert.evaluation import metrics
-from minisbert.models.pair_model import PairModel
-from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.search import quantized
-from minisbert.search.dense import top_k
 
 # %% [markdown]
 # ## The question
@@ -44,6 +19,14 @@ from minisbert.search.dense import top_k
 # the first sentence of its docstring.
 
 # %%
+from textwrap import shorten
+
+import numpy as np
+import torch
+from course import figure, largest_difference, predict
+
+from lessons.search import docstrings
+
 entries = docstrings.read_entries()
 documents = [
     entry.document for entry in entries
@@ -64,6 +47,8 @@ assert len(set(documents)) == N == len({entry.query for entry in entries}), (
 # A checksum of the module's name decides, so that the split is the same on your machine and on everybody else's.
 
 # %%
+from collections import Counter
+
 split = np.array([docstrings.split_of(entry.module) for entry in entries])
 rows = {name: np.flatnonzero(split == name) for name in ("train", "dev", "test")}
 queries = {name: [entries[i].query for i in rows[name]] for name in rows}
@@ -109,6 +94,8 @@ assert min(len(rows["test"]), len(rows["train"])) > 1000, (
 # two documents has the word: idf is ln 2.
 
 # %%
+from lessons.search import bm25
+
 cat = bm25.bm25_scores([["cat"]], [["cat"], ["a", "dog"]])
 print(cat)
 assert largest_difference(cat, [[np.log(2) / (1 + 0.9), 0]]) < 1e-12, "by hand"
@@ -123,6 +110,9 @@ assert ratios[-1] / ratios[0] < 2.2, (
 # The measure, on three queries of which the second is found at rank 3 and the third not at all:
 
 # %%
+from lessons.search.measure import grades, interval, ndcg_of_each
+from minisbert.evaluation import metrics
+
 found, right = np.array([[7, 1, 2], [4, 5, 6], [1, 2, 3]]), np.array([7, 6, 9])
 each = ndcg_of_each(found, right)
 print(each, grades(found, right).sum(axis=1))
@@ -162,6 +152,9 @@ def enter(name, found, ms, size):
 
 
 # %%
+import time
+
+
 def of(name, what=0):
     """The mean of an entry: nDCG@10, recall@10, ms or bytes."""
     return np.mean(table[name][what])
@@ -212,6 +205,8 @@ assert 0.25 < of("BM25") < 0.42, (
 # was the name of a method.
 
 # %%
+from minisbert.models.sentence_encoder import SentenceEncoder
+
 encoder = SentenceEncoder.load(
     "all-MiniLM-L6-v2", max_seq_length=48
 )  # docstrings' first sentences are short
@@ -224,6 +219,8 @@ guess = predict(
 )
 
 # %%
+from minisbert.search.dense import top_k
+
 D = encoder.width
 
 
@@ -276,6 +273,8 @@ assert (gain < -0.5).any(), "and the other way round"
 # answers the query just as well. The rule: a negative must be at least 5 % further away than the right document.
 
 # %%
+from minisbert.corpus.mining import Rules, candidates_of, mine, triplets
+
 pairs = [(entries[i].query, documents[i]) for i in rows["train"]]
 task = candidates_of(pairs)
 mined = mine(
@@ -307,6 +306,11 @@ assert {row.negative for row in hard} <= {documents[i] for i in rows["train"]}, 
 # test's scores stood beside dev's on our screen. They agreed, but do not do it: you cannot unsee a number.)
 
 # %%
+import copy
+
+from minisbert.core import losses
+from minisbert.core.data import TextColumns, length_grouped_batches
+
 tuned = copy.deepcopy(encoder).requires_grad_(False)
 trained = list(tuned.bert.layers.requires_grad_(True).parameters())
 anchors = TextColumns(tuned.tokenizer, [[row.anchor for row in hard]])
@@ -332,6 +336,8 @@ guess = predict(
 )
 
 # %%
+from minisbert.core.loop import adamw, fit, linear_schedule
+
 started = time.perf_counter()
 
 
@@ -433,6 +439,9 @@ assert 0 < weight < 0.05, "a little, and not too much"
 # pairs; exercise 6 loads one. What it costs can be measured all the same, for the time does not depend on what it says.
 
 # %%
+from minisbert.core.heads import JointHead
+from minisbert.models.pair_model import PairModel
+
 joint = PairModel(copy.deepcopy(tuned), JointHead(D), task="logit").eval()
 some = [(queries["test"][i], documents[j]) for i in range(5) for j in fifty["test"][i]]
 joint.predict(some[:10])  # warm up
@@ -458,6 +467,8 @@ assert joint_ms > 5 * ms, (
 # int8 codes, bits, and bits sorted again by the query's own numbers.
 
 # %%
+from minisbert.search import quantized
+
 wanted = asked_tuned["test"]
 ranges = quantized.calibrate(better)  # of the documents, never of the queries
 codes, bits = quantized.to_int8(better, ranges), quantized.to_bits(better)
@@ -677,6 +688,9 @@ def with_matrix(name):
 
 
 # %%
+from lessons.mistakes import planted
+from minisbert.diagnosis.mistakes.planting import Mistake
+
 LEAK = Mistake(
     "test in training",
     "every module is trained on",
@@ -718,6 +732,8 @@ assert wrong < of("trained") - 0.03, (
 # its texts with Python's `split`, so that *Extract* and *archive.* are other words than *extract* and *archive*:
 
 # %%
+from lessons.mistakes import MISTAKES
+
 SPACES = Mistake(
     "split at spaces", "capitals and full stops stay", docstrings, "terms", str.split
 )
@@ -756,6 +772,8 @@ Not for: questions in whole sentences, other languages, other corpora. None of t
 print(card)
 
 # %%
+from lessons.grader.pieces import MINE
+
 project = MINE / "search_engine"
 project.mkdir(parents=True, exist_ok=True)
 tuned.save(project / "model")

@@ -6,27 +6,9 @@
 # the encoder away, then the single vector, and see what each costs in bytes, milliseconds and right answers.
 
 # %%
-import time
-
 import numpy as np
 import torch
 from course import figure, largest_difference, predict
-
-from lessons.mistakes import planted
-from lessons.search import bm25, docstrings
-from lessons.search.measure import interval, ndcg_of_each
-from minisbert.core import bert
-from minisbert.diagnosis.mistakes.planting import Mistake
-from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.sparse_encoder import splade_pool
-from minisbert.models.static_encoder import bag_mean, distill, principal_components
-from minisbert.search import late_interaction
-from minisbert.search.dense import top_k
-from minisbert.search.late_interaction import Matrices, max_sim
-from minisbert.system.assets import ensure
-from minisbert.training.losses import flops_loss
-
-bert.FUSED = True  # lesson 25: the same numbers in less time
 
 # %% [markdown]
 # ## The question
@@ -40,6 +22,13 @@ bert.FUSED = True  # lesson 25: the same numbers in less time
 # docstrings.
 
 # %%
+from minisbert.core import bert
+
+bert.FUSED = True  # lesson 25: the same numbers in less time
+
+# %%
+from lessons.search import docstrings
+
 entries = docstrings.read_entries()
 documents = [entry.document for entry in entries]  # N texts
 test = [
@@ -73,6 +62,8 @@ assert len({*queries}) == Q == 200, "two hundred questions, no two alike"
 # **MaxSim** by hand. The first token of the query finds its equal (1), the second one the best of .8, 0 and -1:
 
 # %%
+from minisbert.search.late_interaction import max_sim
+
 query = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
 document = torch.tensor([[0.6, 0.8], [1.0, 0.0], [0.0, -1.0]])
 print(query @ document.T)
@@ -86,6 +77,8 @@ assert max_sim(query, torch.cat([document, document[:1]])) == max_sim(
 # Neither a word's neighbours nor the order of the words matters:
 
 # %%
+from minisbert.models.static_encoder import bag_mean
+
 table = torch.tensor([[1.0, 0.0], [0.0, 1.0], [4.0, 4.0]])
 both = bag_mean(
     table, torch.tensor([0, 1, 2, 2, 1, 0]), torch.tensor([0, 3])
@@ -100,6 +93,9 @@ assert largest_difference(both[0], both[1]) == 0, "dog bites man is man bites do
 # weights at 0: for each word it squares the mean weight over the batch, and it adds these squares up.
 
 # %%
+from minisbert.models.sparse_encoder import splade_pool
+from minisbert.training.losses import flops_loss
+
 logits = torch.tensor(
     [[[np.e - 1, -3.0, 0.0], [np.e**2 - 1, 0.0, -1.0]]]
 )  # one text, two tokens, three words
@@ -128,6 +124,9 @@ assert flops_loss(spread) < flops_loss(crowded), (
 # compares the states themselves, each scaled to length 1. The encoder was never trained for that.
 
 # %%
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.assets import ensure
+
 encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 
 
@@ -160,6 +159,8 @@ print(f"{tokens:,} tokens in {N:,} documents, {tokens / N:.1f} each")
 # which these vectors differ most are kept (*principal components*), and frequent tokens are made to count less.
 
 # %%
+from minisbert.models.static_encoder import distill
+
 static_model = distill(encoder, dim=256)
 static = {
     "documents": static_model.encode(documents),
@@ -168,6 +169,12 @@ static = {
 assert static["documents"].shape == (N, 256), "a kilobyte each"
 
 # %%
+import time
+
+from lessons.search.measure import interval, ndcg_of_each
+from minisbert.search import late_interaction
+from minisbert.search.late_interaction import Matrices
+
 results = {}
 
 
@@ -197,6 +204,9 @@ def packed(found, columns=384):
 
 
 # %%
+from lessons.search import bm25
+from minisbert.search.dense import top_k
+
 words, asked = (
     [docstrings.terms(text) for text in texts] for texts in (documents, queries)
 )
@@ -238,6 +248,8 @@ assert gain[0] > 0, "not luck"
 # cross-encoder.
 
 # %%
+from minisbert.models.static_encoder import principal_components
+
 rows = np.concatenate([*states["documents"], *states["queries"]])
 short = principal_components(torch.from_numpy(unit(rows)), 64).numpy()
 cuts = np.cumsum([len(x) for found in states.values() for x in found])[:-1]
@@ -372,6 +384,10 @@ guess.answer("stays")
 
 
 # %%
+from lessons.mistakes import planted
+from minisbert.diagnosis.mistakes.planting import Mistake
+
+
 def document_side(self, query):
     """The sum over the document's tokens of the best of the query's."""
     best = (self.rows @ query.T).max(axis=1)

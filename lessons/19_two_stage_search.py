@@ -6,25 +6,9 @@
 # for an encoder, join two engines that disagree, and let a third one judge what they found.
 
 # %%
-import time
-from pathlib import Path
-from sysconfig import get_path
-from textwrap import shorten
-
 import numpy as np
 import torch
 from course import figure, largest_difference, predict
-
-from lessons.mistakes import MISTAKES, planted
-from lessons.search import bm25, docstrings, fusion
-from lessons.search.fusion import reciprocal_ranks
-from lessons.search.measure import interval, ndcg_of_each
-from minisbert.core import bert
-from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.search.dense import top_k
-from minisbert.system.assets import ensure
-
-bert.FUSED = True  # lesson 25: the same numbers in less time
 
 # %% [markdown]
 # ## The question
@@ -40,6 +24,17 @@ bert.FUSED = True  # lesson 25: the same numbers in less time
 # to suit a search engine.
 
 # %%
+from minisbert.core import bert
+
+bert.FUSED = True  # lesson 25: the same numbers in less time
+
+# %%
+from pathlib import Path
+from sysconfig import get_path
+from textwrap import shorten
+
+from lessons.search import docstrings
+
 library = Path(torch.__file__).parent
 folders = {"": get_path("stdlib"), "numpy": Path(np.__file__).parent}
 folders |= {
@@ -80,6 +75,8 @@ assert Q > 200, "enough to tell engines apart"
 # ## The real function
 
 # %%
+from lessons.search.fusion import reciprocal_ranks
+
 one, other = np.array([[9.0, 5.0, 1.0]]), np.array([[0.1, 0.3, 0.2]])
 joined = reciprocal_ranks(one) + reciprocal_ranks(other)
 print(joined)
@@ -107,6 +104,8 @@ assert pieces == ["a b c d", "d e f g"], "d is in both"
 # BM25 needs no limit. MiniLM reads 256 tokens and drops the rest.
 
 # %%
+from lessons.search.measure import interval, ndcg_of_each
+
 results = {}  # name -> nDCG@10 of each question
 
 
@@ -127,6 +126,8 @@ def gain(name, base):
 
 
 # %%
+from lessons.search import bm25
+
 words = [docstrings.terms(text) for text in documents]
 asked = [docstrings.terms(text) for text in questions]
 lexical = bm25.bm25_scores(asked, words)  # (Q, N)
@@ -140,6 +141,11 @@ guess = predict(
 )
 
 # %%
+import time
+
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.assets import ensure
+
 encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 asking = encoder.encode(questions, dtype="auto")  # (Q, 384)
 started = time.perf_counter()
@@ -272,6 +278,8 @@ def late_scores(candidates):
 
 
 # %%
+from minisbert.search.dense import top_k
+
 started = time.perf_counter()
 late = late_scores(candidates)  # (Q, K)
 late_ms = 1000 * (time.perf_counter() - started) / Q
@@ -398,6 +406,9 @@ assert value > 0.9, "a splendid score, and it measures nothing"
 # engines, and the fusion still finds something, which is what makes it hard to see:
 
 # %%
+from lessons.mistakes import MISTAKES, planted
+from lessons.search import fusion
+
 with planted(MISTAKES["order taken for ranks"]):
     wrong = fusion.reciprocal_ranks(dense)
 found = np.argsort(-(reciprocal_ranks(lexical) + wrong), axis=1, kind="stable")[:, :10]

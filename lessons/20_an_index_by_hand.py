@@ -6,22 +6,8 @@
 # measure from how many vectors on it is worth anything.
 
 # %%
-import time
-from textwrap import shorten
-
 import numpy as np
 from course import figure, predict
-
-from lessons.mistakes import MISTAKES, planted
-from lessons.search import docstrings, graph
-from lessons.search.graph import Graph, walk
-from lessons.search.measure import interval, ndcg_of_each
-from minisbert.core import bert
-from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.search.dense import top_k
-from minisbert.system.assets import ensure
-
-bert.FUSED = True  # lesson 25: the same numbers in less time
 
 # %% [markdown]
 # ## The question
@@ -34,6 +20,18 @@ bert.FUSED = True  # lesson 25: the same numbers in less time
 # The vectors are those of lesson 17: first sentences of Python's docstrings, and names as queries.
 
 # %%
+from minisbert.core import bert
+
+bert.FUSED = True  # lesson 25: the same numbers in less time
+
+# %%
+from textwrap import shorten
+
+from lessons.search import docstrings
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.search.dense import top_k
+from minisbert.system.assets import ensure
+
 entries = docstrings.read_entries()
 encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 documents = [entry.document for entry in entries]
@@ -92,6 +90,9 @@ def search_cells(query, probes):
 
 
 # %%
+import time
+
+
 def recall(found, expected=nearest):
     """The mean share of the ten nearest that was found."""
     shares = [
@@ -142,6 +143,8 @@ guess.answer("about eight of ten")
 # links are a graph (not autograd's of lesson 28). Here its nodes have the vectors 1, 2, 3, 4, in a line:
 
 # %%
+from lessons.search.graph import walk
+
 line = np.array([[1.0], [2.0], [3.0], [4.0]])
 links = [[1], [0, 2], [1, 3], [2]]
 found, read = walk(line, links, np.array([1.0]), start=0, width=2)
@@ -178,6 +181,8 @@ assert walk(hills, links, np.array([1.0]), 0, 3)[0][0] == 4, "over the valley"
 # that most vector databases have.
 
 # %%
+from lessons.search.graph import Graph
+
 started = time.perf_counter()
 index = Graph(vectors)
 print(f"built in {time.perf_counter() - started:.1f} s")
@@ -364,6 +369,8 @@ guess = predict(
 )
 
 # %%
+from lessons.search.measure import interval, ndcg_of_each
+
 exact = ndcg_of_each(nearest, right)
 print(f"exact: nDCG@10 {exact.mean():.3f}")
 lost = {}
@@ -427,6 +434,9 @@ assert np.mean(kept) < 8, "the index has kept its promise, and the user has not 
 # reach. The results are perfect. Nothing but the count tells that the index is none:
 
 # %%
+from lessons.mistakes import MISTAKES, planted
+from lessons.search import graph
+
 with planted(MISTAKES["walk without an end"]):
     found, read = graph.walk(vectors, index.levels[0], queries[0], index.start, 20)
 print(

@@ -2,40 +2,12 @@
 # # Lesson 21: what changed since BERT: positions and norms
 #
 # Steps through `minisbert/architectures/mpnet.py`, `minisbert/architectures/modern.py`,
-# `minisbert/architectures/qwen3.py`. About 70 minutes. You will put each of the changes alone into the book's layer and
+# `minisbert/architectures/qwen3.py`. About 72 minutes. You will put each of the changes alone into the book's layer and
 # find out what it buys. Lesson 22 has what is left: who may look at whom, decoders, and their bugs.
 
 # %%
-import math
-
 import torch
 from course import figure, largest_difference, predict
-from torch import nn
-from torch.nn import functional
-
-from lessons.chases import (
-    FAR,
-    Embedder,
-    as_change,
-    documents_of,
-    found,
-    learn,
-    queries_of,
-    trained,
-    unknown,
-    wrong,
-)
-from lessons.mistakes import MISTAKES, planted
-from minisbert.architectures import modern, modernbert
-from minisbert.architectures import qwen3 as decoder
-from minisbert.architectures.mpnet import MPNet, MPNetConfig, relative_buckets
-from minisbert.core import bert
-from minisbert.core.encoder import SentenceEncoder
-from minisbert.core.pooling import mean_pool
-from minisbert.diagnosis.mistakes.planting import Mistake
-from minisbert.system.assets import ensure
-
-bert.FUSED = True  # lesson 25: the same numbers in less time
 
 # %% [markdown]
 # ## The question
@@ -72,6 +44,15 @@ bert.FUSED = True  # lesson 25: the same numbers in less time
 # distances have a number each, far ones share. 32 buckets do for any length.
 
 # %%
+from minisbert.core import bert
+
+bert.FUSED = True  # lesson 25: the same numbers in less time
+
+# %%
+import math
+
+from minisbert.architectures.mpnet import relative_buckets
+
 distances = torch.tensor([0, -1, -7, -8, -11, -12, -90, -91, -5000])
 print(relative_buckets(distances).tolist())
 half = [
@@ -110,6 +91,9 @@ assert relative_buckets(torch.tensor(half)).tolist() == [
 
 
 # %%
+from minisbert.architectures import modern
+
+
 def turned(x, place, base=10_000.0):
     """x (..., K) as a query or key at a place, K even."""
     first, second = x.chunk(
@@ -166,6 +150,15 @@ assert 128 < 8192 < wavelength[10_000] < wavelength[160_000], (
 
 
 # %%
+from torch.nn import functional
+
+from lessons.mistakes import planted
+from minisbert.architectures import qwen3 as decoder
+from minisbert.core.encoder import SentenceEncoder
+from minisbert.diagnosis.mistakes.planting import Mistake
+from minisbert.system.assets import ensure
+
+
 def rms(x, gamma, eps):
     return x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt() * gamma
 
@@ -208,6 +201,12 @@ assert max(shares) < 0.01, "the mean that LayerNorm subtracts was hardly there"
 
 
 # %%
+from torch import nn
+
+from lessons.chases import trained
+from minisbert.architectures import modernbert
+
+
 def gated(gate, up):
     return gate * torch.sigmoid(gate) * up
 
@@ -293,6 +292,8 @@ assert largest_difference(encoder.encode(texts), right_vectors) < 1e-6, (
 # the rest are fillers.
 
 # %%
+from lessons.chases import documents_of, queries_of, unknown
+
 print("query   ", queries_of(unknown[:1])[0])
 print("document", documents_of(unknown[:1])[0])
 print("rival   ", documents_of(unknown[1:2])[0])
@@ -304,6 +305,10 @@ assert unknown[0] == unknown[1][::-1], "the same three words, the other way roun
 
 
 # %%
+from lessons.chases import FAR, Embedder, found, learn
+from minisbert.architectures.mpnet import MPNet, MPNetConfig
+
+
 class RotaryAttention(bert.Attention):
     """The book's attention with rotated queries and keys; base 100, because the texts are short."""
 
@@ -416,6 +421,9 @@ assert abs(before - 1) < 1e-12, "a sum hands its gradient on as it is"
 
 
 # %%
+from minisbert.core.pooling import mean_pool
+
+
 class PreNormLayer(bert.Layer):
     def forward(self, x, mask):
         attended, probabilities = self.attention(self.attention_norm(x), mask)
@@ -550,6 +558,9 @@ guess = predict(
 
 
 # %%
+from lessons.chases import as_change
+
+
 def other_base(positions, width, base, dtype, right=modern.rotary):
     return right(positions, width, 10_000.0, dtype)
 
@@ -569,6 +580,10 @@ guess.answer("nearly all")
 
 
 # %%
+from lessons.chases import wrong
+from lessons.mistakes import MISTAKES
+
+
 def causal_attention(query, key, value, mask=None, dropout=0.0, right=bert.attention):
     return right(
         query,

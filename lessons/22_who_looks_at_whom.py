@@ -8,29 +8,6 @@
 # %%
 import torch
 from course import figure, largest_difference, predict
-from torch import nn
-from torch.nn import functional
-
-from lessons.chases import (
-    Embedder,
-    as_change,
-    batch_of,
-    documents_of,
-    found,
-    learn,
-    queries_of,
-    unknown,
-    wrong,
-)
-from lessons.mistakes import MISTAKES, planted
-from minisbert.architectures import modern, modernbert
-from minisbert.architectures import qwen3 as decoder
-from minisbert.architectures.qwen3 import Decoder, DecoderConfig
-from minisbert.core import bert
-from minisbert.core.encoder import normalize
-from minisbert.core.pooling import mean_pool
-
-bert.FUSED = True  # lesson 25: the same numbers in less time
 
 # %% [markdown]
 # ## The question
@@ -55,8 +32,15 @@ bert.FUSED = True  # lesson 25: the same numbers in less time
 # **Local attention.** In ModernBERT-base 14 of 22 layers look at 64 tokens on each side, every third layer at all. A
 # token in the middle has 129 places to look at, one at an end 65:
 
+# %%
+from minisbert.core import bert
+
+bert.FUSED = True  # lesson 25: the same numbers in less time
 
 # %%
+from minisbert.architectures import modernbert
+
+
 def seen(tokens, half=64):
     """How many tokens each token of a text sees in a local layer: (T,)."""
     places = torch.arange(tokens)
@@ -94,6 +78,8 @@ assert 0.36 < share[8192] < 0.38, (
 # bytes a number) that is:
 
 # %%
+from minisbert.architectures import qwen3 as decoder
+
 cache = {heads: 2 * 28 * heads * 128 * 2 for heads in (16, 8)}
 print(
     f"{cache[16] / 1024:.0f} KiB a token with 16 heads of keys, {cache[8] / 1024:.0f} KiB with 8"
@@ -114,6 +100,13 @@ assert decoder.repeat_heads(heads, 2).flatten().tolist() == [0, 0, 1, 1, 2, 2], 
 
 
 # %%
+from torch import nn
+from torch.nn import functional
+
+from lessons.chases import Embedder, batch_of, found, learn, queries_of, unknown
+from minisbert.architectures.qwen3 import Decoder, DecoderConfig
+
+
 def last_token(hidden, mask):
     """The state of the last real token, whichever side the pads are on."""
     places = torch.arange(mask.shape[1]) * mask  # (B, T)
@@ -206,6 +199,10 @@ guess = predict(
 )
 
 # %%
+from lessons.chases import as_change
+from lessons.mistakes import planted
+from minisbert.architectures import modern
+
 blind = new_decoder()
 still = as_change(modern, "rotate", lambda x, cos, sin: x)
 with planted(still):
@@ -229,6 +226,9 @@ guess = predict(
 )
 
 # %%
+from lessons.chases import documents_of
+from minisbert.core.encoder import normalize
+
 with torch.no_grad():
     firsts = model.encoder(*batch_of(documents_of(unknown[:9])))[:, 0]
 print((normalize(firsts) @ normalize(firsts).T)[:3, :3])
@@ -246,6 +246,11 @@ guess.answer("1")
 
 
 # %%
+from lessons.chases import wrong
+from lessons.mistakes import MISTAKES
+from minisbert.core.pooling import mean_pool
+
+
 def place_as_on_the_right(hidden, mask):
     return hidden[torch.arange(len(hidden)), mask.sum(dim=1) - 1]
 

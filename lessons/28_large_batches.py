@@ -1,31 +1,13 @@
 # %% [markdown]
 # # Lesson 28: large batches on a small machine
 #
-# Steps through `minisbert/training/gradient_cache.py`. About 65 minutes. You will cut a contrastive batch into parts
+# Steps through `minisbert/training/gradient_cache.py`. About 66 minutes. You will cut a contrastive batch into parts
 # without changing its gradient by a digit, see where the memory of training goes, and break dropout in a way that no
 # loss curve shows.
 
 # %%
-import inspect
-import math
-from collections import Counter
-
 import torch
 from course import TINY, figure, largest_difference, predict
-from torch import nn
-
-from lessons.mistakes import MISTAKES, planted
-from minisbert.core import losses
-from minisbert.core.data import TextColumns
-from minisbert.core.loop import adamw, fit
-from minisbert.data.datasets import load_scored_pairs
-from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.training import gradient_cache
-from minisbert.training.gradient_cache import GradientCache, cut
-from minisbert.training.objectives.base import VectorNetwork
-
-threads = torch.get_num_threads()
-torch.set_num_threads(min(threads, 2))
 
 # %% [markdown]
 # ## The question
@@ -61,6 +43,14 @@ torch.set_num_threads(min(threads, 2))
 # together have three wrong answers each, two halves have one.
 
 # %%
+threads = torch.get_num_threads()
+torch.set_num_threads(min(threads, 2))
+
+# %%
+import math
+
+from minisbert.core import losses
+
 four = torch.eye(4)
 whole = losses.simcse_loss(four, four, temperature=1.0).item()
 halves = (
@@ -85,6 +75,11 @@ assert abs(halves - math.log(1 + 1 / math.e)) < 1e-6, (
 
 
 # %%
+from torch import nn
+
+from minisbert.training import gradient_cache
+
+
 class Weight(nn.Module):
     """Row i to w x_i, (b, 1, 1): rows, texts of a row, columns of a vector."""
 
@@ -133,6 +128,10 @@ assert encoder.w.grad.item() == 12, "6 * 1, then 3 * 2 more"
 # it replays the parts. And neither a loss nor `fit` need know that a batch was cut.
 
 # %%
+import inspect
+
+from minisbert.training.gradient_cache import GradientCache
+
 print(inspect.getsource(gradient_cache.compute_in_parts))
 encoder = Weight()
 loss = GradientCache(encoder, lambda rows: [[row] for row in rows])([0, 1]).prod()
@@ -161,6 +160,12 @@ assert encoder.calls == [([0], False), ([1], False), ([0], True), ([1], True)], 
 # keep all graphs and make one ordinary backward.
 
 # %%
+from minisbert.core.data import TextColumns
+from minisbert.data.datasets import load_scored_pairs
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.training.gradient_cache import cut
+from minisbert.training.objectives.base import VectorNetwork
+
 pairs = load_scored_pairs("stsb", "dev")
 texts = [
     [pair.sentence1 for pair in pairs[:12]],
@@ -223,6 +228,8 @@ assert largest_difference(found, expected) < 1e-12, (
 # ![Memory by batch size, and the gradient of parts beside that of the batch](figures/28_large_batches.png)
 
 # %%
+from collections import Counter
+
 minilm = SentenceEncoder.load("all-MiniLM-L6-v2").train()
 short = sorted(pairs, key=lambda pair: len(pair.sentence1) + len(pair.sentence2))[:128]
 short_texts = TextColumns(
@@ -388,6 +395,8 @@ guess.answer("8 MiB")
 guess = predict("28.2", "Without dropout, does the random state matter?", ["yes", "no"])
 
 # %%
+from lessons.mistakes import MISTAKES, planted
+
 network.eval()
 (_, with_state), generator = gradients(lambda: cached(rows)), torch.get_rng_state()
 with planted(MISTAKES["replay without the random state"]):
@@ -426,6 +435,9 @@ assert error > 0.1, "and the gradient is not"
 
 
 # %%
+from minisbert.core.loop import adamw, fit
+
+
 def train(steps=30):
     """Losses of the tiny model on the twelve pairs."""
     model = SentenceEncoder.load(TINY).train()
