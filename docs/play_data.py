@@ -36,7 +36,7 @@ def attention_of(encoder: SentenceEncoder, text: str) -> tuple[list[str], torch.
 
 
 def circle() -> tuple[torch.Tensor, torch.Tensor]:
-    """The points and the noise of lesson 11, (24, 2) each."""
+    """The points and the noise of lesson 10, (24, 2) each."""
     generator = torch.Generator().manual_seed(0)
     points = torch.tensor([1.0, 0.0]) + 0.3 * torch.randn(24, 2, generator=generator)
     return points, 0.02 * torch.randn(24, 2, generator=generator)

@@ -241,7 +241,7 @@ assert abs(after - 0.535) < 1e-12, "(0.25 + 0.36 + 0.09 + 1.44) / 4"
 #
 # How small can the loss get? For a line there is a formula: w = 1.4, b = 0.4, loss 0.3. Now many steps, with the
 # package's own loop, `fit`, which trains every model of this course. It wants a model, a loss of a batch, batches, an
-# optimizer and a schedule (lesson 12), and yields after each step.
+# optimizer and a schedule (lesson 11), and yields after each step.
 
 
 # %%
@@ -311,7 +311,7 @@ guess.answer("above 9")
 # The fourth pair's own error is 5 before the step and 5 after it: a rate of 0.1 overshoots even the pair that the step
 # was made for, and lands as far on the other side. Half the rate meets that pair exactly, and the loss of all four
 # falls to 0.375, near the best possible 0.3. One row has a steeper loss than the mean of four, so a small batch asks
-# for a small rate. That trade is the daily business of training; lesson 18 has it with a real model.
+# for a small rate. That trade is the daily business of training; lesson 13 has it with a real model.
 #
 # **Exercise 3.** At which learning rate does the training of the line begin to fail? Try rates between 0.2 and 0.3,
 # then explain it by the matrix of second derivatives, ((7, 3), (3, 2)).

@@ -111,7 +111,7 @@ figure("01_first_embedding", draw)
 
 # %% [markdown]
 # **Exercise 2.** Write two sentences with a cosine below -0.1. It takes a few tries: in a thousand sentences of
-# the STS Benchmark (lesson 09) about one pair in twenty is that far apart. Why are most cosines above 0? (Lesson 11
+# the STS Benchmark (lesson 09) about one pair in twenty is that far apart. Why are most cosines above 0? (Lesson 10
 # measures it.)
 
 # %% [markdown]
@@ -257,12 +257,12 @@ assert largest_difference(encoder.encode(sentences), vectors) < 1e-6, (
 # Who chose the numbers? Three trainings, one after the other.
 #
 # 1. *Guessing hidden words.* BERT was given books and Wikipedia with some words hidden, and after each few texts its
-#    numbers were moved a little, so that it would have guessed better. Nobody had to label anything. Lesson 22 does
+#    numbers were moved a little, so that it would have guessed better. Nobody had to label anything. Lesson 23 does
 #    it, from dice on.
-# 2. *Copying.* MiniLM is smaller. It was trained to do inside what a large model of this kind does (lesson 16). It has
+# 2. *Copying.* MiniLM is smaller. It was trained to do inside what a large model of this kind does (lesson 26). It has
 #    twelve layers; ours has every second one of them.
 # 3. *Pairs.* Then it saw a billion pairs that belong together, such as a question and its answer, and was trained to
-#    give the two vectors that are nearer to each other than to those of other pairs (lesson 11). Only this makes a
+#    give the two vectors that are nearer to each other than to those of other pairs (lesson 10). Only this makes a
 #    cosine say something about meaning.
 #
 # What is left of it is a file of 22.7 million numbers, four bytes each. Such a number is a **float32**: 32 bits for its

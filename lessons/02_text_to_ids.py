@@ -5,18 +5,8 @@
 # the same ids as the library on every sentence of the STS Benchmark (lesson 09).
 
 # %%
-import unicodedata
-from collections import Counter
-
 import torch
 from course import figure, largest_difference, predict
-from tokenizers import Tokenizer as Library
-
-from lessons.mistakes import MISTAKES, planted
-from minisbert.core.encoder import SentenceEncoder
-from minisbert.core.tokenizer import Tokenizer, longest_first, pad_batch, token_ids
-from minisbert.data.datasets import load_scored_pairs
-from minisbert.system.assets import ensure
 
 # %% [markdown]
 # ## The question
@@ -29,6 +19,9 @@ from minisbert.system.assets import ensure
 # several.
 
 # %%
+from minisbert.core.tokenizer import Tokenizer
+from minisbert.system.assets import ensure
+
 folder = ensure("all-MiniLM-L6-v2")
 tokenizer = Tokenizer.load(folder, limit=256)  # at most 256 tokens per text
 lines = (
@@ -66,6 +59,9 @@ assert len(vocab) == 30522, "V, the size of the vocabulary"
 
 
 # %%
+import unicodedata
+
+
 def is_punctuation(character):
     ascii_mark = (
         character.isascii()
@@ -138,6 +134,8 @@ assert to_ids("Hello") == encoded.ids[0], "ours gives the same"
 # One word agrees, but one word is not a test. The STS Benchmark has 17,256 sentences: news, captions, forum posts.
 
 # %%
+from minisbert.data.datasets import load_scored_pairs
+
 sentences = [
     text
     for split in ("train", "dev", "test")
@@ -163,6 +161,8 @@ assert not different, f"WordPiece by hand differs on {different[:3]}"
 # `split_words` and `word_pieces` in `minisbert/core/tokenizer.py` have all the rules; read them beside ours.
 
 # %%
+from minisbert.core.tokenizer import token_ids
+
 assert to_ids("東京") != tokenizer.encode(["東京"]).ids[0], (
     "Chinese characters are what ours does not know yet"
 )
@@ -182,6 +182,8 @@ assert token_ids("東京", vocab) == tokenizer.encode(["東京"]).ids[0], (
 # ![Tokens per sentence, and pieces per word](figures/02_text_to_ids.png)
 
 # %%
+from collections import Counter
+
 lengths = [len(ids) for ids in library.ids]
 cuts = Counter(
     len(wordpiece(word, vocab)) for text in sentences for word in split_words(text)
@@ -285,6 +287,8 @@ guess = predict(
 )
 
 # %%
+from minisbert.core.tokenizer import longest_first
+
 print(longest_first(10, 3, 8), longest_first(10, 9, 8))
 assert longest_first(10, 3, 8) == (5, 3), "the short one loses nothing"
 assert longest_first(10, 9, 8) == (4, 4), "both are cut once they are equal"
@@ -301,6 +305,9 @@ guess.answer("4 and 4")
 
 
 # %%
+from minisbert.core.encoder import SentenceEncoder
+
+
 def shortest_first(word):
     pieces, start = [], 0
     while start < len(word):
@@ -342,6 +349,8 @@ assert (right @ wrong.T).item() < 0.6, (
 # both settings.
 
 # %%
+from tokenizers import Tokenizer as Library
+
 naive = Library.from_file(str(folder / "tokenizer.json")).encode("hello").ids
 print(len(naive), naive[:5])
 assert len(naive) == 128, "3 tokens and 125 pads"
@@ -352,6 +361,9 @@ assert encoder.tokenizer.limit == 256, "max_seq_length of sentence_bert_config.j
 # only cost time. Now plant "no attention mask" and see what the padding decides.
 
 # %%
+from lessons.mistakes import MISTAKES, planted
+from minisbert.core.tokenizer import pad_batch
+
 ids = torch.tensor([naive])  # (1, 128)
 mask = ids != 0
 with torch.no_grad():

@@ -6,23 +6,9 @@
 # finds and which one it cannot find.
 
 # %%
-import json
-import math
-import shutil
-import struct
-import tempfile
-from pathlib import Path
-
 import numpy as np
 import torch
 from course import TINY, figure, largest_difference, predict
-from safetensors.torch import load_file, save_file
-
-from lessons.mistakes import MISTAKES, planted
-from minisbert.core import InputError
-from minisbert.core.encoder import load_bert
-from minisbert.core.weights import BERT
-from minisbert.system.assets import ensure
 
 # %% [markdown]
 # ## The question
@@ -31,6 +17,8 @@ from minisbert.system.assets import ensure
 # know that none is missing, none is left over, and none has landed in the wrong place?
 
 # %%
+from minisbert.system.assets import ensure
+
 folder = ensure("all-MiniLM-L6-v2")
 path = folder / "model.safetensors"
 print(f"{path.stat().st_size:,} bytes")
@@ -51,6 +39,9 @@ print(f"{path.stat().st_size:,} bytes")
 # ![A safetensors file](drawings/safetensors.svg)
 
 # %%
+import json
+import struct
+
 with open(path, "rb") as file:
     (n,) = struct.unpack("<Q", file.read(8))
     header = json.loads(file.read(n))
@@ -69,6 +60,8 @@ for name in header:
 # makes an encoder and fills it with what `core/weights.py` reads.
 
 # %%
+from minisbert.core.encoder import load_bert
+
 about = header["embeddings.word_embeddings.weight"]
 width = about["shape"][1]  # D
 by_hand = []
@@ -91,6 +84,8 @@ assert (
 # right in one direction only.
 
 # %%
+from minisbert.core.weights import BERT
+
 names = BERT.names(layers=6, pooler=True)
 for ours in (
     "embeddings.word.weight",
@@ -107,10 +102,13 @@ assert left_over <= BERT.skipped, "what is left over must be known by name"
 
 # %% [markdown]
 # Now the count, by the names in the header. Lessons 04 to 06 explain the parts; lesson 07 computes their sizes from V,
-# D, L, F and P. The **pooler** makes one vector of the first token's, and hardly any sentence encoder uses it.
+# D, L, F and P, and says what a pooler is.
 
 
 # %%
+import math
+
+
 def part(name):
     """The part of the model that a tensor belongs to."""
     if name.startswith("encoder.layer."):
@@ -207,6 +205,15 @@ guess.answer("91 MB")
 
 
 # %%
+import shutil
+import tempfile
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+
+from minisbert.core import InputError
+
+
 def load_changed(change):
     """``load_bert`` of a copy whose tensors ``change`` has altered."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
@@ -246,6 +253,9 @@ for change in (forget, misspell):
 
 
 # %%
+from lessons.mistakes import MISTAKES, planted
+
+
 def swap(tensors):
     for i in range(2):
         for part in ("weight", "bias"):

@@ -9,15 +9,6 @@ import numpy as np
 import torch
 from course import figure, heatmap, largest_difference, predict
 
-from lessons.mistakes import MISTAKES, planted
-from minisbert.core import bert
-from minisbert.core.encoder import SentenceEncoder
-from minisbert.diagnosis.mistakes.planting import Mistake
-from minisbert.system.assets import ensure
-
-encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
-embeddings = encoder.bert.embeddings
-
 # %% [markdown]
 # ## The question
 #
@@ -34,7 +25,7 @@ embeddings = encoder.bert.embeddings
 #     x[b, t] = word[ids[b, t]] + position[t] + token_type[types[b, t]]       each (D,), so x is (B, T, D)
 #
 # A **token type** says to which of two texts in one input a token belongs, 0 to the first and 1 to the second; lesson
-# 10 has such inputs. With a single text all types are 0, and a caller may leave them out: then the row of type 0 is
+# 15 has such inputs. With a single text all types are 0, and a caller may leave them out: then the row of type 0 is
 # added all the same.
 #
 # Each such vector on its own then goes through **LayerNorm**:
@@ -55,6 +46,15 @@ embeddings = encoder.bert.embeddings
 # [2, 6] and [11, 13]: twice as much, and ten more.
 
 # %%
+from minisbert.core.encoder import SentenceEncoder
+from minisbert.system.assets import ensure
+
+encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
+embeddings = encoder.bert.embeddings
+
+# %%
+from minisbert.core import bert
+
 x = torch.tensor([[1.0, 3.0], [2.0, 6.0], [11.0, 13.0]])  # (3, D) with D = 2
 plain = bert.layer_norm(x, torch.ones(2), torch.zeros(2), eps=1e-12)
 stretched = bert.layer_norm(
@@ -108,13 +108,16 @@ assert largest_difference(by_hand, normed) < 1e-5, (
 #
 # The code has one more word, **dropout**. While a model is trained, it sets each number to 0 with a probability p and
 # divides the others by 1 - p, so that nothing relies on any single number. Afterwards, in **eval mode**, which `load`
-# and `.eval()` switch on, it does nothing at all. Lesson 11 makes use of it; the piece that you write has it in its
+# and `.eval()` switch on, it does nothing at all. Lesson 10 makes use of it; the piece that you write has it in its
 # place, at the very end.
 #
 # Why LayerNorm? It stands behind every block of the model. Here are the lengths of the tokens' vectors from layer to
 # layer, with it and without any of them:
 
 # %%
+from lessons.mistakes import planted
+from minisbert.diagnosis.mistakes.planting import Mistake
+
 NO_NORM = Mistake(
     "no LayerNorm", "numbers as they are", bert, "layer_norm", lambda x, *_: x
 )
@@ -264,6 +267,8 @@ guess = predict(
 )
 
 # %%
+from lessons.mistakes import MISTAKES
+
 pair = ["dog bites man", "man bites dog"]
 with planted(MISTAKES["positions forgotten"]):
     u, v = encoder.encode(pair)

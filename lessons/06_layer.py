@@ -5,18 +5,8 @@
 # together from its parts, and find out what the residual sums are good for.
 
 # %%
-import math
-
 import torch
 from course import figure, largest_difference, predict
-from torch.nn.functional import gelu as ready_made_gelu
-
-from lessons.mistakes import MISTAKES, planted
-from minisbert.core import bert
-from minisbert.core.encoder import SentenceEncoder
-from minisbert.system.assets import ensure
-
-encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 
 # %% [markdown]
 # ## The question
@@ -54,6 +44,16 @@ encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 # gelu(-1) = -0.1587. Far to the right it is z itself, far to the left 0.
 
 # %%
+from minisbert.core.encoder import SentenceEncoder
+from minisbert.system.assets import ensure
+
+encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
+
+# %%
+import math
+
+from minisbert.core import bert
+
 z = torch.tensor([-3.0, -1.0, 0.0, 1.0, 3.0])
 print(bert.gelu(z))
 assert largest_difference(bert.gelu(z), [-0.0040, -0.1587, 0, 0.8413, 2.9960]) < 1e-4, (
@@ -90,10 +90,10 @@ assert largest_difference(out, whole) < 1e-6, "six lines are a layer"
 
 # %% [markdown]
 # **Exercise 1.** `Layer` uses dropout in three places, all idle here. Where, and what does it do in training? (Lesson
-# 11 needs it.)
+# 10 needs it.)
 #
 # **Exercise 2.** Write gelu with torch.special.ndtr and compare. Write it with torch.sigmoid(1.702 z) and compare
-# again. (Lesson 10 has a use for the sigmoid.)
+# again. (Lesson 15 has a use for the sigmoid.)
 
 # %% [markdown]
 # ## The figure
@@ -104,6 +104,8 @@ assert largest_difference(out, whole) < 1e-6, "six lines are a layer"
 # ![GELU, its approximation, and what MiniLM feeds it](figures/06_layer.png)
 
 # %%
+from torch.nn.functional import gelu as ready_made_gelu
+
 text_ids = torch.tensor(
     encoder.tokenizer.encode(
         ["The old fisherman mended his nets by the harbour wall."]
@@ -226,6 +228,8 @@ guess.answer("keeps its size")
 # cosine between the right and the wrong vector of the same text.
 
 # %%
+from lessons.mistakes import MISTAKES, planted
+
 texts = [
     "A cat sits on the mat.",
     "Two people are playing chess.",

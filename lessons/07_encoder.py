@@ -6,31 +6,8 @@
 # planted.
 
 # %%
-import importlib.util
-import random
-
 import torch
 from course import GOLDEN, figure, largest_difference, predict
-from safetensors.torch import load_file
-
-from lessons.mistakes import MISTAKES, planted
-from minisbert.diagnosis.tracing import (
-    HIDDEN,
-    VECTOR,
-    compare_states,
-    explain,
-    first_divergence,
-    huggingface,
-    inputs_of,
-    our_states,
-    print_rows,
-    suspects,
-)
-from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.assets import ensure
-
-folder = ensure("all-MiniLM-L6-v2")
-encoder = SentenceEncoder.load(folder)
 
 # %% [markdown]
 # ## The question
@@ -63,6 +40,13 @@ encoder = SentenceEncoder.load(folder)
 # keep their size.
 
 # %%
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.assets import ensure
+
+folder = ensure("all-MiniLM-L6-v2")
+encoder = SentenceEncoder.load(folder)
+
+# %%
 states = {}
 with torch.no_grad():
     hidden = encoder.bert(torch.tensor([[101, 7592, 102]]), trace=states)  # (1, T, D)
@@ -77,6 +61,21 @@ assert largest_difference(hidden, states["layers.5"]) == 0, (
 # made (`tests/reference/minilm.safetensors`, which keeps only hidden states and vectors).
 
 # %%
+import importlib.util
+
+from safetensors.torch import load_file
+
+from minisbert.diagnosis.tracing import (
+    HIDDEN,
+    VECTOR,
+    compare_states,
+    first_divergence,
+    huggingface,
+    inputs_of,
+    our_states,
+    print_rows,
+)
+
 if importlib.util.find_spec("transformers") and importlib.util.find_spec(
     "sentence_transformers"
 ):
@@ -113,7 +112,8 @@ assert {f"layers.{i}" for i in range(6)} <= {row.name for row in rows}, (
 #
 # ## How large it is
 #
-# Every parameter of the file in lesson 03 now has a place. With the legend of `core/bert.py`, `V` vocabulary, `D`
+# Every parameter now has a place; lesson 03 finds them in the file. The **pooler**, the last of them, makes one vector
+# of the first token's, and hardly any sentence encoder uses it. With the legend of `core/bert.py`, `V` vocabulary, `D`
 # width, `F` feed-forward width, `L` layers, and `P` rows of the position table, a BERT has
 #
 #     embeddings      (V + P + 2) * D  +  2 D                three tables and a LayerNorm
@@ -136,7 +136,8 @@ minilm = parameters(V=30522, D=384, L=6, F=1536, P=512)
 base = parameters(V=30522, D=768, L=12, F=3072, P=512)
 for part, count in minilm.items():
     print(f"{part:14} {count:>12,}   BERT base {base[part]:>12,}")
-assert sum(minilm.values()) == 22_713_216, "as counted in the file"
+counted = sum(parameter.numel() for parameter in encoder.parameters())
+assert sum(minilm.values()) == counted == 22_713_216, "as torch counts them"
 assert sum(base.values()) == 109_482_240, "BERT base: the 110 million of the paper"
 
 # %% [markdown]
@@ -149,6 +150,8 @@ assert sum(base.values()) == 109_482_240, "BERT base: the 110 million of the pap
 # ![Difference from the right hidden states, layer by layer](figures/07_encoder.png)
 
 # %%
+from lessons.mistakes import MISTAKES, planted
+
 layers = ["embeddings", *(f"layers.{i}" for i in range(6))]
 curves = {
     "rounding (float32 beside float64)": our_states(
@@ -217,7 +220,8 @@ assert all(
 #
 # ## Predict, then run
 #
-# **1.** Somebody forgets the last layer. Which row is the first to differ?
+# **1.** Somebody forgets the last layer, so their table has no row layers.5. Of the rows that both have, which is the
+# first to differ?
 
 # %%
 guess = predict(
@@ -300,6 +304,8 @@ guess.answer("quadruple")
 # First the table of first divergence. Say aloud what you suspect before you go on.
 
 # %%
+import random
+
 secret = random.Random(7).choice(
     ["no 1/sqrt(K)", "1/K", "heads interleaved", "quick GELU", "no attention biases"]
 )
@@ -317,6 +323,8 @@ assert first is not None, "the port differs"
 # makes everything equal. A wrong number is as good as a fingerprint.
 
 # %%
+from minisbert.diagnosis.tracing import explain, suspects
+
 whole, partly = suspects(
     rows,
     lambda: compare_states(
@@ -343,7 +351,7 @@ assert whole == [secret], "one mistake, and only one, gives exactly these number
 #
 # **Exercise 4.** Graded: the encoder itself, from ids to hidden states: `python -m lessons.check start 07`, `run 07`,
 # `hint 07`. And `python -m lessons.check graft` puts every piece that you have solved into the running model and
-# compares its layers with the reference (lesson 15).
+# compares its layers with the reference (lesson 14).
 #
 # ## Sources
 #

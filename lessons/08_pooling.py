@@ -249,7 +249,7 @@ for name, mistake in MISTAKES.items():
 # %% [markdown]
 # *divided by T* and *one global denominator* change the numbers a lot and the direction not at all. Every cosine,
 # every Spearman score stays as it was, to the last digit. The mistake lies in wait until somebody uses the vector's
-# length: a dot product, a Euclidean distance, a head that reads u and v as they are (lesson 10).
+# length: a dot product, a Euclidean distance, a head that reads u and v as they are (lesson 15).
 
 # %%
 for name in ("divided by T", "one global denominator"):

@@ -9,17 +9,6 @@ import numpy as np
 import torch
 from course import figure, largest_difference, predict
 
-from lessons.mistakes import MISTAKES, planted
-from minisbert.core import metrics
-from minisbert.core.encoder import SentenceEncoder
-from minisbert.core.pooling import cls_pool, max_pool, mean_pool
-from minisbert.core.tokenizer import pad_batch
-from minisbert.data.datasets import load_scored_pairs
-from minisbert.evaluation.sts import similarities
-from minisbert.models.batching import budgeted_batches
-from minisbert.models.pooling import first_last_pool
-from minisbert.system.assets import ensure
-
 # %% [markdown]
 # ## The question
 #
@@ -27,6 +16,8 @@ from minisbert.system.assets import ensure
 # the people said 3.2. Is that right? The scales differ. What does it mean for two lists of numbers to *agree*?
 
 # %%
+from minisbert.data.datasets import load_scored_pairs
+
 pairs = load_scored_pairs("stsb", "test")
 scores = np.array([pair.score for pair in pairs])  # (N,)
 for pair in (pairs[0], pairs[700], pairs[1100]):
@@ -58,6 +49,8 @@ assert len(pairs) == 1379, "the test split of the STS Benchmark"
 # apart.
 
 # %%
+from minisbert.core import metrics
+
 people = [1, 2, 3]
 for model in ([1, 2, 4], [1, 2, 400], [1, 1, 2]):
     r, rho = metrics.pearson(model, people), metrics.spearman(model, people)
@@ -77,6 +70,14 @@ assert abs(metrics.spearman([1, 1, 2], people) - 0.86603) < 1e-5, (
 # four poolings.
 
 # %%
+from minisbert.core.encoder import SentenceEncoder
+from minisbert.core.pooling import cls_pool, max_pool, mean_pool
+from minisbert.core.tokenizer import pad_batch
+from minisbert.evaluation.sts import similarities
+from minisbert.models.batching import budgeted_batches
+from minisbert.models.pooling import first_last_pool
+from minisbert.system.assets import ensure
+
 encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
 encoded = encoder.tokenizer.encode(texts)
@@ -252,6 +253,8 @@ for other in ("cls", "first-last"):
 # positive, so it is high for any model.
 
 # %%
+from lessons.mistakes import MISTAKES, planted
+
 with planted(MISTAKES["Pearson not centred"]):
     uncentred = 100 * metrics.pearson(cosines["mean"], scores)
     of_noise = 100 * metrics.pearson(chance.uniform(0, 1, len(scores)), scores)

@@ -2,37 +2,39 @@
 # # Lesson 25: the same formulas, faster: fused operations, the compiler, fewer bits
 #
 # Steps through `minisbert/core/bert.py`, `minisbert/backends/package.py`, `minisbert/backends/graphs.py`,
-# `minisbert/system/devices.py`. About 75 minutes. For whoever will run an encoder for a living: you will count how
+# `minisbert/system/devices.py`. About 77 minutes. For whoever will run an encoder for a living: you will count how
 # often a formula goes through memory, read the loop that PyTorch's compiler makes of your LayerNorm, multiply in 16 and
 # in 8 bits, and climb a ladder of steps to the same vectors, or nearly the same ones.
 
 # %%
-import copy
-import math
-import re
-import statistics
-import tempfile
-import textwrap
-import time
-import zipfile
-from pathlib import Path
-
 import torch
 from course import TINY, figure, largest_difference, predict
 
+# %% [markdown]
+# ## The question
+#
+# Lesson 24 has thrown out what was computed for nothing: the pads. What is left must be computed. Must it take so long?
+#
+# ## The formula
+#
+# A core waits for one of two things, its arithmetic or its memory. An operation on n numbers of b bytes that passes
+# them p times through memory, reading or writing, and computes a operations with each, takes no less than
+#
+#     seconds = max(n a / operations per second,  n p b / bytes per second)
+#
+# There are three ways down from here: fewer passes p, by doing more in one loop (**fused** operations, a compiler);
+# fewer bytes b (**bfloat16**, or the int8 of lesson 27); and more operations per second, which the same CPU has for
+# the smaller numbers.
+#
+# LayerNorm on 2,048 tokens of MiniLM, p = 2 if all is done in one loop: 2,048 x 384 numbers of 4 bytes, read once and
+# written once, are 6.3 MB. At 20 GB a second that is 0.3 ms, whatever is computed in between.
+
+# %%
 import minisbert
-from lessons.mistakes import MISTAKES, planted
-from minisbert.backends import graphs as int8
-from minisbert.backends.graphs import compile_encoder
-from minisbert.backends.package import compile_package, load_package
 from minisbert.checkpoints.layout import find_model
-from minisbert.core import InputError, bert, metrics
-from minisbert.core.encoder import SentenceEncoder, normalize
-from minisbert.core.tokenizer import pad_batch
+from minisbert.core.encoder import SentenceEncoder
 from minisbert.data.datasets import load_scored_pairs
-from minisbert.models.batching import packed_batches, same_text, tokenize
-from minisbert.models.guards import evaluating
-from minisbert.system.devices import choose_dtype
+from minisbert.models.batching import tokenize
 
 encoder = SentenceEncoder.load(find_model("all-MiniLM-L6-v2"))  # the book's
 fast_encoder = minisbert.SentenceEncoder.load("all-MiniLM-L6-v2")
@@ -43,25 +45,6 @@ texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
 scores = [pair.score for pair in pairs]
 keys, _ = tokenize(encoder.tokenizer, texts)
 N = len(texts)
-
-# %% [markdown]
-# ## The question
-#
-# Lesson 13 has thrown out what was computed for nothing: the pads. What is left must be computed. Must it take so long?
-#
-# ## The formula
-#
-# A core waits for one of two things, its arithmetic or its memory. An operation on n numbers of b bytes that passes
-# them p times through memory, reading or writing, and computes a operations with each, takes no less than
-#
-#     seconds = max(n a / operations per second,  n p b / bytes per second)
-#
-# There are three ways down from here: fewer passes p, by doing more in one loop (**fused** operations, a compiler);
-# fewer bytes b (**bfloat16**, or the int8 of lesson 16); and more operations per second, which the same CPU has for
-# the smaller numbers.
-#
-# LayerNorm on 2,048 tokens of MiniLM, p = 2 if all is done in one loop: 2,048 x 384 numbers of 4 bytes, read once and
-# written once, are 6.3 MB. At 20 GB a second that is 0.3 ms, whatever is computed in between.
 
 # %%
 once = 2048 * D * 4 * 2
@@ -82,6 +65,11 @@ assert once == 6_291_456, "read once, written once"
 
 
 # %%
+from minisbert.core import bert
+from minisbert.core.tokenizer import pad_batch
+from minisbert.models.guards import evaluating
+
+
 def fused(choice, function, *inputs, **named):
     """A call with ``bert.FUSED`` True or False."""
     bert.FUSED = choice
@@ -104,6 +92,12 @@ assert largest_difference(*both) < 1e-10, "the same numbers"
 
 
 # %%
+import statistics
+import time
+
+from minisbert.models.batching import same_text
+
+
 def milliseconds(function, *inputs, **named):
     """The median of eleven calls, after one to warm up."""
     times = []
@@ -173,6 +167,10 @@ assert len(operations) == 9, (
 
 
 # %%
+import re
+import textwrap
+
+
 def shortened(source):
     """The loops of a generated C++ file, without casts, guards and lone brackets."""
     lines = [
@@ -200,6 +198,13 @@ def shortened(source):
 
 
 # %%
+import tempfile
+import zipfile
+from pathlib import Path
+
+from minisbert.backends.package import compile_package, load_package
+from minisbert.core import InputError
+
 folder, ways = (
     tempfile.TemporaryDirectory(),
     {"written out": norm, "fused": lambda x: fused(True, norm, x)},
@@ -243,6 +248,8 @@ with torch.inference_mode():
 # minute or more; here is the tiny one.
 
 # %%
+from minisbert.backends.graphs import compile_encoder
+
 compiled_tiny, eager_tiny = None, minisbert.SentenceEncoder.load(TINY)
 if "compiled" in ways:
     package = Path(folder.name) / "tiny.pt2"
@@ -274,6 +281,13 @@ folder.cleanup()  # what was loaded stays loaded
 
 
 # %%
+import math
+
+from minisbert.core import metrics
+from minisbert.core.encoder import normalize
+from minisbert.models.batching import packed_batches
+
+
 def packed(model, context):
     """The vectors (N, D) in a context, several texts in one row, without the tokenizer."""
     vectors = torch.empty(N, D)
@@ -311,6 +325,8 @@ assert largest_difference(rounded, right) > 2e-5, "but as parity it is a failure
 # hardware; elsewhere it is emulated, many times slower, and `choose_dtype` refuses it:
 
 # %%
+from minisbert.system.devices import choose_dtype
+
 dtype, reason = choose_dtype("auto", torch.device("cpu"))
 print(f"bfloat16 here: {'yes' if dtype == torch.bfloat16 else 'no'}, {reason}")
 
@@ -326,6 +342,10 @@ print(f"bfloat16 here: {'yes' if dtype == torch.bfloat16 else 'no'}, {reason}")
 # integers where it would multiply one pair of float32.
 
 # %%
+import copy
+
+from minisbert.backends import graphs as int8
+
 x, integers = (
     torch.tensor([[-1.0, 0.0, 1.55]]),
     torch.tensor([[1, 2, 3]], dtype=torch.int8),
@@ -466,6 +486,8 @@ guess.answer("1.0")
 # planted in the book shows in it as well.
 
 # %%
+from lessons.mistakes import MISTAKES, planted
+
 with planted(MISTAKES["no 1/sqrt(K)"]):
     book, quick = encoder.encode(texts[:20]), fast_encoder.encode(texts[:20])
     switched = fused(True, fast_encoder.encode, texts[:20])
@@ -491,7 +513,7 @@ if compiled_tiny:
     )
 
 # %% [markdown]
-# Three rules follow. What you write yourself runs everywhere (lesson 15 counts the calls), except in a package: that
+# Three rules follow. What you write yourself runs everywhere (lesson 14 counts the calls), except in a package: that
 # one carries the hash of the code it was made from, and is refused after a change. Two results that agree prove
 # nothing if they come from the same code, so tests compare with transformers. And the switch has two sides: a mistake
 # *inside* a formula shows on one of them only, so tests compare the two.

@@ -110,7 +110,7 @@ def test_layer_norm_and_the_margin_are_the_packages(eps):
 def test_points_on_the_circle_move_as_the_package_and_torch_move_them(temperature, play_data):
     points, noise = (tensor.double() for tensor in play_data.circle())
     data = {"points": points.tolist(), "noise": noise.tolist(), "tau": temperature}
-    table = torch.nn.Embedding.from_pretrained(points.clone(), freeze=False)  # as in lesson 11
+    table = torch.nn.Embedding.from_pretrained(points.clone(), freeze=False)  # as in lesson 10
 
     def loss(table: torch.nn.Embedding, rows: torch.Tensor) -> torch.Tensor:
         unit = normalize(table(rows))
@@ -131,8 +131,8 @@ def test_points_on_the_circle_move_as_the_package_and_torch_move_them(temperatur
     assert javascript("uniformity(data)", moved) == pytest.approx(metrics.uniformity(after.numpy()))
 
 
-def test_the_points_are_those_of_lesson_11(play_data):
-    lesson = (ROOT / "lessons" / "11_losses.py").read_text(encoding="utf-8")
+def test_the_points_are_those_of_lesson_10(play_data):
+    lesson = (ROOT / "lessons" / "10_losses.py").read_text(encoding="utf-8")
     drawn = [line.strip() for line in inspect.getsource(play_data.circle).splitlines() if "enerator" in line]
     assert [line.removeprefix("return points, ") in lesson for line in drawn] == [True] * 3
 

@@ -462,6 +462,6 @@ def test_the_things_to_play_with_answer_to_the_keyboard(server, chromium):
     tab.locator("#by-kind").press("b")
     assert tab.locator("#by-rows th").last.inner_text() == "bits, 384 columns"
     assert tab.evaluate(WIDER) <= 0
-    tab.goto(f"{server}/lessons/11_losses.html")  # where they stand too
+    tab.goto(f"{server}/lessons/10_losses.html")  # where they stand too
     tab.locator("#ci-run").press("Enter")
     tab.wait_for_function("document.querySelector('#ci-say').innerText.startsWith('After 300 steps')")

@@ -7,40 +7,41 @@ from .pen import Pen
 WIDTH, HEIGHT, ACROSS, LEFT = 90, 40, 104, 2  # of a box, from one column to the next, before the first
 NAMES = {
     0: "before", 1: "embedding", 2: "text to ids", 3: "weights file", 4: "embeddings", 5: "attention", 6: "layer",
-    7: "encoder", 8: "pooling", 9: "similarity", 10: "three heads", 11: "losses", 12: "the loop", 13: "packing",
-    14: "search", 15: "your pieces", 16: "small", 17: "big batches", 18: "for real", 19: "your engine",
-    20: "positions", 21: "one or many", 22: "from nothing", 23: "two stages", 24: "an index", 25: "fewer passes",
-    26: "who looks",
+    7: "encoder", 8: "pooling", 9: "similarity", 10: "losses", 11: "the loop", 12: "one number", 13: "for real",
+    14: "your pieces", 15: "three heads", 16: "search", 17: "your engine", 18: "one or many", 19: "two stages",
+    20: "an index", 21: "positions", 22: "who looks", 23: "from nothing", 24: "packing", 25: "fewer passes",
+    26: "fewer layers", 27: "fewer bytes", 28: "big batches", 29: "in the wild",
 }  # fmt: skip
 # lesson -> column and top
 PLACES = {
-    0: (0, 26), 1: (1, 26), 2: (2, 26), 3: (3, 26), 4: (4, 26),
-    5: (0, 94), 6: (1, 94), 7: (2, 94), 8: (3, 94),
-    15: (0, 184), 9: (1, 184), 11: (2, 184), 12: (3, 184), 18: (4, 184),
-    10: (0, 274), 14: (1, 274), 19: (4, 274),
-    23: (2, 342), 21: (3, 342), 24: (4, 342),
-    20: (0, 426), 26: (1, 426), 22: (3, 426),
-    13: (0, 510), 25: (1, 510), 16: (2, 510), 17: (3, 510),
+    0: (0, 26), 1: (1, 26), 2: (2, 26), 4: (3, 26), 5: (4, 26),
+    6: (0, 94), 7: (1, 94), 8: (2, 94), 3: (4, 94),
+    9: (0, 184), 10: (1, 184), 11: (2, 184), 12: (3, 184), 13: (4, 184), 14: (2, 252),
+    15: (0, 342), 16: (1, 342), 17: (4, 342),
+    19: (2, 410), 18: (3, 410), 20: (4, 410),
+    21: (0, 494), 22: (1, 494), 23: (3, 494),
+    24: (0, 578), 25: (1, 578), 26: (2, 578), 27: (3, 578), 28: (4, 578),
+    29: (0, 662),
 }  # fmt: skip
-TITLES = {"I": 16, "II": 158, "III": 248, "IV": 416, "A": 500}  # part -> the base line of its title
+TITLES = {"I": 16, "II": 174, "III": 332, "IV": 484, "A": 568, "B": 652}  # part -> the base line of its title
 # arrows that are no straight line between two neighbours: where they turn
 TURNS = {
-    (4, 5): ((463, 80), (47, 80)),
-    (8, 9): ((359, 168), (151, 168)),
-    (8, 15): ((359, 168), (47, 168)),
-    (9, 10): ((151, 258), (47, 258)),
-    (10, 21): ((47, 328), (339, 328)),
-    (19, 21): ((443, 328), (379, 328)),
+    (5, 6): ((463, 80), (47, 80)),
+    (8, 9): ((255, 160), (47, 160)),
+    (9, 16): ((47, 240), (151, 240)),
+    (15, 18): ((47, 396), (339, 396)),
+    (17, 18): ((443, 396), (379, 396)),
 }
-FAR = {20: (7,), 22: (10, 19), 13: (12,), 25: (12,), 16: (14, 18), 17: (12,)}  # told in words
+# told in words
+FAR = {3: (2,), 14: (8,), 21: (7,), 23: (15, 17), 24: (11,), 25: (11,), 26: (13, 16), 28: (11,), 29: (11, 15)}
 
 
 def course() -> Pen:
     """All lessons by part; an arrow, or *after*, leads from each lesson to those that need it."""
     told = [f"{PARTS[part].title}: {', '.join(f'{n:02} {NAMES[n]}' for n in PARTS[part].lessons)}." for part in PARTS]
-    pen = Pen(520, 582, "What needs what: the parts of the course", " ".join(told) + " Coloured: the core.")
+    pen = Pen(520, 734, "What needs what: the parts of the course", " ".join(told) + " Coloured: the core.")
     for part, y in TITLES.items():
-        name = "" if part == "A" else f"{part}. "
+        name = "" if part in "AB" else f"{part}. "
         pen.text(4, y, name + PARTS[part].title, "small bold", "start")
     pen.text(516, 16, "coloured: the core", "small soft", "end")
     for after, befores in NEEDS.items():

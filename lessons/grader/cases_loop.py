@@ -1,4 +1,4 @@
-"""Hand examples and traps of lesson 18: the training loop.
+"""Hand examples and traps of lesson 13: the training loop.
 
 The model is one weight w that should be 1: its row x is mapped to w x, which should be x. The loss of a batch is the
 mean of (w x - x)^2, and its gradient the mean of 2 (w - 1) x^2. For w = 3 and the rows 1 and 2 both are 10.

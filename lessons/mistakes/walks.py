@@ -1,4 +1,4 @@
-"""Mistakes in the walk of lesson 24."""
+"""Mistakes in the walk of lesson 20."""
 
 from heapq import heappop, heappush
 

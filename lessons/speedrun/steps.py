@@ -94,7 +94,7 @@ def train(
 
 
 def read(model: MaskedLanguageModel, texts: Sequence[str], seconds: float, dtype: torch.dtype) -> Iterator[Step]:
-    """Guess hidden words of the texts (lesson 22)."""
+    """Guess hidden words of the texts (lesson 23)."""
     columns = TextColumns(model.tokenizer, [texts])
     special = torch.tensor(model.special_ids)
     vocabulary = model.tokenizer.backend.get_vocab_size()
@@ -117,7 +117,7 @@ def pair(
     seconds: float,
     dtype: torch.dtype,
 ) -> Iterator[Step]:
-    """Tell for each left text which of the batch's right texts is its own (lesson 11)."""
+    """Tell for each left text which of the batch's right texts is its own (lesson 10)."""
     columns = TextColumns(model.tokenizer, [left, right])
 
     def loss(model: MaskedLanguageModel, rows: Sequence[int]) -> Tensor:

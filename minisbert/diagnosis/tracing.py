@@ -1,6 +1,6 @@
 """Compare the tensors of a forward pass by name, ours with another implementation's: where they first differ, and why.
 
-``minisbert trace`` compares them; lessons 07 and 15 do the same step by step.
+``minisbert trace`` compares them; lessons 07 and 14 do the same step by step.
 """
 
 import importlib.util

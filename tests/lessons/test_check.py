@@ -126,11 +126,11 @@ def test_hints_for_the_next_unsolved_piece_or_a_named_one(work, graded, capsys):
         capsys.readouterr()
         command("hint", *arguments)
         assert capsys.readouterr().out.startswith(f"bert.{piece}, 1 of 3")
-    command("hint", "10", "CrossHead.forward")
+    command("hint", "15", "CrossHead.forward")
     assert capsys.readouterr().out.startswith("heads.CrossHead.forward, 1 of")
     for lesson, name, says in (
         ("5", "gelu", "no piece gelu"),
-        ("10", "forward", "3 pieces called forward"),
+        ("15", "forward", "3 pieces called forward"),
     ):
         with pytest.raises(InputError, match=says):
             check.main(["hint", lesson, name])
@@ -294,7 +294,7 @@ def test_many_students_each_with_a_limit(tmp_path, capsys):
     for name, text in (("ada", right), ("bob", ""), ("cem", "while True:\n    pass\n")):
         (tmp_path / name).mkdir()
         if text:
-            (tmp_path / name / "lesson_12.py").write_text(text)
+            (tmp_path / name / "lesson_11.py").write_text(text)
     ada, bob, cem = (str(tmp_path / name) for name in ("ada", "bob", "cem"))
     assert command("grade", ada, bob, "--out", str(tmp_path / "out"), "--jobs", "2") == 1
     lines = capsys.readouterr().out.splitlines()
@@ -313,8 +313,8 @@ def test_no_such_lesson_and_one_without_pieces(folder, capsys):
         assert command("run", number) == 2
         assert f"00 to {max(LESSONS)}" in capsys.readouterr().err or number == "-1"
     for name in ("start", "hint", "reset"):
-        with pytest.raises(InputError, match="lesson 15"):
-            check.main([name, "15"])
+        with pytest.raises(InputError, match="lesson 14"):
+            check.main([name, "14"])
 
 
 def test_every_pointer_names_a_heading():
@@ -333,9 +333,9 @@ def test_the_command_as_typed(tmp_path):
         return subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True)
 
     stub = 'raise NotImplementedError("losses.mse_loss")'
-    text = lesson_stubs(12).replace(stub, "return ((scores - target) ** 2).sum()")
-    (tmp_path / "lesson_12.py").write_text(text)
-    done = run("run", "12")
+    text = lesson_stubs(11).replace(stub, "return ((scores - target) ** 2).sum()")
+    (tmp_path / "lesson_11.py").write_text(text)
+    done = run("run", "11")
     assert done.returncode == 1, done.stderr
     assert '("summed, not averaged")' in done.stdout
     assert "loop.linear_schedule                    ★☆☆  unwritten" in done.stdout

@@ -1,39 +1,37 @@
 # %% [markdown]
-# # Lesson 24: an index by hand
+# # Lesson 20: an index by hand
 #
 # Steps through `minisbert/search/dense.py`, and `lessons/search/graph.py` beside it. About 65 minutes.
 # You will find neighbours without looking at everything, see why that works in 384 dimensions, and
 # measure from how many vectors on it is worth anything.
 
 # %%
-import time
-from textwrap import shorten
-
 import numpy as np
 from course import figure, predict
-
-from lessons.mistakes import MISTAKES, planted
-from lessons.search import docstrings, graph
-from lessons.search.graph import Graph, walk
-from lessons.search.measure import interval, ndcg_of_each
-from minisbert.core import bert
-from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.search.dense import top_k
-from minisbert.system.assets import ensure
-
-bert.FUSED = True  # lesson 25: the same numbers in less time
 
 # %% [markdown]
 # ## The question
 #
-# The exact search of lesson 14 compares a query with every vector. It is a matrix product, it cannot be
+# The exact search of lesson 16 compares a query with every vector. It is a matrix product, it cannot be
 # wrong, and for a million vectors it reads a gigabyte and a half for each query. An **index** promises
 # nearly the same answers from a thousandth of the reading. How can it know where not to look, and what
 # does *nearly* mean?
 #
-# The vectors are those of lesson 19: first sentences of Python's docstrings, and names as queries.
+# The vectors are those of lesson 17: first sentences of Python's docstrings, and names as queries.
 
 # %%
+from minisbert.core import bert
+
+bert.FUSED = True  # lesson 25: the same numbers in less time
+
+# %%
+from textwrap import shorten
+
+from lessons.search import docstrings
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.search.dense import top_k
+from minisbert.system.assets import ensure
+
 entries = docstrings.read_entries()
 encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 documents = [entry.document for entry in entries]
@@ -58,7 +56,7 @@ assert 3000 < N < 10_000, "a few hundred more or fewer from one Python to the ne
 #     recall@10  =  share of the ten nearest of the exact search that the index finds
 #     cost       =  vectors that it reads for a query, of N
 #
-# Recall here asks about *neighbours*, not about right documents. (Lesson 16 used the word for the
+# Recall here asks about *neighbours*, not about right documents. (Lesson 26 used the word for the
 # second. Papers on indexes mean the first.)
 #
 # ## Cells
@@ -92,6 +90,9 @@ def search_cells(query, probes):
 
 
 # %%
+import time
+
+
 def recall(found, expected=nearest):
     """The mean share of the ten nearest that was found."""
     shares = [
@@ -120,7 +121,7 @@ print(f"{len(centres)} cells of {min(map(len, members))} to {max(map(len, member
 
 # %%
 guess = predict(
-    "24.1",
+    "20.1",
     "The nearest eight of 74 cells are read, a ninth of all vectors. Of the ten nearest neighbours they hold ...",
     ["about a tenth", "about half", "about eight of ten"],
 )
@@ -139,9 +140,11 @@ guess.answer("about eight of ten")
 #
 # The newer idea: link each vector to some near ones. To search, start anywhere, look at the neighbours
 # of where you are, go on from the best node that you have seen, and stop when it gets no better. These
-# links are a graph (not autograd's of lesson 17). Here its nodes have the vectors 1, 2, 3, 4, in a line:
+# links are a graph (not autograd's of lesson 28). Here its nodes have the vectors 1, 2, 3, 4, in a line:
 
 # %%
+from lessons.search.graph import walk
+
 line = np.array([[1.0], [2.0], [3.0], [4.0]])
 links = [[1], [0, 2], [1, 3], [2]]
 found, read = walk(line, links, np.array([1.0]), start=0, width=2)
@@ -178,6 +181,8 @@ assert walk(hills, links, np.array([1.0]), 0, 3)[0][0] == 4, "over the valley"
 # that most vector databases have.
 
 # %%
+from lessons.search.graph import Graph
+
 started = time.perf_counter()
 index = Graph(vectors)
 print(f"built in {time.perf_counter() - started:.1f} s")
@@ -190,7 +195,7 @@ assert max(degrees) <= 24, "twice twelve"
 
 # %%
 guess = predict(
-    "24.2",
+    "20.2",
     "The graph, width 20: of 5,500 vectors it reads about 290. It finds of the ten nearest ...",
     ["six of ten", "eight of ten", "more than nine of ten"],
 )
@@ -238,7 +243,7 @@ print(
 
 # %%
 guess = predict(
-    "24.3",
+    "20.3",
     "Sixteen times as many vectors: a walk of width 20 reads ... times as many",
     ["1.5", "4", "16"],
 )
@@ -294,13 +299,13 @@ else:
         assert abs(value - ours) < 0.04, "the same graph, by other dice"
 
 # %% [markdown]
-# **Exercise 4.** (hard) Store int8 codes (lesson 16) in the graph and sort the last forty again with the full
+# **Exercise 4.** (hard) Store int8 codes (lesson 27) in the graph and sort the last forty again with the full
 # vectors. Bytes, recall, milliseconds?
 
 # %% [markdown]
 # ## The figure
 #
-# ![Recall by vectors read, and vectors read by the size of the corpus](figures/24_an_index_by_hand.png)
+# ![Recall by vectors read, and vectors read by the size of the corpus](figures/20_an_index_by_hand.png)
 
 
 # %%
@@ -348,7 +353,7 @@ def draw(plt):
     return drawn
 
 
-figure("24_an_index_by_hand", draw)
+figure("20_an_index_by_hand", draw)
 
 # %% [markdown]
 # ## Predict, then run
@@ -358,12 +363,14 @@ figure("24_an_index_by_hand", draw)
 
 # %%
 guess = predict(
-    "24.4",
+    "20.4",
     "Recall of neighbours is about .85 at width 10. nDCG@10 of the right documents, .43, falls by ...",
     ["less than one point", "two to six points", "about fifteen points"],
 )
 
 # %%
+from lessons.search.measure import interval, ndcg_of_each
+
 exact = ndcg_of_each(nearest, right)
 print(f"exact: nDCG@10 {exact.mean():.3f}")
 lost = {}
@@ -427,6 +434,9 @@ assert np.mean(kept) < 8, "the index has kept its promise, and the user has not 
 # reach. The results are perfect. Nothing but the count tells that the index is none:
 
 # %%
+from lessons.mistakes import MISTAKES, planted
+from lessons.search import graph
+
 with planted(MISTAKES["walk without an end"]):
     found, read = graph.walk(vectors, index.levels[0], queries[0], index.start, 20)
 print(
@@ -441,10 +451,10 @@ assert read > 0.95 * N, "everything"
 # %% [markdown]
 # ## Exercises
 #
-# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 24 1` gives a hint for the first,
+# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 20 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 6.** Graded: walk: `python -m lessons.check start 24`, `run 24`, `hint 24`.
+# **Exercise 6.** Graded: walk: `python -m lessons.check start 20`, `run 20`, `hint 20`.
 #
 # ## Sources
 #

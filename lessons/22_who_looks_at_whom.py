@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lesson 26: who looks at whom: local attention, decoders, and their bugs
+# # Lesson 22: who looks at whom: local attention, decoders, and their bugs
 #
 # Steps through `minisbert/architectures/modernbert.py`, `minisbert/architectures/qwen3.py`. About 40 minutes. You will
 # count what a token may look at, make vectors with a model that was built to write, and see how ports of such models go
@@ -8,29 +8,6 @@
 # %%
 import torch
 from course import figure, largest_difference, predict
-from torch import nn
-from torch.nn import functional
-
-from lessons.chases import (
-    Embedder,
-    as_change,
-    batch_of,
-    documents_of,
-    found,
-    learn,
-    queries_of,
-    unknown,
-    wrong,
-)
-from lessons.mistakes import MISTAKES, planted
-from minisbert.architectures import modern, modernbert
-from minisbert.architectures import qwen3 as decoder
-from minisbert.architectures.qwen3 import Decoder, DecoderConfig
-from minisbert.core import bert
-from minisbert.core.encoder import normalize
-from minisbert.core.pooling import mean_pool
-
-bert.FUSED = True  # lesson 25: the same numbers in less time
 
 # %% [markdown]
 # ## The question
@@ -55,8 +32,15 @@ bert.FUSED = True  # lesson 25: the same numbers in less time
 # **Local attention.** In ModernBERT-base 14 of 22 layers look at 64 tokens on each side, every third layer at all. A
 # token in the middle has 129 places to look at, one at an end 65:
 
+# %%
+from minisbert.core import bert
+
+bert.FUSED = True  # lesson 25: the same numbers in less time
 
 # %%
+from minisbert.architectures import modernbert
+
+
 def seen(tokens, half=64):
     """How many tokens each token of a text sees in a local layer: (T,)."""
     places = torch.arange(tokens)
@@ -94,6 +78,8 @@ assert 0.36 < share[8192] < 0.38, (
 # bytes a number) that is:
 
 # %%
+from minisbert.architectures import qwen3 as decoder
+
 cache = {heads: 2 * 28 * heads * 128 * 2 for heads in (16, 8)}
 print(
     f"{cache[16] / 1024:.0f} KiB a token with 16 heads of keys, {cache[8] / 1024:.0f} KiB with 8"
@@ -114,6 +100,13 @@ assert decoder.repeat_heads(heads, 2).flatten().tolist() == [0, 0, 1, 1, 2, 2], 
 
 
 # %%
+from torch import nn
+from torch.nn import functional
+
+from lessons.chases import Embedder, batch_of, found, learn, queries_of, unknown
+from minisbert.architectures.qwen3 import Decoder, DecoderConfig
+
+
 def last_token(hidden, mask):
     """The state of the last real token, whichever side the pads are on."""
     places = torch.arange(mask.shape[1]) * mask  # (B, T)
@@ -162,7 +155,7 @@ assert largest_difference(whole, shifted[:, 5:]) < 1e-5, (
 #
 # Scores a token in ModernBERT-base, with local layers and without.
 #
-# ![Scores a token by length](figures/26_who_looks_at_whom.png)
+# ![Scores a token by length](figures/22_who_looks_at_whom.png)
 
 
 # %%
@@ -187,10 +180,10 @@ def draw(plt):
     return drawn
 
 
-figure("26_who_looks_at_whom", draw)
+figure("22_who_looks_at_whom", draw)
 
 # %% [markdown]
-# **Exercise 2.** At which length does attention take half of the time in ModernBERT-base? Use lesson 13's formula
+# **Exercise 2.** At which length does attention take half of the time in ModernBERT-base? Use lesson 24's formula
 # with `scores_of`.
 
 # %% [markdown]
@@ -200,12 +193,16 @@ figure("26_who_looks_at_whom", draw)
 
 # %%
 guess = predict(
-    "26.1",
+    "22.1",
     "A causal decoder without positions ...",
     ["guesses, as the bag of words does", "can tell"],
 )
 
 # %%
+from lessons.chases import as_change
+from lessons.mistakes import planted
+from minisbert.architectures import modern
+
 blind = new_decoder()
 still = as_change(modern, "rotate", lambda x, cos, sin: x)
 with planted(still):
@@ -223,12 +220,15 @@ guess.answer("can tell")
 
 # %%
 guess = predict(
-    "26.2",
+    "22.2",
     "Two unrelated texts by their first token: the cosine is ...",
     ["about 0", "about 0.5", "1"],
 )
 
 # %%
+from lessons.chases import documents_of
+from minisbert.core.encoder import normalize
+
 with torch.no_grad():
     firsts = model.encoder(*batch_of(documents_of(unknown[:9])))[:, 0]
 print((normalize(firsts) @ normalize(firsts).T)[:3, :3])
@@ -246,6 +246,11 @@ guess.answer("1")
 
 
 # %%
+from lessons.chases import wrong
+from lessons.mistakes import MISTAKES
+from minisbert.core.pooling import mean_pool
+
+
 def place_as_on_the_right(hidden, mask):
     return hidden[torch.arange(len(hidden)), mask.sum(dim=1) - 1]
 
@@ -319,11 +324,11 @@ assert (
 # %% [markdown]
 # ## Exercises
 #
-# Exercises 1 to 2 stand beside what they practise. `python -m lessons.check answer 26 1` gives a hint for the first,
+# Exercises 1 to 2 stand beside what they practise. `python -m lessons.check answer 22 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# No piece is graded here, so there is no `python -m lessons.check start 26`: a decoder's layer is made of the pieces of
-# lesson 20. `quiz 26` asks five questions.
+# No piece is graded here, so there is no `python -m lessons.check start 22`: a decoder's layer is made of the pieces of
+# lesson 21. `quiz 22` asks five questions.
 #
 # ## Sources
 #

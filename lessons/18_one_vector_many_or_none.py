@@ -1,32 +1,14 @@
 # %% [markdown]
-# # Lesson 21: one vector, many, or none
+# # Lesson 18: one vector, many, or none
 #
 # Steps through `minisbert/models/static_encoder.py`, `minisbert/models/sparse_encoder.py`,
 # `minisbert/search/late_interaction.py`. About 55 minutes. You will take
 # the encoder away, then the single vector, and see what each costs in bytes, milliseconds and right answers.
 
 # %%
-import time
-
 import numpy as np
 import torch
 from course import figure, largest_difference, predict
-
-from lessons.mistakes import planted
-from lessons.search import bm25, docstrings
-from lessons.search.measure import interval, ndcg_of_each
-from minisbert.core import bert
-from minisbert.diagnosis.mistakes.planting import Mistake
-from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.sparse_encoder import splade_pool
-from minisbert.models.static_encoder import bag_mean, distill, principal_components
-from minisbert.search import late_interaction
-from minisbert.search.dense import top_k
-from minisbert.search.late_interaction import Matrices, max_sim
-from minisbert.system.assets import ensure
-from minisbert.training.losses import flops_loss
-
-bert.FUSED = True  # lesson 25: the same numbers in less time
 
 # %% [markdown]
 # ## The question
@@ -36,10 +18,17 @@ bert.FUSED = True  # lesson 25: the same numbers in less time
 # table's rows, without an encoder. Or it can keep a vector for each token and let the query choose. Which is best? That
 # depends on what we measure: right answers, bytes, or milliseconds.
 #
-# The judge is lesson 19's corpus, the docstrings of the standard library: names ask for the first sentences of their
+# The judge is lesson 17's corpus, the docstrings of the standard library: names ask for the first sentences of their
 # docstrings.
 
 # %%
+from minisbert.core import bert
+
+bert.FUSED = True  # lesson 25: the same numbers in less time
+
+# %%
+from lessons.search import docstrings
+
 entries = docstrings.read_entries()
 documents = [entry.document for entry in entries]  # N texts
 test = [
@@ -73,6 +62,8 @@ assert len({*queries}) == Q == 200, "two hundred questions, no two alike"
 # **MaxSim** by hand. The first token of the query finds its equal (1), the second one the best of .8, 0 and -1:
 
 # %%
+from minisbert.search.late_interaction import max_sim
+
 query = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
 document = torch.tensor([[0.6, 0.8], [1.0, 0.0], [0.0, -1.0]])
 print(query @ document.T)
@@ -86,6 +77,8 @@ assert max_sim(query, torch.cat([document, document[:1]])) == max_sim(
 # Neither a word's neighbours nor the order of the words matters:
 
 # %%
+from minisbert.models.static_encoder import bag_mean
+
 table = torch.tensor([[1.0, 0.0], [0.0, 1.0], [4.0, 4.0]])
 both = bag_mean(
     table, torch.tensor([0, 1, 2, 2, 1, 0]), torch.tensor([0, 3])
@@ -100,6 +93,9 @@ assert largest_difference(both[0], both[1]) == 0, "dog bites man is man bites do
 # weights at 0: for each word it squares the mean weight over the batch, and it adds these squares up.
 
 # %%
+from minisbert.models.sparse_encoder import splade_pool
+from minisbert.training.losses import flops_loss
+
 logits = torch.tensor(
     [[[np.e - 1, -3.0, 0.0], [np.e**2 - 1, 0.0, -1.0]]]
 )  # one text, two tokens, three words
@@ -117,7 +113,7 @@ assert flops_loss(spread) < flops_loss(crowded), (
 )
 
 # %% [markdown]
-# We have no trained SPLADE here, so lesson 19's BM25 represents the sparse engines. It too gives weights to words and
+# We have no trained SPLADE here, so lesson 17's BM25 represents the sparse engines. It too gives weights to words and
 # can use an inverted index, but only for words that occur in the text; SPLADE also gives weights to related words.
 #
 # **Exercise 1.** Distil with `coefficient=1e9`, which weights all tokens alike. What did the weights buy?
@@ -128,6 +124,9 @@ assert flops_loss(spread) < flops_loss(crowded), (
 # compares the states themselves, each scaled to length 1. The encoder was never trained for that.
 
 # %%
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.assets import ensure
+
 encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 
 
@@ -160,6 +159,8 @@ print(f"{tokens:,} tokens in {N:,} documents, {tokens / N:.1f} each")
 # which these vectors differ most are kept (*principal components*), and frequent tokens are made to count less.
 
 # %%
+from minisbert.models.static_encoder import distill
+
 static_model = distill(encoder, dim=256)
 static = {
     "documents": static_model.encode(documents),
@@ -168,6 +169,12 @@ static = {
 assert static["documents"].shape == (N, 256), "a kilobyte each"
 
 # %%
+import time
+
+from lessons.search.measure import interval, ndcg_of_each
+from minisbert.search import late_interaction
+from minisbert.search.late_interaction import Matrices
+
 results = {}
 
 
@@ -197,6 +204,9 @@ def packed(found, columns=384):
 
 
 # %%
+from lessons.search import bm25
+from minisbert.search.dense import top_k
+
 words, asked = (
     [docstrings.terms(text) for text in texts] for texts in (documents, queries)
 )
@@ -234,10 +244,12 @@ assert gain[0] > 0, "not luck"
 
 # %% [markdown]
 # Its price is paid in bytes and milliseconds. Two ways to pay less: fewer columns per token, by the principal
-# components of the tokens; and to ask it only about the dense engine's fifty best, as lesson 19 did with a
+# components of the tokens; and to ask it only about the dense engine's fifty best, as lesson 17 did with a
 # cross-encoder.
 
 # %%
+from minisbert.models.static_encoder import principal_components
+
 rows = np.concatenate([*states["documents"], *states["queries"]])
 short = principal_components(torch.from_numpy(unit(rows)), 64).numpy()
 cuts = np.cumsum([len(x) for found in states.values() for x in found])[:-1]
@@ -282,7 +294,7 @@ assert results["dense, then late on 50"][2] < results["late interaction"][2], (
 # would hide the others. The bars are 95 % intervals of the mean. With two hundred
 # questions they are wide; paired, as above, the engines are told apart all the same.
 #
-# ![Quality by bytes of a document; the larger a dot, the slower the query](figures/21_one_vector_many_or_none.png)
+# ![Quality by bytes of a document; the larger a dot, the slower the query](figures/18_one_vector_many_or_none.png)
 
 
 # %%
@@ -318,13 +330,13 @@ def draw(plt):
     return drawn
 
 
-figure("21_one_vector_many_or_none", draw)
+figure("18_one_vector_many_or_none", draw)
 
 # %% [markdown]
 # **Exercise 4.** How many columns per token does late interaction need here to be better than dense with fewer bytes
 # than 10 kB?
 #
-# **Exercise 5.** Keep the token vectors as int8 with lesson 16's `to_int8`. Bytes, nDCG?
+# **Exercise 5.** Keep the token vectors as int8 with lesson 27's `to_int8`. Bytes, nDCG?
 
 # %% [markdown]
 # ## Predict, then run
@@ -333,7 +345,7 @@ figure("21_one_vector_many_or_none", draw)
 
 # %%
 guess = predict(
-    "21.1",
+    "18.1",
     "dog bites man, man bites dog, by the table: the cosine is ...",
     ["0.5", "0.9", "1"],
 )
@@ -346,12 +358,12 @@ assert abs(dog @ man - 1) < 1e-6, "a mean has no order"
 guess.answer("1")
 
 # %% [markdown]
-# **2.** A document is repeated ten times, as one text of ten times the length. BM25 has its b (lesson 19) to discount
+# **2.** A document is repeated ten times, as one text of ten times the length. BM25 has its b (lesson 17) to discount
 # long documents, and a mean does not change. What does MaxSim do, if the states are the same in each copy?
 
 # %%
 guess = predict(
-    "21.2",
+    "18.2",
     "Ten copies in one document: its MaxSim ...",
     ["is ten times as high", "stays", "falls"],
 )
@@ -372,6 +384,10 @@ guess.answer("stays")
 
 
 # %%
+from lessons.mistakes import planted
+from minisbert.diagnosis.mistakes.planting import Mistake
+
+
 def document_side(self, query):
     """The sum over the document's tokens of the best of the query's."""
     best = (self.rows @ query.T).max(axis=1)
@@ -432,10 +448,10 @@ assert moved.mean() > 0.3, "one loud token is everybody's best partner"
 # %% [markdown]
 # ## Exercises
 #
-# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 21 1` gives a hint for the first,
+# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 18 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 6.** Graded: max_sim: `python -m lessons.check start 21`, `run 21`, `hint 21`.
+# **Exercise 6.** Graded: max_sim: `python -m lessons.check start 18`, `run 18`, `hint 18`.
 #
 # ## Sources
 #

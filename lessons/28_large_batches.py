@@ -1,36 +1,18 @@
 # %% [markdown]
-# # Lesson 17: large batches on a small machine
+# # Lesson 28: large batches on a small machine
 #
-# Steps through `minisbert/training/gradient_cache.py`. About 65 minutes. You will cut a contrastive batch into parts
+# Steps through `minisbert/training/gradient_cache.py`. About 66 minutes. You will cut a contrastive batch into parts
 # without changing its gradient by a digit, see where the memory of training goes, and break dropout in a way that no
 # loss curve shows.
 
 # %%
-import inspect
-import math
-from collections import Counter
-
 import torch
 from course import TINY, figure, largest_difference, predict
-from torch import nn
-
-from lessons.mistakes import MISTAKES, planted
-from minisbert.core import losses
-from minisbert.core.data import TextColumns
-from minisbert.core.loop import adamw, fit
-from minisbert.data.datasets import load_scored_pairs
-from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.training import gradient_cache
-from minisbert.training.gradient_cache import GradientCache, cut
-from minisbert.training.objectives.base import VectorNetwork
-
-threads = torch.get_num_threads()
-torch.set_num_threads(min(threads, 2))
 
 # %% [markdown]
 # ## The question
 #
-# Lesson 12 had a trick for batches that do not fit into memory: compute one half, then the other, and add up the
+# Lesson 11 had a trick for batches that do not fit into memory: compute one half, then the other, and add up the
 # gradients. It works because the mean of a batch is made of the means of its halves. Supervised SimCSE trains on
 # batches of 512,
 # and there it does not work: each row is compared with all others. Half a batch has half the wrong answers to choose
@@ -61,6 +43,14 @@ torch.set_num_threads(min(threads, 2))
 # together have three wrong answers each, two halves have one.
 
 # %%
+threads = torch.get_num_threads()
+torch.set_num_threads(min(threads, 2))
+
+# %%
+import math
+
+from minisbert.core import losses
+
 four = torch.eye(4)
 whole = losses.simcse_loss(four, four, temperature=1.0).item()
 halves = (
@@ -85,6 +75,11 @@ assert abs(halves - math.log(1 + 1 / math.e)) < 1e-6, (
 
 
 # %%
+from torch import nn
+
+from minisbert.training import gradient_cache
+
+
 class Weight(nn.Module):
     """Row i to w x_i, (b, 1, 1): rows, texts of a row, columns of a vector."""
 
@@ -133,6 +128,10 @@ assert encoder.w.grad.item() == 12, "6 * 1, then 3 * 2 more"
 # it replays the parts. And neither a loss nor `fit` need know that a batch was cut.
 
 # %%
+import inspect
+
+from minisbert.training.gradient_cache import GradientCache
+
 print(inspect.getsource(gradient_cache.compute_in_parts))
 encoder = Weight()
 loss = GradientCache(encoder, lambda rows: [[row] for row in rows])([0, 1]).prod()
@@ -161,6 +160,12 @@ assert encoder.calls == [([0], False), ([1], False), ([0], True), ([1], True)], 
 # keep all graphs and make one ordinary backward.
 
 # %%
+from minisbert.core.data import TextColumns
+from minisbert.data.datasets import load_scored_pairs
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.training.gradient_cache import cut
+from minisbert.training.objectives.base import VectorNetwork
+
 pairs = load_scored_pairs("stsb", "dev")
 texts = [
     [pair.sentence1 for pair in pairs[:12]],
@@ -220,9 +225,11 @@ assert largest_difference(found, expected) < 1e-12, (
 # cuts the batch into parts and adds up their losses' gradients after all: the cosine of that gradient with the right
 # one.
 #
-# ![Memory by batch size, and the gradient of parts beside that of the batch](figures/17_large_batches.png)
+# ![Memory by batch size, and the gradient of parts beside that of the batch](figures/28_large_batches.png)
 
 # %%
+from collections import Counter
+
 minilm = SentenceEncoder.load("all-MiniLM-L6-v2").train()
 short = sorted(pairs, key=lambda pair: len(pair.sentence1) + len(pair.sentence2))[:128]
 short_texts = TextColumns(
@@ -334,7 +341,7 @@ def draw(plt):
     return drawn
 
 
-figure("17_large_batches", draw)
+figure("28_large_batches", draw)
 
 # %% [markdown]
 # **Exercise 3.** `python -m minisbert.train --objective mnr --batch-size 512 --micro-tokens 768 --limit 5000
@@ -351,7 +358,7 @@ figure("17_large_batches", draw)
 
 # %%
 guess = predict(
-    "17.1",
+    "28.1",
     "The cosines of 1,024 anchors with all others take ...",
     ["8 KiB", "8 MiB", "8 GiB"],
 )
@@ -385,9 +392,11 @@ guess.answer("8 MiB")
 # takes about two forwards of time. Count.
 
 # %%
-guess = predict("17.2", "Without dropout, does the random state matter?", ["yes", "no"])
+guess = predict("28.2", "Without dropout, does the random state matter?", ["yes", "no"])
 
 # %%
+from lessons.mistakes import MISTAKES, planted
+
 network.eval()
 (_, with_state), generator = gradients(lambda: cached(rows)), torch.get_rng_state()
 with planted(MISTAKES["replay without the random state"]):
@@ -426,6 +435,9 @@ assert error > 0.1, "and the gradient is not"
 
 
 # %%
+from minisbert.core.loop import adamw, fit
+
+
 def train(steps=30):
     """Losses of the tiny model on the twelve pairs."""
     model = SentenceEncoder.load(TINY).train()
@@ -488,11 +500,11 @@ torch.set_num_threads(threads)
 # %% [markdown]
 # ## Exercises
 #
-# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 17 1` gives a hint for the first,
+# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 28 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 6.** Graded: the cut, the first forward, the replay: `python -m lessons.check start 17`, `run 17`,
-# `hint 17`.
+# **Exercise 6.** Graded: the cut, the first forward, the replay: `python -m lessons.check start 28`, `run 28`,
+# `hint 28`.
 #
 # ## Sources
 #

@@ -1,42 +1,24 @@
 # %% [markdown]
-# # Lesson 12: the training loop, and what a seed is
+# # Lesson 11: the training loop
 #
-# Steps through `minisbert/core/loop.py`, `minisbert/core/data.py` and `minisbert/training/run_folder.py`. About 100
-# minutes. You will take one step of the loop apart, match ten losses of the reference, stop a run and go on to the same
-# bits, and train eighty small heads to see what one number is worth.
+# Steps through `minisbert/core/loop.py` and `minisbert/core/data.py`. About 60 minutes. You will compute one step of
+# AdamW by hand, take one turn of the loop apart, and match ten losses of the reference to nine digits.
 
 # %%
 import inspect
-import tempfile
-from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
 from course import GOLDEN, TINY, figure, largest_difference, predict
-from safetensors.torch import load_file
 
-from lessons.mistakes import MISTAKES, planted
-from minisbert.checkpoints.layout import find_model
-from minisbert.core import loop, losses, metrics
-from minisbert.core.data import TextColumns, length_grouped_batches
-from minisbert.core.encoder import SentenceEncoder
-from minisbert.core.heads import siamese
+from minisbert.core import loop, losses
 from minisbert.core.loop import AdamW, adamw_step, fit
-from minisbert.data.datasets import load_scored_pairs
-from minisbert.system.devices import random_state, set_random_state
-from minisbert.training.run_folder import RunState, load_state, save_state
-from minisbert.training.train import SCHEDULES
-
-threads = torch.get_num_threads()
-torch.set_num_threads(1)  # matrices this small gain nothing from a second core
 
 # %% [markdown]
 # ## The question
 #
 # A loss says how wrong the model is, its gradient says in which direction each of 22 million numbers should go. How
-# far? Too far, and what the model knew is gone; not far enough, and nothing happens. And when the loop has run and the
-# score is four tenths better than yesterday's: is the model better?
+# far? Too far, and what the model knew is gone; not far enough, and nothing happens.
 #
 # ## The formula
 #
@@ -145,7 +127,6 @@ assert model.weight.grad.item() == 20, (
 model.zero_grad()
 for row in (0, 1):
     (squared_error(model, [row]) * (1 / 2)).backward()
-    print(f"after row {row}: gradient {model.weight.grad.item()}")
 assert model.weight.grad.item() == 10, (
     "and that is of use: micro-batches, one after the other, give the whole gradient"
 )
@@ -190,7 +171,7 @@ assert next(steps).number == 2, (
 )
 
 # %% [markdown]
-# One more thing, and it has saved many a night's work: a loss that is not a number must not reach the weights.
+# A loss that is not a number must not reach the weights.
 
 # %%
 before = model.weight.item()
@@ -241,6 +222,9 @@ assert largest_difference(ours, theirs.weight[0]) < 1e-12, (
 # `u, v = encoder(*pairs.batch(rows)).chunk(2)`.
 
 # %%
+from minisbert.core.data import TextColumns
+from minisbert.core.encoder import SentenceEncoder
+
 encoder = SentenceEncoder.load(TINY)
 pairs = TextColumns(
     encoder.tokenizer,
@@ -263,6 +247,8 @@ assert encoder.tokenizer.tokens(ids[2])[1:4] == ["the", "red", "ball"], (
 # off. transformers and torch did the same ten steps when the project was made, and every loss was written down.
 
 # %%
+from safetensors.torch import load_file
+
 golden = load_file(GOLDEN / "trace.safetensors")
 five = list(range(5))  # the one batch of the ten steps
 
@@ -312,213 +298,17 @@ assert largest_difference(ten_steps(AdamW), golden["losses"]) < 1e-9, (
 # **Exercise 1.** Ten losses agree. Which mistakes could still hide? (What do these five pairs, in eval mode, never
 # do?)
 #
-# ## Stop, and go on to the same bits
-#
-# A run of two days stops after one: a power cut. What must be on disk so that the second day gives the same numbers as
-# if nothing had happened? Dropout is on now, as in a real run.
-
-
-# %%
-def begin(seed):
-    """The tiny model, ready to train; its dropout draws from torch's generator."""
-    model = SentenceEncoder.load(TINY).train()
-    for parameter in model.parameters():
-        parameter.data = (
-            parameter.data.clone()
-        )  # as train does: where a number lies in memory can decide its last bit
-    trained = [
-        parameter
-        for name, parameter in model.named_parameters()
-        if "pooler" not in name
-    ]
-    torch.manual_seed(seed)
-    return model, loop.adamw(trained, lr=1e-3, weight_decay=0.01)
-
-
-def advance(model, optimizer, steps, done=0):
-    """The losses of the next ``steps`` steps on the five pairs, after ``done`` others."""
-    return [
-        step.loss
-        for step in fit(
-            model, pair_loss, [five] * steps, optimizer, lambda step: 1.0, start=done
-        )
-    ]
-
-
-cpu = torch.device("cpu")
-model, optimizer = begin(seed=0)
-straight = advance(model, optimizer, 8)  # never stopped
-
-with tempfile.TemporaryDirectory() as folder:
-    state = Path(folder) / "state"
-    model, optimizer = begin(seed=0)
-    advance(model, optimizer, 4)
-    save_state(
-        state,
-        model,
-        optimizer,
-        random_state(cpu),
-        RunState(step=4),
-        data="the five pairs",
-    )
-    print(
-        [
-            f"{file.name}, {file.stat().st_size:,} bytes"
-            for file in sorted(state.iterdir())
-        ]
-    )
-
-    continued = {}
-    for kept in ("everything", "no random state", "no moments", "weights only"):
-        model, optimizer = begin(seed=99)  # the next day: another process, another seed
-        progress, randomness = load_state(
-            state, model, optimizer, data="the five pairs"
-        )
-        if kept in ("everything", "no moments"):
-            set_random_state(randomness, cpu)
-        if kept in ("no moments", "weights only"):
-            optimizer.state.clear()
-        continued[kept] = advance(
-            model, optimizer, 8 - progress.step, done=progress.step
-        )
-
-print(f"{'never stopped':16}", *(f"{loss:.8f}" for loss in straight[4:]))
-for kept, found in continued.items():
-    print(f"{kept:16}", *(f"{loss:.8f}" for loss in found))
-assert continued["everything"] == straight[4:], "equal, not nearly equal: every bit"
-assert continued["no moments"][0] == straight[4], (
-    "the first loss needs the weights and the dropout only"
-)
-assert continued["no moments"][1] != straight[5], (
-    "the next one shows that AdamW had forgotten"
-)
-assert continued["no random state"][0] != straight[4], (
-    "other dropout masks, another loss at once"
-)
-assert continued["weights only"][0] != straight[4], "what most scripts save"
-
-# %% [markdown]
-# None of the wrong ways looks wrong. The losses are in the right range, the run ends well, and the numbers in the paper
-# cannot be made again. `python -m minisbert.train --resume RUN` keeps all of it, with the order of the rows as well.
-#
-# **Exercise 2.** `python -m minisbert.train --max-steps 20 --out runs/a`: press Ctrl-C half-way, `--resume runs/a`,
-# and compare `metrics.jsonl` with that of a run that was never stopped. How would you show that they are equal?
-#
-# ## What a seed is
-#
-# A **seed** decides what chance decides: the first weights of a new head, the order of the rows, dropout's masks. To
-# see what that does to a score we need many runs, so each must be short: MiniLM stays as it is, 480 pairs of STS-B
-# become vectors once, and only the siamese head (|u - v|, u * v, u), then 256 and 1, is trained. A run takes a sixth of
-# a second.
-
-# %%
-encoder = SentenceEncoder.load(find_model("all-MiniLM-L6-v2"))
-pairs, dev = (
-    load_scored_pairs("stsb", "train")[::12],
-    load_scored_pairs("stsb", "dev")[::6],
-)
-both = [*pairs, *dev]
-vectors = encoder.encode(
-    [pair.sentence1 for pair in both] + [pair.sentence2 for pair in both]
-)
-u, v = torch.from_numpy(vectors).chunk(2)  # (N, D) each, training rows first
-targets = torch.tensor([pair.score / 5 for pair in both])
-N, width = len(pairs), u.shape[1]
-
-
-def head_loss(head, rows):
-    return losses.mse_loss(head(u[rows], v[rows]).squeeze(-1), targets[rows])
-
-
-def run(first_weights, order, schedule="linear"):
-    """Train a head from these two seeds; Spearman x 100 on dev."""
-    torch.manual_seed(first_weights)
-    head = siamese(width)
-    optimizer = loop.adamw(list(head.parameters()), lr=5e-3, weight_decay=0.0)
-    generator = torch.Generator().manual_seed(order)
-    batches = [
-        rows
-        for _ in range(5)
-        for rows in length_grouped_batches([1] * N, 32, generator)
-    ]  # five epochs
-    share = partial(
-        SCHEDULES[schedule], warmup=round(0.1 * len(batches)), total=len(batches)
-    )
-    for _ in fit(head, head_loss, batches, optimizer, share, clip=1.0):
-        pass
-    with torch.no_grad():
-        return 100 * metrics.spearman(
-            head(u[N:], v[N:]).squeeze(-1).numpy(), targets[N:].numpy()
-        )
-
-
-seeds = range(20)
-scores = {
-    schedule: np.array([run(seed, seed, schedule) for seed in seeds])
-    for schedule in ("linear", "cosine")
-}
-alone = {
-    "first weights": np.array([run(seed, 0) for seed in seeds[:10]]),
-    "order of rows": np.array([run(0, seed) for seed in seeds[:10]]),
-}
-for name, found in (scores | alone).items():
-    low, high = found.min(), found.max()
-    print(
-        f"{name:14} mean {found.mean():.2f}  deviation {found.std(ddof=1):.2f}  from {low:.2f} to {high:.2f}"
-    )
-plain = 100 * metrics.spearman((u[N:] * v[N:]).sum(1).numpy(), targets[N:].numpy())
-print(f"the plain cosine of the same vectors: {plain:.2f}")
-assert run(3, 3) == scores["linear"][3], "the same seed, the same bits"
-assert np.ptp(scores["linear"]) > 3, (
-    "another seed, some other score: several points apart"
-)
-assert all(found.std(ddof=1) > 0.3 for found in alone.values()), (
-    "and both the weights and the order do it"
-)
-assert plain > max(scores["linear"]), (
-    "and no head that learned from 480 pairs is as good as none"
-)
-
-# %% [markdown]
-# (480 pairs are few for 300,000 new numbers. The spread is what we are after here.)
-#
-# A mean of n runs is surer than one run, by the root of n: the standard deviation of the runs, divided by sqrt(n), is
-# the **standard error** of their mean. (For the standard deviation of a sample one divides by n - 1: `ddof=1`.) Two
-# means that are less than two standard errors apart may well be equal.
-#
-# Which schedule is better, linear or cosine? With one run each the answer depends on which seeds you drew.
-
-# %%
-wins = (scores["cosine"][:, None] > scores["linear"][None, :]).mean()
-print(f"of all pairs of a cosine run and a linear run, cosine wins {100 * wins:.0f} %")
-gain = scores["linear"] - scores["cosine"]  # seed by seed
-unpaired = np.sqrt(sum(found.var(ddof=1) / len(found) for found in scores.values()))
-paired = gain.std(ddof=1) / np.sqrt(len(gain))
-print(
-    f"linear is better by {gain.mean():.2f}; standard error {unpaired:.2f}, compared seed by seed {paired:.2f}"
-)
-assert 0.1 < wins < 0.45, "try each once, and you will often be told the opposite"
-assert gain.mean() > 2 * paired, "twenty seeds can tell"
-assert paired < 0.7 * unpaired, "and they tell more when both sides use the same seeds"
-
-# %% [markdown]
-# So: several seeds, the same on both sides, and the spread along with the mean. A mean of one run is no result. (And
-# the seed is not a setting: the best of twenty is what chance gave, not what the method gives.)
-#
-# **Exercise 3.** Plot the mean of the first n of the twenty scores over n. From which n on would you have believed
-# it?
-#
-# **Exercise 4.** All of MiniLM on all of STS-B: `python -m minisbert.train --seed 1 --out runs/1`, and two seeds
-# more. How wide is the spread of the test Spearman now? What would a paper have to show to claim three tenths?
-#
 # ## The figure
 #
-# Left: the three schedules that `train` offers. Middle: ten losses, ours on the reference's, and with two mistakes
-# planted. Right: a line for each seed, the mean in red. Most lines fall, and yet the two columns overlap.
+# Left: the three schedules that `train` offers. Right: ten losses, ours on the reference's, and with two mistakes
+# planted.
 #
-# ![Schedules, ten losses, heads by seed](figures/12_training.png)
+# ![Schedules, and ten losses](figures/11_training.png)
 
 # %%
+from lessons.mistakes import MISTAKES, planted
+from minisbert.training.train import SCHEDULES
+
 wrong = {}
 for name, mistake in MISTAKES.items():
     if mistake.target in ("loop.linear_schedule", "loop.adamw"):
@@ -527,8 +317,8 @@ for name, mistake in MISTAKES.items():
 
 
 def draw(plt):
-    drawn, (left, middle, right) = plt.subplots(
-        1, 3, figsize=(8.4, 2.7), layout="constrained", width_ratios=(2, 3, 2)
+    drawn, (left, right) = plt.subplots(
+        1, 2, figsize=(8.4, 2.7), layout="constrained", width_ratios=(2, 3)
     )
     shades = ("#1f4e79", "#3b7ab8", "#8bb8de")
     for (name, schedule), shade in zip(SCHEDULES.items(), shades, strict=True):
@@ -537,7 +327,7 @@ def draw(plt):
         )
     left.set(xlabel="step", ylabel="share of the peak rate", title="Three schedules")
     left.legend(frameon=False)
-    middle.plot(
+    right.plot(
         golden["losses"],
         "o",
         color="#c0392b",
@@ -545,26 +335,15 @@ def draw(plt):
         fillstyle="none",
         label="reference",
     )
-    middle.plot(trace, "-", color="#1f4e79", label="ours")
+    right.plot(trace, "-", color="#1f4e79", label="ours")
     for name, style in (("warm-up off by one", "--"), ("no bias correction", ":")):
-        middle.plot(wrong[name], style, color="#888888", label=name)
-    middle.set(xlabel="step", ylabel="loss", title="Ten losses", ylim=(-0.02, 0.5))
-    middle.legend(frameon=False, ncols=2, fontsize=8)
-    right.plot(
-        [0, 1], list(scores.values()), color="#3b7ab8", linewidth=0.7, antialiased=False
-    )
-    right.plot(
-        [0, 1],
-        [found.mean() for found in scores.values()],
-        color="#c0392b",
-        linewidth=3,
-    )
-    right.set_xticks(range(len(scores)), scores)
-    right.set(xlim=(-0.3, 1.3), ylabel="dev Spearman x 100", title="Twenty seeds each")
+        right.plot(wrong[name], style, color="#888888", label=name)
+    right.set(xlabel="step", ylabel="loss", title="Ten losses", ylim=(-0.02, 0.5))
+    right.legend(frameon=False, ncols=2, fontsize=8)
     return drawn
 
 
-figure("12_training", draw)
+figure("11_training", draw)
 
 # %% [markdown]
 # ## Predict, then run
@@ -573,7 +352,7 @@ figure("12_training", draw)
 # after it?
 
 # %%
-guess = predict("12.1", "After a step at rate 0, is m still 0?", ["yes", "no"])
+guess = predict("11.1", "After a step at rate 0, is m still 0?", ["yes", "no"])
 
 # %%
 print(trace[:3])
@@ -589,7 +368,7 @@ guess.answer("no")
 
 # %%
 guess = predict(
-    "12.2",
+    "11.2",
     "Gradients a thousand times as large: AdamW's steps ...",
     ["are a thousand times as large", "blow up", "stay as they are"],
 )
@@ -628,7 +407,7 @@ guess.answer("stay as they are")
 
 # %%
 guess = predict(
-    "12.3",
+    "11.3",
     "Without clipping, the steps after the spike are ...",
     ["larger", "as before", "smaller"],
 )
@@ -646,7 +425,8 @@ guess.answer("smaller")
 # One broken row, and the steps after it shrink; twenty steps later they are an eighth of what they should be. m forgets
 # a tenth of that gradient in each step, v only a thousandth of its square. Clipping keeps it out of both.
 #
-# **Exercise 5.** Remove the warm-up from `run`. Better or worse, and by how many standard errors, paired?
+# **Exercise 2.** MiniLM has 22.7 million parameters. How many bytes does AdamW remember from one step to the next, and
+# how many are there with the weights and the gradients?
 #
 # ## Break it
 #
@@ -719,85 +499,19 @@ assert (
 ), "right once, then behind"
 
 # %% [markdown]
-# Which of them would the score have told you? Take *warm-up off by one* to the heads: twenty seeds, each with the right
-# code and with the wrong one.
-
-# %%
-with planted(MISTAKES["warm-up off by one"]):
-    mistaken = np.array([run(seed, seed) for seed in seeds])
-differences = mistaken - scores["linear"]  # (20,), seed by seed
-error = differences.std(ddof=1) / len(seeds) ** 0.5  # of their mean
-print(
-    f"right {scores['linear'].mean():.2f}, wrong {mistaken.mean():.2f}; deviation {scores['linear'].std(ddof=1):.2f}"
-)
-print(f"by pairs of one seed {differences.mean():+.2f} ± {error:.2f}")
-assert abs(differences.mean()) < scores["linear"].std(ddof=1), (
-    "one run could not tell them apart"
-)
-assert differences.mean() > 2 * error, (
-    "twenty pairs can, and the mistake is the better of the two"
-)
-assert largest_difference(mistaken, scores["linear"]) > 0, (
-    "though every single number is another"
-)
-torch.set_num_threads(threads)
-
-# %% [markdown]
-# The bug *wins*: its warm-up learns a little more in each step, and in so short a run that may be what helps. No score
-# would ever have sent anybody to look for it. A score says what works on these data, not what was meant, and it is a
-# thermometer with an error of a degree; the ten losses are a ruler with nine digits. Use the ruler to find mistakes and
-# the thermometer, many times, to compare methods.
+# The ten losses are a ruler with nine digits. Would the score have found these mistakes? See lesson 12.
 #
-# ## From the wild
-#
-# One more schedule, from a published notebook that trains SBERT: it tells the scheduler of `total - warmup` steps, as
-# if the warm-up were counted beside them. It is counted in them. What does the rate do at the end?
-
-# %%
-total, warmup = 1000, 100
-cut_short = [
-    loop.linear_schedule(step, warmup, total - warmup) for step in range(total)
-]
-idle = sum(share == 0 for share in cut_short[1:])  # step 0 has rate 0 in any warm-up
-last = loop.linear_schedule(total - 1, warmup, total)  # with the right total
-print(
-    f"{idle} of {total} steps at a rate of 0; with the right total the last one has {last:.4f} of the peak"
-)
-assert idle == 100, "the last tenth of the data is read, paid for, and not learned from"
-assert max(cut_short) == 1, "and a plot of its first half shows nothing"
-
-# %% [markdown]
 # (In torch a `Dataset` holds rows, a `DataLoader` draws batches of them, and a collator makes one tensor of a batch.
-# Adam's m and v, in optimizers' files, are called *moments*.)
-#
-# And three from the notebook of lesson 10. As printed it cannot run at all: a comma is missing, and its `Dataset` asks
-# for a column that does not exist. The scores that it shows come from another state of the code. With those two put
-# right, it asks the tokenizer for `padding="False"`. A string of five letters is true; luckily the library knows no
-# padding of that name, and refuses. It makes a `DataCollatorWithPadding` and does not pass it to the `DataLoader`, so
-# rows of several lengths meet in a batch and cannot be stacked: the first batch stops the run. And it defines a
-# function that freezes layers, which is never called. No error message will ever mention that one. Lesson 10 counts
-# what was frozen instead.
-
-# %%
-flag = "False"
-print(bool(flag))
-assert flag, "which is why a flag is a bool and not its name"
-try:
-    torch.utils.data.default_collate(
-        [torch.tensor([101, 4937, 102]), torch.tensor([101, 102])]
-    )
-    raise AssertionError("two lengths in one batch")
-except RuntimeError as error:
-    print(error)
+# Adam's m and v, in optimizers' files, are called *moments*. Lesson 29 has mistakes with all of them, from notebooks.)
 
 # %% [markdown]
 # ## Exercises
 #
-# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 12 1` gives a hint for the first,
+# Exercises 1 and 2 stand beside what they practise. `python -m lessons.check answer 11 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 6.** Graded: the loss, the schedule, AdamW's step: `python -m lessons.check start 12`, `run 12`,
-# `hint 12`.
+# **Exercise 3.** Graded: the loss, the schedule, AdamW's step: `python -m lessons.check start 11`, `run 11`,
+# `hint 11`.
 #
 # ## Sources
 #
@@ -806,6 +520,4 @@ except RuntimeError as error:
 #   times the decay, the documentation of torch.optim.AdamW by lr times the decay.
 # - Devlin et al. 2019, *BERT*, appendix A.2: warm-up and linear decay. Pascanu et al. 2013, *On the difficulty of
 #   training recurrent neural networks*: clipping.
-# - Reimers and Gurevych 2017, *Reporting score distributions makes a difference*: seeds, and why one run is no result.
-# - Dodge et al. 2020, *Fine-tuning pretrained language models*: first weights and order of rows, apart.
 # - Every claim about a paper in this project, and how it was checked: [docs/sources.md](../docs/sources.md).

@@ -1,36 +1,11 @@
 # %% [markdown]
-# # Lesson 19: your own search engine
+# # Lesson 17: your own search engine
 #
 # Steps through `minisbert/corpus/mining.py`, `minisbert/core/loop.py`, `minisbert/evaluation/metrics.py`,
 # `minisbert/search/quantized.py`. About 95 minutes. You will build a search engine for Python's own standard library,
 # train it, shrink it, and prove to somebody who does not trust you that it works.
 
 # %%
-import copy
-import time
-from collections import Counter
-from textwrap import shorten
-
-import numpy as np
-import torch
-from course import figure, largest_difference, predict
-
-# %%
-from lessons.grader.pieces import MINE
-from lessons.mistakes import MISTAKES, planted
-from lessons.search import bm25, docstrings
-from lessons.search.measure import grades, interval, ndcg_of_each
-from minisbert.core import losses
-from minisbert.core.data import TextColumns, length_grouped_batches
-from minisbert.core.heads import JointHead
-from minisbert.core.loop import adamw, fit, linear_schedule
-from minisbert.corpus.mining import Rules, candidates_of, mine, triplets
-from minisbert.diagnosis.mistakes.planting import Mistake
-from minisbert.evaluation import metrics
-from minisbert.models.pair_model import PairModel
-from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.search import quantized
-from minisbert.search.dense import top_k
 
 # %% [markdown]
 # ## The question
@@ -44,6 +19,14 @@ from minisbert.search.dense import top_k
 # the first sentence of its docstring.
 
 # %%
+from textwrap import shorten
+
+import numpy as np
+import torch
+from course import figure, largest_difference, predict
+
+from lessons.search import docstrings
+
 entries = docstrings.read_entries()
 documents = [
     entry.document for entry in entries
@@ -64,6 +47,8 @@ assert len(set(documents)) == N == len({entry.query for entry in entries}), (
 # A checksum of the module's name decides, so that the split is the same on your machine and on everybody else's.
 
 # %%
+from collections import Counter
+
 split = np.array([docstrings.split_of(entry.module) for entry in entries])
 rows = {name: np.flatnonzero(split == name) for name in ("train", "dev", "test")}
 queries = {name: [entries[i].query for i in rows[name]] for name in rows}
@@ -95,7 +80,7 @@ assert min(len(rows["test"]), len(rows["train"])) > 1000, (
 #
 #     nDCG@10  =  1 / log2(r + 1)          recall@10  =  1            both 0 if it is not among the ten
 #
-# **The loss** is that of lesson 11, over a batch of B queries q, their documents d, and B hard negatives h:
+# **The loss** is that of lesson 10, over a batch of B queries q, their documents d, and B hard negatives h:
 #
 #     loss   =  mean over i of   - log  exp(20 cos(q_i, d_i))  /  sum over all d_j and h_j of exp(20 cos(q_i, .))
 #
@@ -109,6 +94,8 @@ assert min(len(rows["test"]), len(rows["train"])) > 1000, (
 # two documents has the word: idf is ln 2.
 
 # %%
+from lessons.search import bm25
+
 cat = bm25.bm25_scores([["cat"]], [["cat"], ["a", "dog"]])
 print(cat)
 assert largest_difference(cat, [[np.log(2) / (1 + 0.9), 0]]) < 1e-12, "by hand"
@@ -123,6 +110,9 @@ assert ratios[-1] / ratios[0] < 2.2, (
 # The measure, on three queries of which the second is found at rank 3 and the third not at all:
 
 # %%
+from lessons.search.measure import grades, interval, ndcg_of_each
+from minisbert.evaluation import metrics
+
 found, right = np.array([[7, 1, 2], [4, 5, 6], [1, 2, 3]]), np.array([7, 6, 9])
 each = ndcg_of_each(found, right)
 print(each, grades(found, right).sum(axis=1))
@@ -140,7 +130,7 @@ print(f"{each.mean():.3f}, 95 % of the draws in {low:.3f} .. {high:.3f}")
 # %% [markdown]
 # ## Words alone
 #
-# Every engine enters one table: nDCG and recall (lesson 16) of each query, milliseconds for a query (all of them at
+# Every engine enters one table: nDCG and recall (lesson 26) of each query, milliseconds for a query (all of them at
 # once, divided by their number), bytes of a document in the index. BM25's index is a row number and a count for each
 # different word of a document: five bytes.
 
@@ -162,6 +152,9 @@ def enter(name, found, ms, size):
 
 
 # %%
+import time
+
+
 def of(name, what=0):
     """The mean of an entry: nDCG@10, recall@10, ms or bytes."""
     return np.mean(table[name][what])
@@ -212,18 +205,22 @@ assert 0.25 < of("BM25") < 0.42, (
 # was the name of a method.
 
 # %%
+from minisbert.models.sentence_encoder import SentenceEncoder
+
 encoder = SentenceEncoder.load(
     "all-MiniLM-L6-v2", max_seq_length=48
 )  # docstrings' first sentences are short
 
 # %%
 guess = predict(
-    "19.1",
+    "17.1",
     "BM25, or MiniLM as it comes: which finds more?",
     ["BM25", "MiniLM", "too close to call"],
 )
 
 # %%
+from minisbert.search.dense import top_k
+
 D = encoder.width
 
 
@@ -271,11 +268,13 @@ assert (gain < -0.5).any(), "and the other way round"
 # ## Hard negatives
 #
 # In a random batch the other documents are about something else, and telling them apart teaches little. So we let the
-# model itself search for what it confuses, which is called **mining** (lesson 11): documents of the *training* modules
+# model itself search for what it confuses, which is called **mining** (lesson 10): documents of the *training* modules
 # that are close to a query and not its own. But too close may mean right: nobody has checked whether another docstring
 # answers the query just as well. The rule: a negative must be at least 5 % further away than the right document.
 
 # %%
+from minisbert.corpus.mining import Rules, candidates_of, mine, triplets
+
 pairs = [(entries[i].query, documents[i]) for i in rows["train"]]
 task = candidates_of(pairs)
 mined = mine(
@@ -307,6 +306,11 @@ assert {row.negative for row in hard} <= {documents[i] for i in rows["train"]}, 
 # test's scores stood beside dev's on our screen. They agreed, but do not do it: you cannot unsee a number.)
 
 # %%
+import copy
+
+from minisbert.core import losses
+from minisbert.core.data import TextColumns, length_grouped_batches
+
 tuned = copy.deepcopy(encoder).requires_grad_(False)
 trained = list(tuned.bert.layers.requires_grad_(True).parameters())
 anchors = TextColumns(tuned.tokenizer, [[row.anchor for row in hard]])
@@ -326,12 +330,14 @@ def ranking(model, batch):
 
 # %%
 guess = predict(
-    "19.2",
+    "17.2",
     "Some 25 steps. nDCG@10 on modules that it has never seen rises by ...",
     ["less than 2 points", "4 to 15 points", "more than 20 points"],
 )
 
 # %%
+from minisbert.core.loop import adamw, fit, linear_schedule
+
 started = time.perf_counter()
 
 
@@ -363,7 +369,7 @@ guess.answer("4 to 15 points")
 
 # %% [markdown]
 # That is one seed. The interval says what other *queries* would have given, not what another order of the rows would
-# (lessons 12 and 18; exercise 4).
+# (lessons 12 and 13; exercise 4).
 #
 # Now ask it something that is no method's name.
 
@@ -426,13 +432,16 @@ enter(f"trained + {weight} BM25", reranked("test", weight, fifty["test"]), *both
 assert 0 < weight < 0.05, "a little, and not too much"
 
 # %% [markdown]
-# The better judge is a cross-encoder: it reads query and document at once (lesson 10). Ours has to be trained from a
+# The better judge is a cross-encoder: it reads query and document at once (lesson 15). Ours has to be trained from a
 # head that knows nothing, and a minute is not enough: when we tried, sixty steps on its last three layers (four
 # candidates for each query) took the loss from 1.40 to 1.24, where guessing has ln 4 = 1.39, and alone it sorted twenty
 # candidates far worse than the cosine had (nDCG@10 0.18 instead of 0.51). Those that work have seen half a million
 # pairs; exercise 6 loads one. What it costs can be measured all the same, for the time does not depend on what it says.
 
 # %%
+from minisbert.core.heads import JointHead
+from minisbert.models.pair_model import PairModel
+
 joint = PairModel(copy.deepcopy(tuned), JointHead(D), task="logit").eval()
 some = [(queries["test"][i], documents[j]) for i in range(5) for j in fifty["test"][i]]
 joint.predict(some[:10])  # warm up
@@ -454,10 +463,12 @@ assert joint_ms > 5 * ms, (
 # %% [markdown]
 # ## Fewer bytes
 #
-# 384 numbers of four bytes are thirty times what BM25 keeps of a document. Lesson 16's savings, on the trained model:
+# 384 numbers of four bytes are thirty times what BM25 keeps of a document. Lesson 27's savings, on the trained model:
 # int8 codes, bits, and bits sorted again by the query's own numbers.
 
 # %%
+from minisbert.search import quantized
+
 wanted = asked_tuned["test"]
 ranges = quantized.calibrate(better)  # of the documents, never of the queries
 codes, bits = quantized.to_int8(better, ranges), quantized.to_bits(better)
@@ -517,7 +528,7 @@ for name, (each, hits, took, size) in table.items():
 # Up and to the left is good. Bars are the intervals: where two overlap, look at the difference of each query before you
 # say anything.
 #
-# ![nDCG@10 by bytes of a document and by milliseconds of a query](figures/19_your_own_search.png)
+# ![nDCG@10 by bytes of a document and by milliseconds of a query](figures/17_your_own_search.png)
 
 
 # %%
@@ -571,7 +582,7 @@ def draw(plt):
     return drawn
 
 
-figure("19_your_own_search", draw)
+figure("17_your_own_search", draw)
 
 # %% [markdown]
 # ## Predict, then run
@@ -580,7 +591,7 @@ figure("19_your_own_search", draw)
 
 # %%
 guess = predict(
-    "19.3",
+    "17.3",
     "Queries without a word in common with their document: the trained model has among its first ten ...",
     ["nearly none", "two to five of ten", "eight of ten"],
 )
@@ -613,7 +624,7 @@ guess.answer("two to five of ten")
 
 # %%
 guess = predict(
-    "19.4",
+    "17.4",
     "Drawing modules instead of queries, the interval gets ...",
     ["narrower", "wider"],
 )
@@ -677,6 +688,9 @@ def with_matrix(name):
 
 
 # %%
+from lessons.mistakes import planted
+from minisbert.diagnosis.mistakes.planting import Mistake
+
 LEAK = Mistake(
     "test in training",
     "every module is trained on",
@@ -718,6 +732,8 @@ assert wrong < of("trained") - 0.03, (
 # its texts with Python's `split`, so that *Extract* and *archive.* are other words than *extract* and *archive*:
 
 # %%
+from lessons.mistakes import MISTAKES
+
 SPACES = Mistake(
     "split at spaces", "capitals and full stops stay", docstrings, "terms", str.split
 )
@@ -756,6 +772,8 @@ Not for: questions in whole sentences, other languages, other corpora. None of t
 print(card)
 
 # %%
+from lessons.grader.pieces import MINE
+
 project = MINE / "search_engine"
 project.mkdir(parents=True, exist_ok=True)
 tuned.save(project / "model")
@@ -779,10 +797,10 @@ assert np.array_equal(again.encode(documents[:3]), tuned.encode(documents[:3])),
 #
 # ## Exercises
 #
-# Exercises 1 to 7 stand beside what they practise. `python -m lessons.check answer 19 1` gives a hint for the first,
+# Exercises 1 to 7 stand beside what they practise. `python -m lessons.check answer 17 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 8.** Graded: BM25: `python -m lessons.check start 19`, `run 19`, `hint 19`.
+# **Exercise 8.** Graded: BM25: `python -m lessons.check start 17`, `run 17`, `hint 17`.
 #
 # ## Sources
 #

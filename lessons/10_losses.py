@@ -1,28 +1,14 @@
 # %% [markdown]
-# # Lesson 11: contrastive, triplet, SimCSE
+# # Lesson 10: contrastive, triplet, SimCSE
 #
 # Steps through `minisbert/core/losses.py`, and the geometry in `minisbert/evaluation/metrics.py`.
 # About 65 minutes. You will compare three losses by the pushes that they give, meet their relatives, spread vectors
 # over a circle, and measure alignment and uniformity of MiniLM.
 
 # %%
-import math
-
 import numpy as np
 import torch
 from course import TINY, figure, largest_difference, predict
-
-from lessons.mistakes import MISTAKES, planted
-from minisbert.core import losses
-from minisbert.core.encoder import cosine, normalize
-from minisbert.core.loop import fit
-from minisbert.core.tokenizer import pad_batch
-from minisbert.data.datasets import load_scored_pairs
-from minisbert.evaluation.metrics import alignment, mean_off_diagonal_cosine, uniformity
-from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.training import losses as more_losses
-
-encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 
 # %% [markdown]
 # ## The question
@@ -50,6 +36,15 @@ encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 # Each loss first on vectors simple enough to do in your head.
 
 # %%
+from minisbert.models.sentence_encoder import SentenceEncoder
+
+encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
+
+# %%
+import math
+
+from minisbert.core import losses
+
 right, diagonal = (
     torch.tensor([[1.0, 0.0]]),
     torch.tensor([[1.0, 1.0]]),
@@ -115,8 +110,9 @@ assert largest_difference(by_autograd[0], [[-0.6, 0.2]]) < 1e-12, (
 #
 # ## Four relatives
 #
-# SimCSE's loss is a cross-entropy (lesson 10). The cosines of row i, divided by tau, are the logits of B classes, and
-# the right class is i. Four more losses are close to it:
+# A score of which a softmax will make a share is called a **logit**, and minus the logarithm of the share of the right
+# class is the **cross-entropy**. SimCSE's loss is one: the cosines of row i, divided by tau, are the logits of B
+# classes, and the right class is i. Four more losses are close to it:
 #
 # - *Softmax cross-entropy* is the general form, for any logits: log( sum over c of exp(z_c) ) - z_right.
 # - *Multiple negatives ranking* is SimCSE's for pairs of different texts, such as a question and its answer. It
@@ -128,6 +124,8 @@ assert largest_difference(by_autograd[0], [[-0.6, 0.2]]) < 1e-12, (
 #       log( 1 + sum over all pairs i, j with score_i > score_j of exp( scale * (cos_j - cos_i) ) )
 
 # %%
+from minisbert.training import losses as more_losses
+
 logits = torch.tensor([[0.0, 0.0, math.log(2)]])
 print(
     f"cross-entropy: {losses.softmax_cross_entropy_loss(logits, torch.tensor([2])).item():.5f}"
@@ -168,9 +166,13 @@ assert abs(value - math.log(1 + math.e)) < 1e-6, (
 # uniformity of sentence vectors. Lower left is better. Either alone is easy: random vectors are spread out, and an
 # untrained model puts all texts into one narrow cone, which is called **anisotropy**.
 #
-# ![Push by cosine, points on a circle, alignment and uniformity](figures/11_losses.png)
+# ![Push by cosine, points on a circle, alignment and uniformity](figures/10_losses.png)
 
 # %%
+from minisbert.core.encoder import normalize
+from minisbert.core.loop import fit
+from minisbert.evaluation.metrics import uniformity
+
 grid = torch.linspace(-0.99, 0.99, 199, dtype=torch.float64)
 
 
@@ -228,7 +230,7 @@ def spread(steps=200):
     optimizer = torch.optim.Adam(table.parameters(), lr=0.02)
     for _ in fit(
         table, loss, [torch.arange(24)] * steps, optimizer, schedule=lambda step: 1.0
-    ):  # see lesson 12
+    ):  # see lesson 11
         pass
     return normalize(points), normalize(table.weight).detach()
 
@@ -245,6 +247,9 @@ assert uniformity(after) < uniformity(before) - 0.5, (
 # uniformity on all of STS-B; here the texts of the same pairs must do.
 
 # %%
+from minisbert.data.datasets import load_scored_pairs
+from minisbert.evaluation.metrics import alignment, mean_off_diagonal_cosine
+
 pairs = [pair for pair in load_scored_pairs("stsb", "dev") if pair.score > 4][:150]
 firsts, seconds = [pair.sentence1 for pair in pairs], [pair.sentence2 for pair in pairs]
 
@@ -337,7 +342,7 @@ def draw(plt):
     return drawn
 
 
-figure("11_losses", draw)
+figure("10_losses", draw)
 
 # %% [markdown]
 # **Exercise 2.** Use `losses.multiple_negatives_ranking_loss` in `spread`. With which `scale` does it give SimCSE's
@@ -351,7 +356,7 @@ figure("11_losses", draw)
 
 # %%
 guess = predict(
-    "11.1",
+    "10.1",
     "The gradient of a triplet that keeps its margin?",
     ["0", "small", "as large as the others'"],
 )
@@ -374,7 +379,7 @@ guess.answer("0")
 
 # %%
 guess = predict(
-    "11.2",
+    "10.2",
     "The SimCSE loss of 64 unrelated rows, at temperature 1?",
     ["0", "about 1", "about 4.2", "64"],
 )
@@ -391,19 +396,21 @@ assert abs(losses.simcse_loss(u, v, temperature=1).item() - math.log(64)) < 0.05
 guess.answer("about 4.2")
 
 # %% [markdown]
-# **3.** Unsupervised SimCSE feeds the same sentence twice and relies on **dropout**, which sets random numbers to
-# zero while a model is trained, to make two views. How near are they?
-# Without dropout
-# they are equal, and there is nothing to learn: SimCSE's authors report that the vectors collapse.
+# **3.** Unsupervised SimCSE feeds the same sentence twice and relies on **dropout**, which sets random numbers to zero
+# while a model is trained, to make two views. How near are they? Without dropout they are equal, and there is nothing
+# to learn: SimCSE's authors report that the vectors collapse.
 
 # %%
 guess = predict(
-    "11.3",
+    "10.3",
     "Two dropout views of a sentence are ...",
     ["equal", "near", "at right angles"],
 )
 
 # %%
+from minisbert.core.encoder import cosine
+from minisbert.core.tokenizer import pad_batch
+
 ids, mask = pad_batch(encoder.tokenizer.encode(firsts[:32]).ids, 0)
 torch.manual_seed(0)
 encoder.train()  # dropout is alive now
@@ -432,6 +439,8 @@ guess.answer("near")
 # training goes backwards.
 
 # %%
+from lessons.mistakes import MISTAKES, planted
+
 generator = torch.Generator().manual_seed(1)
 base = torch.randn(8, 16, generator=generator, dtype=torch.float64)
 near = base + 0.5 * torch.randn(8, 16, generator=generator, dtype=torch.float64)
@@ -499,10 +508,10 @@ for name, value in uniform.items():
 # %% [markdown]
 # ## Exercises
 #
-# Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 11 1` gives a hint for the first,
+# Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 10 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 4.** Graded: the losses, value and gradient: `python -m lessons.check start 11`, `run 11`, `hint 11`.
+# **Exercise 4.** Graded: the losses, value and gradient: `python -m lessons.check start 10`, `run 10`, `hint 10`.
 #
 # ## Sources
 #

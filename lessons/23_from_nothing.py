@@ -1,49 +1,12 @@
 # %% [markdown]
-# # Lesson 22: from nothing
+# # Lesson 23: from nothing
 #
 # Steps through `minisbert/training/objectives/masked.py`, `minisbert/training/losses.py`,
-# `minisbert/models/masked_language_model.py`. About 80 minutes. You
+# `minisbert/models/masked_language_model.py`. About 82 minutes. You
 # will make an encoder that has never read a word, let it read, and find out what reading
 # is good for.
 
 # %%
-import copy
-import os
-import time
-from functools import partial
-from importlib.util import find_spec
-from pathlib import Path
-from sysconfig import get_path
-
-import numpy as np
-import torch
-from course import figure, predict
-
-from lessons.mistakes import MISTAKES, planted
-from lessons.search import docstrings
-from lessons.search.measure import ndcg_of_each
-from minisbert.core import bert, losses
-from minisbert.core.data import TextColumns, length_grouped_batches
-from minisbert.core.loop import adamw, fit, linear_schedule
-from minisbert.core.metrics import spearman
-from minisbert.data.datasets import load_scored_pairs
-from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.search.dense import top_k
-from minisbert.system.devices import choose_dtype
-from minisbert.training.losses import cosent_loss, distillation_loss, mlm_loss
-from minisbert.training.objectives.masked import (
-    draw_masks,
-    mask_tokens,
-    new_model,
-    train_vocabulary,
-)
-
-# %%
-bert.FUSED = True  # the same formulas, faster: lesson 25
-torch.manual_seed(0)
-torch.set_num_threads(min(torch.get_num_threads(), 2))
-DTYPE, _ = choose_dtype("auto", torch.device("cpu"))  # bfloat16 where it is fast
-SCALE = float(os.environ.get("LESSON_22_SCALE", "1"))  # 15: the long form
 
 # %% [markdown]
 # ## The question
@@ -74,7 +37,7 @@ SCALE = float(os.environ.get("LESSON_22_SCALE", "1"))  # 15: the long form
 #
 #     loss  =  mean over the chosen words of   log( sum over v of exp z_v )  -  z_word
 #
-# which is lesson 11's softmax cross-entropy, with V classes. A model that knows nothing
+# which is lesson 10's softmax cross-entropy, with V classes. A model that knows nothing
 # gives each word 1 / V: its loss is ln V. Nobody labels anything. The text has its own
 # answers, and this is all of BERT's pre-training but for a second task that later models
 # dropped (it had to say whether two sentences follow each other).
@@ -84,6 +47,25 @@ SCALE = float(os.environ.get("LESSON_22_SCALE", "1"))  # 15: the long form
 # Four words, four draws of a die with values from 0 to 1, by hand:
 
 # %%
+import os
+
+import numpy as np
+import torch
+from course import figure, predict
+
+from minisbert.core import bert
+from minisbert.system.devices import choose_dtype
+
+bert.FUSED = True  # the same formulas, faster: lesson 25
+torch.manual_seed(0)
+torch.set_num_threads(min(torch.get_num_threads(), 2))
+DTYPE, _ = choose_dtype("auto", torch.device("cpu"))  # bfloat16 where it is fast
+SCALE = float(os.environ.get("LONG_FORM", "1"))  # 15: the long form
+
+# %%
+from minisbert.training.losses import mlm_loss
+from minisbert.training.objectives.masked import mask_tokens
+
 ids = torch.tensor([[5, 6, 7, 8]])
 other = torch.tensor([[50, 60, 70, 80]])
 die = torch.tensor([[0.11, 0.13, 0.14, 0.50]])
@@ -105,6 +87,13 @@ assert abs(unsure - np.log(4)) < 1e-12, "log 4 - 0: a quarter"
 # a part of PyTorch.
 
 # %%
+from importlib.util import find_spec
+from pathlib import Path
+from sysconfig import get_path
+
+from lessons.search import docstrings
+from minisbert.data.datasets import load_scored_pairs
+
 pairs = {name: load_scored_pairs("stsb", name) for name in ("train", "dev")}
 captions = list(dict.fromkeys(text for row in pairs["train"] for text in row.texts))
 packages = [
@@ -127,6 +116,10 @@ assert len(manuals) > 20_000, "enough to learn from, and nothing was downloaded 
 # This one is yours, and it shows what you read:
 
 # %%
+import time
+
+from minisbert.training.objectives.masked import train_vocabulary
+
 started = time.process_time()
 tokenizer = train_vocabulary(text, 6000, max_length=64)
 V = tokenizer.backend.get_vocab_size()
@@ -146,6 +139,10 @@ assert len(tokenizer.encode(["photosynthesis"]).ids[0]) > 5, "but no biology"
 # ## Before it has read anything
 
 # %%
+import copy
+
+from minisbert.training.objectives.masked import new_model
+
 model = new_model(tokenizer, layers=3, width=256)
 untrained = copy.deepcopy(model)
 count = sum(parameter.numel() for parameter in model.parameters())
@@ -174,9 +171,13 @@ assert max(share for _, share in before) < 0.003, "no word is likely"
 
 # %% [markdown]
 # Two judges: STS-B's dev pairs, by Spearman's correlation, and a search. The search is
-# lesson 19's: 200 names of the standard library ask for their docstrings among all.
+# lesson 17's: 200 names of the standard library ask for their docstrings among all.
 
 # %%
+from lessons.search.measure import ndcg_of_each
+from minisbert.core.metrics import spearman
+from minisbert.search.dense import top_k
+
 entries = docstrings.read_entries()
 documents = [entry.document for entry in entries]
 splits = [docstrings.split_of(entry.module) for entry in entries]
@@ -216,7 +217,7 @@ def judge(name, encode, seconds):
 
 # %%
 guess = predict(
-    "22.1",
+    "23.1",
     "Random weights, no training at all: STS-B dev, Spearman x 100, is about ...",
     ["0", "25", "55"],
 )
@@ -232,7 +233,7 @@ guess.answer("55")
 # such vectors is a bag of words, and its cosine counts the words that two texts share.
 # Three random layers blur that a little.
 #
-# The second number is worse for our pride. **Whitening** (lesson 16's principal axes, each
+# The second number is worse for our pride. **Whitening** (lesson 27's principal axes, each
 # divided by its length) takes the words that all texts have down and rare words up, as
 # BM25's idf does. It needs no label and no training:
 
@@ -249,6 +250,12 @@ assert whitened > plain + 10, "the axes were there; they had the wrong lengths"
 # ## Reading
 
 # %%
+from functools import partial
+
+from minisbert.core.data import TextColumns, length_grouped_batches
+from minisbert.core.loop import adamw, fit, linear_schedule
+from minisbert.training.objectives.masked import draw_masks
+
 reading = TextColumns(tokenizer, [text])
 special = torch.tensor(model.special_ids)
 
@@ -287,7 +294,7 @@ assert np.mean(curve[-20:]) < curve[0] - 1.3, "and now it has one"
 
 # %% [markdown]
 # It has learned which words are frequent, and hardly more. The long form,
-# `LESSON_22_SCALE=15`, reads for seventeen minutes of CPU (some 1,900 steps, to a loss of 4.29),
+# `LONG_FORM=15`, reads for seventeen minutes of CPU (some 1,900 steps, to a loss of 4.29),
 # and its first guesses are
 #
 #     A man is playing a [MASK].                  guitar 0.06, piano 0.05, potato 0.04
@@ -302,7 +309,7 @@ assert np.mean(curve[-20:]) < curve[0] - 1.3, "and now it has one"
 
 # %%
 guess = predict(
-    "22.2",
+    "23.2",
     "STS-B after reading, against that of random weights: ...",
     ["much better", "a little better", "worse"],
 )
@@ -347,13 +354,17 @@ assert along["read"] > 1.3 * along["random"], "one axis drowns the others"
 # ways to go on, each also from random weights, for the same number of steps: without that,
 # nobody could say what reading was good for.
 #
-# - **contrast** (lesson 11): the name of a function and its docstring belong together, and
+# - **contrast** (lesson 10): the name of a function and its docstring belong together, and
 #   so does a sentence with itself under another dropout mask (SimCSE). No labels.
-# - **scores**: STS-B's training pairs by CoSENT (lesson 11), which people have labelled.
-# - **a teacher**: MiniLM's vectors, by lesson 16's squared error. MiniLM has read a billion
+# - **scores**: STS-B's training pairs by CoSENT (lesson 10), which people have labelled.
+# - **a teacher**: MiniLM's vectors, by lesson 26's squared error. MiniLM has read a billion
 #   pairs, so this is the end of "from nothing".
 
 # %%
+from minisbert.core import losses
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.training.losses import cosent_loss, distillation_loss
+
 STEPS = int(24 * SCALE)
 teaching = [i for i, split in enumerate(splits) if split == "train"]
 left = [entries[i].query for i in teaching] + captions
@@ -451,7 +462,7 @@ for start in ("random", "read"):
     assert gain > 4, f"{start}: people's scores help, wherever one starts"
 
 # %% [markdown]
-# **Exercise 4.** Run the long form: `LESSON_22_SCALE=15 python lessons/22_from_nothing.py`, a quarter of an hour of
+# **Exercise 4.** Run the long form: `LONG_FORM=15 python lessons/23_from_nothing.py`, a quarter of an hour of
 # reading. Which of the five guesses are right now? Which numbers changed?
 #
 # **Exercise 5.** Read captions only (`text = captions`). Is the STS-B score better, and the search?
@@ -459,7 +470,7 @@ for start in ("random", "read"):
 # %% [markdown]
 # ## The figure
 #
-# ![Two judges, eight models](figures/22_from_nothing.png)
+# ![Two judges, eight models](figures/23_from_nothing.png)
 
 
 # %%
@@ -485,7 +496,7 @@ def draw(plt):
     return drawn
 
 
-figure("22_from_nothing", draw)
+figure("23_from_nothing", draw)
 
 # %% [markdown]
 # ## Predict, then run
@@ -495,7 +506,7 @@ figure("22_from_nothing", draw)
 
 # %%
 guess = predict(
-    "22.3",
+    "23.3",
     "Guessing by frequency alone, the loss is about ...",
     ["8.5", "6.8", "3"],
 )
@@ -519,7 +530,7 @@ guess.answer("6.8")
 
 # %%
 guess = predict(
-    "22.4", "Pieces of 'iterator', which no caption has ...", ["1", "2", "4"]
+    "23.4", "Pieces of 'iterator', which no caption has ...", ["1", "2", "4"]
 )
 
 # %%
@@ -540,6 +551,8 @@ guess.answer("4")
 # and then the loss falls *faster*. Each of these is planted, and reads for twenty steps.
 
 # %%
+from lessons.mistakes import MISTAKES, planted
+
 ends = {}
 for name in (None, "nothing is hidden", "special tokens are hidden too"):
     torch.manual_seed(0)
@@ -563,10 +576,10 @@ assert ends["special tokens are hidden too"] < ends["right"] - 0.15, (
 #
 # ## Exercises
 #
-# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 22 1` gives a hint for the first,
+# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 23 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 6.** Graded: mask_tokens, mlm_loss: `python -m lessons.check start 22`, `run 22`, `hint 22`.
+# **Exercise 6.** Graded: mask_tokens, mlm_loss: `python -m lessons.check start 23`, `run 23`, `hint 23`.
 #
 # ## Sources
 #

@@ -1,47 +1,19 @@
 # %% [markdown]
-# # Lesson 20: what changed since BERT: positions and norms
+# # Lesson 21: what changed since BERT: positions and norms
 #
 # Steps through `minisbert/architectures/mpnet.py`, `minisbert/architectures/modern.py`,
-# `minisbert/architectures/qwen3.py`. About 70 minutes. You will put each of the changes alone into the book's layer and
-# find out what it buys. Lesson 26 has what is left: who may look at whom, decoders, and their bugs.
+# `minisbert/architectures/qwen3.py`. About 72 minutes. You will put each of the changes alone into the book's layer and
+# find out what it buys. Lesson 22 has what is left: who may look at whom, decoders, and their bugs.
 
 # %%
-import math
-
 import torch
 from course import figure, largest_difference, predict
-from torch import nn
-from torch.nn import functional
-
-from lessons.chases import (
-    FAR,
-    Embedder,
-    as_change,
-    documents_of,
-    found,
-    learn,
-    queries_of,
-    trained,
-    unknown,
-    wrong,
-)
-from lessons.mistakes import MISTAKES, planted
-from minisbert.architectures import modern, modernbert
-from minisbert.architectures import qwen3 as decoder
-from minisbert.architectures.mpnet import MPNet, MPNetConfig, relative_buckets
-from minisbert.core import bert
-from minisbert.core.encoder import SentenceEncoder
-from minisbert.core.pooling import mean_pool
-from minisbert.diagnosis.mistakes.planting import Mistake
-from minisbert.system.assets import ensure
-
-bert.FUSED = True  # lesson 25: the same numbers in less time
 
 # %% [markdown]
 # ## The question
 #
 # BERT is from 2018. It is an encoder: each token sees all others. A **decoder** is a transformer that was trained to
-# write, so each token sees only what comes before it; it can be made to give vectors too (lesson 26). The encoders
+# write, so each token sees only what comes before it; it can be made to give vectors too (lesson 22). The encoders
 # and decoders that lead the tables today have another layer: positions are no longer added, LayerNorm has moved and
 # lost its mean, the feed-forward block has a third matrix, biases are gone. Which of these makes vectors better,
 # which makes them cheaper, and which is only a habit?
@@ -60,7 +32,7 @@ bert.FUSED = True  # lesson 25: the same numbers in less time
 #     (x - mean) / std * gamma + beta         x / sqrt(mean of x^2) * gamma           RMSNorm
 #     W2 gelu(W1 x + b1) + b2                 W3 (silu(W1 x) * W2 x)                  SwiGLU; GeGLU with gelu
 #
-# **SiLU** is one more non-linearity, z times the sigmoid (lesson 10) of z.
+# **SiLU** is one more non-linearity, z times the sigmoid (lesson 15) of z.
 #
 # `R_t` turns each pair of columns (i, i + K/2) by the angle t * base^(-2i/K): the first pair by one radian per token,
 # the last ones hardly at all.
@@ -72,6 +44,15 @@ bert.FUSED = True  # lesson 25: the same numbers in less time
 # distances have a number each, far ones share. 32 buckets do for any length.
 
 # %%
+from minisbert.core import bert
+
+bert.FUSED = True  # lesson 25: the same numbers in less time
+
+# %%
+import math
+
+from minisbert.architectures.mpnet import relative_buckets
+
 distances = torch.tensor([0, -1, -7, -8, -11, -12, -90, -91, -5000])
 print(relative_buckets(distances).tolist())
 half = [
@@ -110,6 +91,9 @@ assert relative_buckets(torch.tensor(half)).tolist() == [
 
 
 # %%
+from minisbert.architectures import modern
+
+
 def turned(x, place, base=10_000.0):
     """x (..., K) as a query or key at a place, K even."""
     first, second = x.chunk(
@@ -166,6 +150,15 @@ assert 128 < 8192 < wavelength[10_000] < wavelength[160_000], (
 
 
 # %%
+from torch.nn import functional
+
+from lessons.mistakes import planted
+from minisbert.architectures import qwen3 as decoder
+from minisbert.core.encoder import SentenceEncoder
+from minisbert.diagnosis.mistakes.planting import Mistake
+from minisbert.system.assets import ensure
+
+
 def rms(x, gamma, eps):
     return x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt() * gamma
 
@@ -208,6 +201,12 @@ assert max(shares) < 0.01, "the mean that LayerNorm subtracts was hardly there"
 
 
 # %%
+from torch import nn
+
+from lessons.chases import trained
+from minisbert.architectures import modernbert
+
+
 def gated(gate, up):
     return gate * torch.sigmoid(gate) * up
 
@@ -288,11 +287,13 @@ assert largest_difference(encoder.encode(texts), right_vectors) < 1e-6, (
 # The task: facts of three words, "cat chases dog", among other words. A query has the fact after the word *find*, a
 # document has it among other fillers. For each query there is one right document, and one in which dog chases cat: the
 # same words. Who guesses between the two finds every second one. Facts of the test are not in the training.
-# (`lessons/chases.py` makes the texts; its `learn` is a loop of lesson 12 with the loss of lesson 11, and the other
+# (`lessons/chases.py` makes the texts; its `learn` is a loop of lesson 11 with the loss of lesson 10, and the other
 # document as a hard negative.) In ids: 1 begins a text, 2 ends it, 3 is *find*, 4 to 15 are animals, 16 to 21 verbs,
 # the rest are fillers.
 
 # %%
+from lessons.chases import documents_of, queries_of, unknown
+
 print("query   ", queries_of(unknown[:1])[0])
 print("document", documents_of(unknown[:1])[0])
 print("rival   ", documents_of(unknown[1:2])[0])
@@ -304,6 +305,10 @@ assert unknown[0] == unknown[1][::-1], "the same three words, the other way roun
 
 
 # %%
+from lessons.chases import FAR, Embedder, found, learn
+from minisbert.architectures.mpnet import MPNet, MPNetConfig
+
+
 class RotaryAttention(bert.Attention):
     """The book's attention with rotated queries and keys; base 100, because the texts are short."""
 
@@ -416,6 +421,9 @@ assert abs(before - 1) < 1e-12, "a sum hands its gradient on as it is"
 
 
 # %%
+from minisbert.core.pooling import mean_pool
+
+
 class PreNormLayer(bert.Layer):
     def forward(self, x, mask):
         attended, probabilities = self.attention(self.attention_norm(x), mask)
@@ -452,7 +460,7 @@ assert depth[True] < depth[False] - 0.5, (
 # Left: how often the right document is found, at places of the training and beyond. Right: what is left of a gradient
 # on the direct way, by depth.
 #
-# ![Found by kind of position; gradient by depth](figures/20_what_changed_since_bert.png)
+# ![Found by kind of position; gradient by depth](figures/21_what_changed_since_bert.png)
 
 
 # %%
@@ -492,7 +500,7 @@ def draw(plt):
     return drawn
 
 
-figure("20_what_changed_since_bert", draw)
+figure("21_what_changed_since_bert", draw)
 
 # %% [markdown]
 # **Exercise 3.** Train the rotary encoder with the bases 2, 100, 10,000 and 1,000,000. Does the tiny model care?
@@ -500,12 +508,12 @@ figure("20_what_changed_since_bert", draw)
 # %% [markdown]
 # ## Predict, then run
 #
-# **1.** Half of the world pairs the columns (i, i + K/2), the other half (2i, 2i + 1). A checkpoint of one half comes
-# into the code of the other. What has to be done?
+# **1.** Half of the world pairs the columns (i, i + K/2), the other half (2i, 2i + 1). A checkpoint (lesson 03) of one
+# half comes into the code of the other. What has to be done?
 
 # %%
 guess = predict(
-    "20.1",
+    "21.1",
     "From pairs of neighbours to pairs of halves: one must ...",
     [
         "train again",
@@ -545,11 +553,14 @@ guess.answer("permute rows of the query and key weights")
 
 # %%
 guess = predict(
-    "20.2", "With another base it finds ...", ["none", "half", "nearly all"]
+    "21.2", "With another base it finds ...", ["none", "half", "nearly all"]
 )
 
 
 # %%
+from lessons.chases import as_change
+
+
 def other_base(positions, width, base, dtype, right=modern.rotary):
     return right(positions, width, 10_000.0, dtype)
 
@@ -569,6 +580,10 @@ guess.answer("nearly all")
 
 
 # %%
+from lessons.chases import wrong
+from lessons.mistakes import MISTAKES
+
+
 def causal_attention(query, key, value, mask=None, dropout=0.0, right=bert.attention):
     return right(
         query,
@@ -598,7 +613,7 @@ table = {
 # %% [markdown]
 # No line crashes, and each gives vectors of the right shape and length. Rounding is 0.999 and more; a wrong base is
 # less than that, and most documents are still found. So compare numbers with the reference before you index ten million
-# texts. `minisbert certify` does that, and names many of these causes; lesson 26 has those of decoders.
+# texts. `minisbert certify` does that, and names many of these causes; lesson 22 has those of decoders.
 
 # %%
 assert table["nothing"][0] > 0.99999, "the table's own zero"
@@ -610,10 +625,10 @@ assert table["places not rotated"][1] < 0.65, "a bag of words again"
 # %% [markdown]
 # ## Exercises
 #
-# Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 20 1` gives a hint for the first,
+# Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 21 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 4.** Graded: rotate, rms_norm, swiglu: `python -m lessons.check start 20`, `run 20`, `hint 20`.
+# **Exercise 4.** Graded: rotate, rms_norm, swiglu: `python -m lessons.check start 21`, `run 21`, `hint 21`.
 #
 # ## Sources
 #

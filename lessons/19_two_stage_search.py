@@ -1,35 +1,19 @@
 # %% [markdown]
-# # Lesson 23: two-stage search
+# # Lesson 19: two-stage search
 #
 # Steps through `minisbert/search/dense.py`, `minisbert/search/late_interaction.py`,
 # `minisbert/evaluation/retrieval.py`. About 65 minutes. You will search documents that are too long
 # for an encoder, join two engines that disagree, and let a third one judge what they found.
 
 # %%
-import time
-from pathlib import Path
-from sysconfig import get_path
-from textwrap import shorten
-
 import numpy as np
 import torch
 from course import figure, largest_difference, predict
 
-from lessons.mistakes import MISTAKES, planted
-from lessons.search import bm25, docstrings, fusion
-from lessons.search.fusion import reciprocal_ranks
-from lessons.search.measure import interval, ndcg_of_each
-from minisbert.core import bert
-from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.search.dense import top_k
-from minisbert.system.assets import ensure
-
-bert.FUSED = True  # lesson 25: the same numbers in less time
-
 # %% [markdown]
 # ## The question
 #
-# Lesson 19 searched single sentences. Real documents are pages, an encoder reads 256 tokens, and a
+# Lesson 17 searched single sentences. Real documents are pages, an encoder reads 256 tokens, and a
 # vector of 384 numbers has to stand for all of it. Words and vectors make different mistakes. And
 # whatever judges well, such as a cross-encoder, is too slow to judge everything. So nearly every
 # search engine has **two stages**: a fast one that *finds* some candidates among all documents, and
@@ -40,6 +24,17 @@ bert.FUSED = True  # lesson 25: the same numbers in less time
 # to suit a search engine.
 
 # %%
+from minisbert.core import bert
+
+bert.FUSED = True  # lesson 25: the same numbers in less time
+
+# %%
+from pathlib import Path
+from sysconfig import get_path
+from textwrap import shorten
+
+from lessons.search import docstrings
+
 library = Path(torch.__file__).parent
 folders = {"": get_path("stdlib"), "numpy": Path(np.__file__).parent}
 folders |= {
@@ -80,6 +75,8 @@ assert Q > 200, "enough to tell engines apart"
 # ## The real function
 
 # %%
+from lessons.search.fusion import reciprocal_ranks
+
 one, other = np.array([[9.0, 5.0, 1.0]]), np.array([[0.1, 0.3, 0.2]])
 joined = reciprocal_ranks(one) + reciprocal_ranks(other)
 print(joined)
@@ -107,6 +104,8 @@ assert pieces == ["a b c d", "d e f g"], "d is in both"
 # BM25 needs no limit. MiniLM reads 256 tokens and drops the rest.
 
 # %%
+from lessons.search.measure import interval, ndcg_of_each
+
 results = {}  # name -> nDCG@10 of each question
 
 
@@ -127,6 +126,8 @@ def gain(name, base):
 
 
 # %%
+from lessons.search import bm25
+
 words = [docstrings.terms(text) for text in documents]
 asked = [docstrings.terms(text) for text in questions]
 lexical = bm25.bm25_scores(asked, words)  # (Q, N)
@@ -134,12 +135,17 @@ judge("BM25", lexical)
 
 # %%
 guess = predict(
-    "23.1",
+    "19.1",
     "MiniLM reads the first 48 tokens of each document instead of 256. nDCG@10 falls by ...",
     ["less than a point", "about three points", "more than eight points"],
 )
 
 # %%
+import time
+
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.assets import ensure
+
 encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 asking = encoder.encode(questions, dtype="auto")  # (Q, 384)
 started = time.perf_counter()
@@ -166,7 +172,7 @@ guess.answer("more than eight points")
 
 # %%
 guess = predict(
-    "23.2",
+    "19.2",
     "All text in chunks of 80 words, the best chunk counts. Against 256 tokens of each document it is ...",
     ["clearly worse", "about the same", "clearly better"],
 )
@@ -203,7 +209,7 @@ guess.answer("about the same")
 
 # %%
 guess = predict(
-    "23.3",
+    "19.3",
     "BM25 and MiniLM by reciprocal ranks: against the better of the two ...",
     ["worse: the average of both", "the same", "three to eight points better"],
 )
@@ -245,12 +251,12 @@ print(f"among {K}: {recall:.3f}, first: {first:.3f}")
 assert recall > 0.85, "no judge can do better than this share"
 
 # %% [markdown]
-# Who judges? A cross-encoder (lesson 10) is the usual one, if others have trained it on half a million
+# Who judges? A cross-encoder (lesson 15) is the usual one, if others have trained it on half a million
 # questions. From MiniLM's weights and thirteen hundred questions like ours it learns nothing in
 # the minutes of a lesson: after 80 steps on one positive and three candidates the loss was 1.38, where ln 4 = 1.39 is
 # guessing. (`minisbert evaluate --rerank MODEL` measures one that you have.)
 #
-# Late interaction (lesson 21) needs no training. Each token of the question picks the document's token
+# Late interaction (lesson 18) needs no training. Each token of the question picks the document's token
 # that fits it best. For all N documents that would be much work; for twenty it is little.
 
 
@@ -272,6 +278,8 @@ def late_scores(candidates):
 
 
 # %%
+from minisbert.search.dense import top_k
+
 started = time.perf_counter()
 late = late_scores(candidates)  # (Q, K)
 late_ms = 1000 * (time.perf_counter() - started) / Q
@@ -335,7 +343,7 @@ assert more > -0.1, "and not the end of the world"
 #
 # ## The figure
 #
-# ![nDCG@10 of each engine with its interval](figures/23_two_stage_search.png)
+# ![nDCG@10 of each engine with its interval](figures/19_two_stage_search.png)
 
 
 # %%
@@ -351,7 +359,7 @@ def draw(plt):
     return drawn
 
 
-figure("23_two_stage_search", draw)
+figure("19_two_stage_search", draw)
 
 # %% [markdown]
 # ## Predict, then run
@@ -360,7 +368,7 @@ figure("23_two_stage_search", draw)
 
 # %%
 guess = predict(
-    "23.4",
+    "19.4",
     "BM25's scores plus cosines: the sum sorts nearly as ... would",
     ["BM25", "MiniLM", "both by ranks"],
 )
@@ -398,6 +406,9 @@ assert value > 0.9, "a splendid score, and it measures nothing"
 # engines, and the fusion still finds something, which is what makes it hard to see:
 
 # %%
+from lessons.mistakes import MISTAKES, planted
+from lessons.search import fusion
+
 with planted(MISTAKES["order taken for ranks"]):
     wrong = fusion.reciprocal_ranks(dense)
 found = np.argsort(-(reciprocal_ranks(lexical) + wrong), axis=1, kind="stable")[:, :10]
@@ -408,10 +419,10 @@ assert value < results["BM25"].mean() - 0.02, "worse than BM25 alone: that is th
 # %% [markdown]
 # ## Exercises
 #
-# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 23 1` gives a hint for the first,
+# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 19 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 6.** Graded: reciprocal_ranks: `python -m lessons.check start 23`, `run 23`, `hint 23`.
+# **Exercise 6.** Graded: reciprocal_ranks: `python -m lessons.check start 19`, `run 19`, `hint 19`.
 #
 # ## Sources
 #

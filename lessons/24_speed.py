@@ -1,51 +1,13 @@
 # %% [markdown]
-# # Lesson 13: making it fast: pads and packing
+# # Lesson 24: making it fast: pads and packing
 #
 # Steps through `minisbert/models/batching.py`, and `pad_batch` and `length_grouped_batches` of
-# `minisbert/core/tokenizer.py` and `minisbert/core/data.py`. About 65 minutes. You will count what a batch computes for
+# `minisbert/core/tokenizer.py` and `minisbert/core/data.py`. About 66 minutes. You will count what a batch computes for
 # nothing, put several texts into one row, and prove that each still has its own vector.
 
 # %%
-import statistics
-import time
-from contextlib import nullcontext
-
 import torch
 from course import figure, largest_difference, predict
-
-import minisbert
-from lessons.mistakes import MISTAKES, planted
-from minisbert.checkpoints.layout import find_model
-from minisbert.core import bert, data, metrics, pooling, tokenizer
-from minisbert.core.data import length_grouped_batches
-from minisbert.core.encoder import SentenceEncoder, normalize
-from minisbert.core.tokenizer import pad_batch
-from minisbert.data.datasets import load_scored_pairs
-from minisbert.diagnosis.mistakes.planting import Mistake
-from minisbert.models import batching
-from minisbert.models.batching import (
-    budgeted_batches,
-    packed_batches,
-    same_text,
-    tokenize,
-    unpack,
-)
-from minisbert.models.guards import evaluating
-
-bert.FUSED = True  # the same numbers in less time: lesson 25
-
-encoder = SentenceEncoder.load(
-    find_model("all-MiniLM-L6-v2")
-)  # the book's: easy to follow
-fast_encoder = minisbert.SentenceEncoder.load("all-MiniLM-L6-v2")
-pairs = load_scored_pairs("stsb", "test")[::20]
-texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
-ids = encoder.tokenizer.encode(texts).ids
-lengths = [len(row) for row in ids]
-N = len(texts)
-print(
-    f"{N} sentences of {min(lengths)} to {max(lengths)} tokens, {sum(lengths):,} in all"
-)
 
 # %% [markdown]
 # ## The question
@@ -63,6 +25,28 @@ print(
 # numbers. So with rows of lengths n_1 .. n_B the share that is computed for nothing is
 #
 #     waste = 1 - (n_1 + ... + n_B) / (B T)
+
+# %%
+import minisbert
+from minisbert.checkpoints.layout import find_model
+from minisbert.core import bert
+from minisbert.core.encoder import SentenceEncoder
+from minisbert.data.datasets import load_scored_pairs
+
+bert.FUSED = True  # the same numbers in less time: lesson 25
+
+encoder = SentenceEncoder.load(
+    find_model("all-MiniLM-L6-v2")
+)  # the book's: easy to follow
+fast_encoder = minisbert.SentenceEncoder.load("all-MiniLM-L6-v2")
+pairs = load_scored_pairs("stsb", "test")[::20]
+texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
+ids = encoder.tokenizer.encode(texts).ids
+lengths = [len(row) for row in ids]
+N = len(texts)
+print(
+    f"{N} sentences of {min(lengths)} to {max(lengths)} tokens, {sum(lengths):,} in all"
+)
 
 # %%
 config = encoder.bert.config
@@ -88,6 +72,9 @@ assert padded_to_128 > 0.8, "every sentence is 128 tokens long, whatever it says
 # **Pads.** Three rows of 2, 4 and 3 tokens in one rectangle, and rows of like length together:
 
 # %%
+from minisbert.core.tokenizer import pad_batch
+from minisbert.models.batching import budgeted_batches
+
 batch, mask = pad_batch(
     [[101, 102], [101, 7592, 2088, 102], [101, 7592, 102]], pad_id=0
 )
@@ -113,6 +100,8 @@ assert budgeted_batches([3, 9, 4, 4, 3, 9], batch_tokens=20) == [
 # ![Two texts in one row, and the mask that keeps them apart](drawings/packed_rows.svg)
 
 # %%
+from minisbert.models.batching import packed_batches, same_text, tokenize
+
 two_texts = ["A cat.", "Snow."]
 (shared,) = packed_batches(tokenize(encoder.tokenizer, two_texts)[0], batch_tokens=64)
 together = same_text(shared.text_index)  # (1, 1, T, T)
@@ -129,6 +118,11 @@ assert together.sum() == 5 * 5 + 4 * 4 + 3 * 3, (
 # each text its own tokens back:
 
 # %%
+from minisbert.core import pooling
+from minisbert.core.encoder import normalize
+from minisbert.models.batching import unpack
+from minisbert.models.guards import evaluating
+
 with evaluating(encoder):
     hidden = encoder.bert(
         shared.ids, together, positions=shared.positions
@@ -150,6 +144,8 @@ assert largest_difference(found, alone) < 1e-6, "the same vectors, up to roundin
 # forbids. But a short row has room for one text only, and then lengths differ and gaps remain. By the formula:
 
 # %%
+from minisbert.models import batching
+
 useful = sum(n * (dense + 2 * n * D) for n in lengths)
 keys, _ = tokenize(encoder.tokenizer, texts)
 own, cost = batching.ROW, {}
@@ -205,6 +201,8 @@ def cut(order, size=32):
 
 
 # %%
+import time
+
 by_length = sorted(range(N), key=lambda row: -lengths[row])
 ladder = {
     "padded, as given": lambda name: padded(name, cut(list(range(N)))),
@@ -223,6 +221,8 @@ for turn in range(
         )  # the first is to warm up
 
 # %%
+import statistics
+
 rate = {name: N / statistics.median(found) for name, found in seconds.items()}
 first = next(iter(ladder))
 print(
@@ -256,6 +256,8 @@ assert largest_difference(fast_encoder.encode(texts), vectors["packed"]) < 2e-6,
 )
 
 # %%
+from minisbert.core import metrics
+
 scores = [pair.score for pair in pairs]
 
 
@@ -273,7 +275,7 @@ print(f"Spearman {spearman(vectors['packed']):.2f} on these {len(pairs)} pairs")
 # %% [markdown]
 # ## The figure
 #
-# ![Sentences a second and tokens computed, step by step](figures/13_speed.png)
+# ![Sentences a second and tokens computed, step by step](figures/24_speed.png)
 
 
 # %%
@@ -295,7 +297,7 @@ def draw(plt):
     return drawn
 
 
-figure("13_speed", draw)
+figure("24_speed", draw)
 
 # %% [markdown]
 # **Exercise 2.** At which T does attention cost as much as the dense layers? Work it out from the formula, then look
@@ -307,7 +309,7 @@ figure("13_speed", draw)
 # **1.** A batch of one text has no pads at all. Is one text at a time the fastest, then?
 
 # %%
-guess = predict("13.1", "Is one text at a time the fastest?", ["yes", "as a rule not"])
+guess = predict("24.1", "Is one text at a time the fastest?", ["yes", "as a rule not"])
 
 # %%
 for budget in (1, 256, 2048):
@@ -328,12 +330,14 @@ guess.answer("as a rule not")
 
 # %%
 guess = predict(
-    "13.2",
+    "24.2",
     "Windows of one batch: what share of the tokens are pads?",
     ["5 %", "20 %", "over 40 %"],
 )
 
 # %%
+from minisbert.core.data import length_grouped_batches
+
 train = load_scored_pairs("stsb", "train")[:2000]
 of_pairs = [
     max(map(len, encoder.tokenizer.encode([pair.sentence1, pair.sentence2]).ids))
@@ -368,6 +372,9 @@ guess.answer("over 40 %")
 # that positions start anew, and a text begins wherever its neighbour has ended. Which of the two does more harm?
 
 # %%
+from lessons.mistakes import planted
+from minisbert.diagnosis.mistakes.planting import Mistake
+
 embed = bert.Embeddings.forward
 ones = lambda text_index: torch.ones_like(same_text(text_index))  # noqa: E731
 along = lambda self, ids, types, positions=None: embed(self, ids, types)  # noqa: E731
@@ -425,6 +432,9 @@ assert abs(misplaced) < 40, "nothing is left of it"
 # one; and in `length_grouped_batches`, by what they do to an epoch of 2,000 pairs.
 
 # %%
+from lessons.mistakes import MISTAKES
+from minisbert.core import tokenizer
+
 two = [lengths.index(min(lengths)), lengths.index(max(lengths))]
 changes = {}
 for name in ("mask by the pad's id", "pads in front", "mask the wrong way round"):
@@ -452,6 +462,10 @@ assert "no real token" in changes["mask the wrong way round"], (
 )
 
 # %%
+from contextlib import nullcontext
+
+from minisbert.core import data
+
 epochs = {}
 for name in (
     None,
@@ -490,11 +504,11 @@ assert epochs["last batch dropped"][1] == 2000 // 32 * 32, (
 # %% [markdown]
 # ## Exercises
 #
-# Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 13 1` gives a hint for the first,
+# Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 24 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 4.** Graded: rows to a rectangle, batches of like length: `python -m lessons.check start 13`, `run 13`,
-# `hint 13`.
+# **Exercise 4.** Graded: rows to a rectangle, batches of like length: `python -m lessons.check start 24`, `run 24`,
+# `hint 24`.
 #
 # ## Sources
 #

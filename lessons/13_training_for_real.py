@@ -1,39 +1,19 @@
 # %% [markdown]
-# # Lesson 18: training for real
+# # Lesson 13: training for real
 #
 # Steps through `minisbert/core/loop.py`, `minisbert/core/losses.py`,
-# `minisbert/evaluation/metrics.py`. About 80 minutes. You will train MiniLM to a better score
+# `minisbert/evaluation/metrics.py`. About 82 minutes. You will train MiniLM to a better score
 # and prove it, ruin it in four ways, collapse it, and find out whether a negation can be taught.
 
 # %%
-import copy
-import re
-from functools import cache, partial
-
 import numpy as np
 import torch
 from course import figure, largest_difference, predict
-from torch import nn
-
-from lessons.mistakes import MISTAKES, planted
-from minisbert.checkpoints.layout import find_model
-from minisbert.core import bert, loop, losses, metrics
-from minisbert.core.data import length_grouped_batches
-from minisbert.core.encoder import SentenceEncoder, normalize
-from minisbert.core.pooling import mean_pool
-from minisbert.core.tokenizer import pad_batch
-from minisbert.data.datasets import load_scored_pairs
-from minisbert.evaluation.metrics import mean_off_diagonal_cosine, uniformity
-
-# %%
-bert.FUSED = True  # the same formulas, faster: lesson 25
-threads = torch.get_num_threads()
-torch.set_num_threads(min(threads, 2))
 
 # %% [markdown]
 # ## The question
 #
-# Lesson 09 measured 82.03. Lesson 12 took the training loop apart, and nothing that it trained beat a plain cosine. Now
+# Lesson 09 measured 82.03. Lesson 11 took the training loop apart, and nothing that it trained beat a plain cosine. Now
 # train the model itself, on 5,749 pairs that people have scored. Does it get better? How would you know? And lesson 01
 # had a complaint: "A man is not playing a guitar" is nearer to "A man is playing a guitar" than a paraphrase is. Does
 # training cure that?
@@ -45,10 +25,10 @@ torch.set_num_threads(min(threads, 2))
 #     regression   mean over pairs of ( cos(u, v) - y / 5 )^2
 #
 # MiniLM is a **bi-encoder**: it reads each sentence alone, and u and v meet only in the cosine. A **cross-encoder**,
-# such as lesson 10's joint head, reads both at once; it sees more, but its sentences have no vectors that one could
+# such as lesson 15's joint head, reads both at once; it sees more, but its sentences have no vectors that one could
 # store. Some words of the trade:
 #
-# - The **learning rate** is how far a step goes: lr in lesson 12's formula. The schedule multiplies it.
+# - The **learning rate** is how far a step goes: lr in lesson 11's formula. The schedule multiplies it.
 # - An **epoch** is one pass over all training pairs.
 # - A model **overfits** if it gets better on the pairs it trains on and worse on others.
 # - So there are three sets. The model learns from **train**. You learn from **dev**: which learning rate, how many
@@ -65,6 +45,19 @@ torch.set_num_threads(min(threads, 2))
 # warm-up of a tenth of the steps, linear decay, gradients clipped to length 1, dropout in the layer that is trained.
 
 # %%
+from minisbert.core import bert
+
+bert.FUSED = True  # the same formulas, faster: lesson 25
+threads = torch.get_num_threads()
+torch.set_num_threads(min(threads, 2))
+
+# %%
+import copy
+
+from minisbert.checkpoints.layout import find_model
+from minisbert.core.encoder import SentenceEncoder
+from minisbert.core.tokenizer import pad_batch
+
 encoder = SentenceEncoder.load(find_model("all-MiniLM-L6-v2"))
 lower = copy.deepcopy(encoder.bert)
 lower.layers = lower.layers[:-1]  # five of six
@@ -90,6 +83,12 @@ def read(texts):
 
 
 # %%
+from torch import nn
+
+from minisbert.core.encoder import normalize
+from minisbert.core.pooling import mean_pool
+
+
 class LastLayer(nn.Module):
     """Texts to unit vectors: the sixth layer, the mean over tokens, length 1. All that is trained."""
 
@@ -136,6 +135,11 @@ assert largest_difference(vectors(before, few), encoder.encode(few)) < 1e-5, (
 
 
 # %%
+from functools import cache
+
+from minisbert.core import metrics
+
+
 @cache
 def tokens(pair):
     return max(map(len, encoder.tokenizer.encode([pair.sentence1, pair.sentence2]).ids))
@@ -156,6 +160,8 @@ def spearman(model, pairs):
 
 
 # %%
+from minisbert.data.datasets import load_scored_pairs
+
 short = [pair for pair in load_scored_pairs("stsb", "train") if tokens(pair) <= 16]
 train, dev, test = (
     short[::2],
@@ -173,6 +179,9 @@ assert abs(start_test - 82.03) < 0.02, "the published number of lesson 09"
 
 
 # %%
+from minisbert.core import losses
+
+
 def regression(model, pairs):
     u, v = model(both(pairs)).chunk(2)
     return losses.cosine_mse_loss(
@@ -187,6 +196,12 @@ def on_dev(model):
 
 
 # %%
+from functools import partial
+
+from minisbert.core import loop
+from minisbert.core.data import length_grouped_batches
+
+
 def run(loss, pairs, lr=3e-4, epochs=1, seed=0, look=None):
     """A trained model, the loss of each step, and what dev says after every `look` steps."""
     torch.manual_seed(seed)  # for dropout
@@ -218,7 +233,7 @@ def run(loss, pairs, lr=3e-4, epochs=1, seed=0, look=None):
 
 # %%
 guess = predict(
-    "18.1",
+    "13.1",
     "Dev after 65 steps at a learning rate of 1e-2?",
     ["about 57", "about 85", "about 90", "NaN"],
 )
@@ -251,7 +266,7 @@ guess.answer("about 57")
 
 # %%
 guess = predict(
-    "18.2",
+    "13.2",
     "Where is dev's loss lowest?",
     ["after epoch 1 or 2", "about epoch 6", "after epoch 12"],
 )
@@ -338,7 +353,7 @@ assert np.ptp(on_test[1:]) < gain, "and whichever of these seeds"
 # Left: the loss of each step (mean of eight) at three learning rates, with dev's verdict in the legend. Middle: 128
 # pairs, twelve epochs. Right: test before and after, three seeds, and the interval of the mean gain.
 #
-# ![Loss by learning rate, overfitting, the gain on test](figures/18_training_for_real.png)
+# ![Loss by learning rate, overfitting, the gain on test](figures/13_training_for_real.png)
 
 
 # %%
@@ -388,7 +403,7 @@ def draw(plt):
     return drawn
 
 
-figure("18_training_for_real", draw)
+figure("13_training_for_real", draw)
 
 # %% [markdown]
 # **Exercise 3.** `python -m minisbert.train --out runs/whole` trains the whole model on all pairs, and
@@ -453,7 +468,7 @@ def understood(name, model):
 
 # %%
 guess = predict(
-    "18.3",
+    "13.3",
     "The paraphrase is nearer, before and after:",
     ["2 and 4", "2 and 12", "12 and 20", "8 and 9"],
 )
@@ -474,7 +489,7 @@ guess.answer("2 and 4")
 # them 2.3 on average, hardly less than the 2.7 of all pairs. The loss had no reason to look for a "not". A Spearman of
 # 84 does not tell you what a model is blind to.
 #
-# **2.** Few sentences come with a score (lesson 11), so drop the scores. Keep pairs with a score of 4 or more and pull
+# **2.** Few sentences come with a score (lesson 10), so drop the scores. Keep pairs with a score of 4 or more and pull
 # them together, mean of 1 - cos(u, v), two epochs at 1e-3. Nothing pushes. What will the mean cosine of *unrelated*
 # sentences be? And dev's Spearman?
 
@@ -488,6 +503,9 @@ def attract(model, pairs):
 
 
 # %%
+from minisbert.evaluation.metrics import mean_off_diagonal_cosine, uniformity
+
+
 def report(name, model):
     """Dev's Spearman, the uniformity of its sentences and their mean cosine."""
     everything = vectors(
@@ -507,7 +525,7 @@ def report(name, model):
 
 # %%
 guess = predict(
-    "18.4",
+    "13.4",
     "Mean cosine, and dev's Spearman:",
     ["0 and 88", "0.5 and 85", "1 and 80", "1 and 10"],
 )
@@ -524,11 +542,11 @@ guess.answer("1 and 80")
 
 # %% [markdown]
 # That is **collapse**: all texts get nearly the same vector, which is a perfect answer to a loss that only pulls. The
-# order of what is left still gives a fair Spearman. Round the vectors to bytes (lesson 16) and it is gone. So look at
+# order of what is left still gives a fair Spearman. Round the vectors to bytes (lesson 27) and it is gone. So look at
 # uniformity, not at the score alone.
 #
 # **3.** The cure costs no labels either. For pair i the other 31 partners of its batch are wrong answers: **in-batch
-# negatives**. It is SimCSE's loss from lesson 11. Same pairs, same rate, same steps. Where is uniformity now, after
+# negatives**. It is SimCSE's loss from lesson 10. Same pairs, same rate, same steps. Where is uniformity now, after
 # -3.8 before and nearly 0 in the collapse? And is dev better than before training?
 
 
@@ -540,7 +558,7 @@ def rank(model, pairs):
 
 # %%
 guess = predict(
-    "18.5",
+    "13.5",
     "Uniformity, and dev beside 87.8:",
     ["-1 and lower", "-3.3 and lower", "-3.3 and higher"],
 )
@@ -572,6 +590,9 @@ guess.answer("-3.3 and lower")
 
 
 # %%
+import re
+
+
 def negate(text):
     return re.sub(r"\b(is|are|was|were)\b(?! not)", r"\1 not", text, count=1)
 
@@ -588,7 +609,7 @@ print(
 
 # %%
 guess = predict(
-    "18.6",
+    "13.6",
     "Right of the 12 and the 12:",
     ["1 and 1", "9 and 2", "9 and 9", "12 and 12"],
 )
@@ -619,6 +640,8 @@ guess.answer("9 and 9")
 # step is multiplied, not the first one; remember that the warm-up begins at 0), *clip forgotten*.
 
 # %%
+from lessons.mistakes import MISTAKES, planted
+
 _, right_curve, _ = rates[3e-4]
 broken = {"the right code": (right_curve, dev_by_rate[3e-4])}
 for name in ("gradients not zeroed", "multipliers that compound", "clip forgotten"):
@@ -652,7 +675,7 @@ assert abs(broken["clip forgotten"][1] - dev_by_rate[3e-4]) < 0.5, (
 
 # %%
 guess = predict(
-    "18.7",
+    "13.7",
     "Dev and test, beside 88.8 and 84.0:",
     ["89 and 84", "96 and 84", "96 and 90", "89 and 80"],
 )
@@ -675,10 +698,10 @@ guess.answer("96 and 84")
 # %% [markdown]
 # ## Exercises
 #
-# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 18 1` gives a hint for the first,
+# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 13 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 6.** Graded: write `fit`. `python -m lessons.check start 18`, `run 18`, `hint 18`.
+# **Exercise 6.** Graded: write `fit`. `python -m lessons.check start 13`, `run 13`, `hint 13`.
 #
 # ## Sources
 #

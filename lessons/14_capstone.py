@@ -1,45 +1,14 @@
 # %% [markdown]
-# # Lesson 15: your own pieces inside the real model
+# # Lesson 14: your own pieces inside the real model
 #
 # Steps through `minisbert/diagnosis/mistakes/planting.py`, `minisbert/diagnosis/tracing.py`, and
 # `lessons/grader/graft.py`. About 70 minutes. You will put hand-written pieces into the running package, let three
 # instruments judge them, lose a bug among them and find it again.
 
 # %%
-import math
-import re
-import sys
-from collections import Counter
-
 import numpy as np
 import torch
 from course import ROOT, figure, heatmap, largest_difference, predict
-
-import minisbert
-from lessons.grader.graft import counted, grafted
-from lessons.grader.pieces import PIECES
-from lessons.grader.result import Progress
-from lessons.mistakes import MISTAKES, planted
-from minisbert.checkpoints.layout import find_model
-from minisbert.core import bert, metrics
-from minisbert.core.encoder import SentenceEncoder, cosine
-from minisbert.data.datasets import load_scored_pairs
-from minisbert.diagnosis.tracing import (
-    HIDDEN,
-    VECTOR,
-    compare_states,
-    explain,
-    first_divergence,
-    inputs_of,
-    our_states,
-    print_rows,
-    suspects,
-)
-from tests.checks import CHECKS
-from tests.parity import golden
-
-FOLDER = find_model("all-MiniLM-L6-v2")
-encoder = SentenceEncoder.load(FOLDER)  # the book's: its encode runs on the pieces
 
 # %% [markdown]
 # ## The question
@@ -65,8 +34,17 @@ encoder = SentenceEncoder.load(FOLDER)  # the book's: its encode runs on the pie
 # First the pieces. These are not copies of the package's: they go about it differently on purpose, as yours do. Names
 # and arguments are those of the package.
 
+# %%
+from minisbert.checkpoints.layout import find_model
+from minisbert.core.encoder import SentenceEncoder
+
+FOLDER = find_model("all-MiniLM-L6-v2")
+encoder = SentenceEncoder.load(FOLDER)  # the book's: its encode runs on the pieces
 
 # %%
+import math
+
+
 def attention(query, key, value, mask=None, dropout=0.0):
     """query (B, H, T, K), key and value (B, H, S, K) -> context (B, H, T, K) and probabilities (B, H, T, S)."""
     scores = torch.einsum("bhtj,bhsj->bhts", query, key) * query.shape[-1] ** -0.5
@@ -118,6 +96,11 @@ def linear_schedule(step, warmup, total):
 # **graft** is to run them inside the real model. The book knows nothing of either. On three numbers:
 
 # %%
+from collections import Counter
+
+from lessons.grader.graft import counted, grafted
+from minisbert.core import bert
+
 calls = Counter()
 written = {
     "bert.attention": attention,
@@ -143,10 +126,17 @@ assert torch.equal(before, after), "and the package is as it was"
 # %% [markdown]
 # ## Three instruments
 #
-# The layers of MiniLM on the golden batch, the ten losses of lesson 12, and Spearman on 100 pairs. All three go through
+# The layers of MiniLM on the golden batch, the ten losses of lesson 11, and Spearman on 100 pairs. All three go through
 # the book, because nothing in the package goes around it.
 
 # %%
+from minisbert.core import metrics
+from minisbert.core.encoder import cosine
+from minisbert.data.datasets import load_scored_pairs
+from minisbert.diagnosis.tracing import HIDDEN
+from tests.checks import CHECKS
+from tests.parity import golden
+
 reference = golden("minilm")
 pairs = load_scored_pairs("stsb", "test")[::14][:100]
 texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
@@ -204,6 +194,9 @@ assert set(calls) == set(pieces), (
 # passes, and runs these instruments on all 1,379 pairs. What have you got so far?
 
 # %%
+from lessons.grader.pieces import PIECES
+from lessons.grader.result import Progress
+
 progress = Progress()
 yours = [piece.master for piece in PIECES.values() if progress.state(piece) == "passed"]
 print(
@@ -223,9 +216,11 @@ assert set(written) <= set(PIECES), (
 #
 # Eight mistakes, and what each instrument says of them. A dark field: the instrument has noticed.
 #
-# ![Which instrument notices which mistake](figures/15_capstone.png)
+# ![Which instrument notices which mistake](figures/14_capstone.png)
 
 # %%
+from lessons.mistakes import MISTAKES, planted
+
 NAMES = (
     "no attention mask",
     "mask of -10",
@@ -279,7 +274,7 @@ def draw(plt):
     return drawn
 
 
-figure("15_capstone", draw)
+figure("14_capstone", draw)
 assert all(any(flags) for flags in noticed.values()), "together they miss none of these"
 assert not any(
     all(flags[column] for flags in noticed.values()) for column in range(3)
@@ -297,16 +292,18 @@ assert not noticed["tanh GELU"][2], "and the score does not"
 #
 # **1.** You graft your `attention` and encode 200 sentences with the book, 20 at a time, through 6 layers. How many
 # times is it called? And by `minisbert.SentenceEncoder`, the fast one, which puts several sentences into rows of some
-# 64 tokens, and up to 2,048 tokens into a batch (lesson 13)?
+# 64 tokens, and up to 2,048 tokens into a batch (lesson 24)?
 
 # %%
 guess = predict(
-    "15.1",
+    "14.1",
     "How often is your attention called by the book?",
     ["10 times", "60 times", "200 times", "1,200 times"],
 )
 
 # %%
+import minisbert
+
 calls.clear()
 fast_encoder = minisbert.SentenceEncoder.load(FOLDER)
 with grafted(pieces):
@@ -327,7 +324,7 @@ guess.answer("60 times")
 
 # %%
 guess = predict(
-    "15.2",
+    "14.2",
     "The innermost line runs ...",
     ["9,000 times", "90,000 times", "900,000 times"],
 )
@@ -372,6 +369,15 @@ assert found[2] > 10, (
 # `forward` of the book.)
 
 # %%
+from minisbert.diagnosis.tracing import (
+    VECTOR,
+    compare_states,
+    first_divergence,
+    inputs_of,
+    our_states,
+    print_rows,
+)
+
 inputs = inputs_of(
     fast_encoder, ["A man is playing a guitar.", "Hi", "Two dogs run through the snow."]
 )
@@ -398,6 +404,9 @@ assert first_divergence(rows).name == "layers.0.attention", (
 
 
 # %%
+from minisbert.diagnosis.tracing import explain, suspects
+
+
 def again():
     return compare_states(
         our_states(fast_encoder, inputs), ported, inputs["mask"], tolerances
@@ -452,6 +461,9 @@ assert whole == ["tanh GELU"], "one at a time, from the front"
 # the score is computed, the lessons that step through it, and how many of its pieces are yours.
 
 # %%
+import re
+import sys
+
 PACKAGE = f"{ROOT / 'minisbert'}/"
 
 
@@ -513,11 +525,11 @@ assert {name.split("/")[0] for name in loading | computing} == {"core"}, (
 #
 # ## Exercises
 #
-# Exercises 1 to 4 stand beside what they practise. `python -m lessons.check answer 15 1` gives a hint for the first,
+# Exercises 1 to 4 stand beside what they practise. `python -m lessons.check answer 14 1` gives a hint for the first,
 # and asked again, the answer.
 #
 # **Exercise 5.** Graded: everything at once, `python -m lessons.check graft`. The capstone has no pieces itself, so
-# there is no `python -m lessons.check start 15`.
+# there is no `python -m lessons.check start 14`.
 #
 # ## Sources
 #

@@ -1,0 +1,422 @@
+# %% [markdown]
+# # Lesson 12: what one number is worth
+#
+# Steps through `minisbert/core/loop.py` and `minisbert/training/run_folder.py`. About 57 minutes. You will train eighty
+# small heads to see what one score is worth, compare two schedules with one run, with many and with pairs of runs, and
+# stop a run and go on to the same bits.
+
+# %%
+from functools import partial
+
+import numpy as np
+import torch
+from course import GOLDEN, TINY, figure, largest_difference, predict
+
+from minisbert.core import loop, losses, metrics
+
+# %% [markdown]
+# ## The question
+#
+# The loop of lesson 11 has run, and the score is four tenths better than yesterday's. Is the model better? And could
+# you have the same number again tomorrow, to the last bit?
+#
+# ## The formula
+#
+# Of n runs with the scores x_1 to x_n:
+#
+#     mean      =  (x_1 + ... + x_n) / n
+#     spread    =  sqrt( sum of (x_i - mean)^2 / (n - 1) )      the standard deviation of the runs
+#     error     =  spread / sqrt(n)                             of their mean
+#
+# A mean of n runs is surer than one run, by the root of n: `error` is called the **standard error** of the mean. (For
+# the standard deviation of a sample one divides by n - 1; in NumPy, `ddof=1`.) Two means that are less than two
+# standard errors apart may well be equal.
+#
+# The error of a difference a - b is sqrt(error_a^2 + error_b^2), if a and b have nothing to do with each other. If run
+# i of both sides shares its chances, take the differences d_i = a_i - b_i instead, and *their* mean and error: what
+# both sides share is gone from d.
+#
+# ## The real function
+#
+# Four runs of a and four of b, in pairs. By hand: the means are 73 and 71.5; a's squared distances are 9, 1, 1 and 9,
+# so its spread is sqrt(20 / 3). The differences are 1, 2, 1 and 2.
+
+# %%
+a, b = np.array([70.0, 74.0, 72.0, 76.0]), np.array([69.0, 72.0, 71.0, 74.0])
+
+
+def standard_error(values):
+    return values.std(ddof=1) / len(values) ** 0.5
+
+
+apart = np.hypot(standard_error(a), standard_error(b))
+in_pairs = standard_error(a - b)
+print(f"a is better by {(a - b).mean()}; error {apart:.2f}, in pairs {in_pairs:.2f}")
+assert abs(a.std(ddof=1) - (20 / 3) ** 0.5) < 1e-12, "by hand"
+assert (a - b).mean() < apart, "apart: less than one standard error, nothing is shown"
+assert (a - b).mean() > 5 * in_pairs, "in pairs: five of them, and a is better"
+
+# %% [markdown]
+# ## What a seed is
+#
+# A **seed** decides what chance decides: the first weights of a new head, the order of the rows, dropout's masks. To
+# see what that does to a score we need many runs, so each must be short: MiniLM stays as it is, 480 pairs of STS-B
+# become vectors once, and only a small network on top of (|u - v|, u * v, u), 256 numbers wide, is trained to give the
+# score. A run takes a sixth of a second.
+
+# %%
+from minisbert.checkpoints.layout import find_model
+from minisbert.core.data import length_grouped_batches
+from minisbert.core.encoder import SentenceEncoder
+from minisbert.core.heads import siamese
+from minisbert.data.datasets import load_scored_pairs
+from minisbert.training.train import SCHEDULES
+
+threads = torch.get_num_threads()
+torch.set_num_threads(1)  # matrices this small gain nothing from a second core
+encoder = SentenceEncoder.load(find_model("all-MiniLM-L6-v2"))
+pairs, dev = (
+    load_scored_pairs("stsb", "train")[::12],
+    load_scored_pairs("stsb", "dev")[::6],
+)
+both = [*pairs, *dev]
+vectors = encoder.encode(
+    [pair.sentence1 for pair in both] + [pair.sentence2 for pair in both]
+)
+u, v = torch.from_numpy(vectors).chunk(2)  # (N, D) each, training rows first
+targets = torch.tensor([pair.score / 5 for pair in both])
+N, width = len(pairs), u.shape[1]
+
+
+def head_loss(head, rows):
+    return losses.mse_loss(head(u[rows], v[rows]).squeeze(-1), targets[rows])
+
+
+def run(first_weights, order, schedule="linear"):
+    """Train a head from these two seeds; Spearman x 100 on dev."""
+    torch.manual_seed(first_weights)
+    head = siamese(width)
+    optimizer = loop.adamw(list(head.parameters()), lr=5e-3, weight_decay=0.0)
+    generator = torch.Generator().manual_seed(order)
+    batches = [
+        rows
+        for _ in range(5)
+        for rows in length_grouped_batches([1] * N, 32, generator)
+    ]  # five epochs
+    share = partial(
+        SCHEDULES[schedule], warmup=round(0.1 * len(batches)), total=len(batches)
+    )
+    for _ in loop.fit(head, head_loss, batches, optimizer, share, clip=1.0):
+        pass
+    with torch.no_grad():
+        return 100 * metrics.spearman(
+            head(u[N:], v[N:]).squeeze(-1).numpy(), targets[N:].numpy()
+        )
+
+
+seeds = range(20)
+scores = {
+    schedule: np.array([run(seed, seed, schedule) for seed in seeds])
+    for schedule in ("linear", "cosine")
+}
+alone = {
+    "first weights": np.array([run(seed, 0) for seed in seeds[:10]]),
+    "order of rows": np.array([run(0, seed) for seed in seeds[:10]]),
+}
+for name, found in ({"linear": scores["linear"]} | alone).items():
+    low, high = found.min(), found.max()
+    print(
+        f"{name:14} mean {found.mean():.2f}  deviation {found.std(ddof=1):.2f}  from {low:.2f} to {high:.2f}"
+    )
+plain = 100 * metrics.spearman((u[N:] * v[N:]).sum(1).numpy(), targets[N:].numpy())
+print(f"the plain cosine of the same vectors: {plain:.2f}")
+assert run(3, 3) == scores["linear"][3], "the same seed, the same bits"
+assert np.ptp(scores["linear"]) > 3, (
+    "another seed, some other score: several points apart"
+)
+assert all(found.std(ddof=1) > 0.3 for found in alone.values()), (
+    "and both the weights and the order do it"
+)
+assert plain > max(scores["linear"]), (
+    "and no head that learned from 480 pairs is as good as none"
+)
+
+# %% [markdown]
+# (480 pairs are few for 300,000 new numbers. The spread is what we are after here.) Each line is one method, and its
+# scores are up to nine points apart.
+#
+# So: several seeds, the same on both sides of a comparison, and the spread along with the mean. A mean of one run is no
+# result. And the seed is not a setting: the best of twenty is what chance gave, not what the method gives.
+#
+# **Exercise 1.** Plot the mean of the first n of the twenty scores over n. From which n on would you have believed
+# it?
+#
+# **Exercise 2.** All of MiniLM on all of STS-B: `python -m minisbert.train --seed 1 --out runs/1`, and two seeds
+# more. How wide is the spread of the test Spearman now? What would a paper have to show to claim three tenths?
+#
+# ## Stop, and go on to the same bits
+#
+# A seed is not all that decides. A run of two days stops after one: a power cut. What must be on disk so that the
+# second day gives the same numbers as if nothing had happened? Dropout is on now, as in a real run.
+
+
+# %%
+import tempfile
+from pathlib import Path
+
+from safetensors.torch import load_file
+
+from minisbert.core.loop import fit
+from minisbert.system.devices import random_state, set_random_state
+from minisbert.training.run_folder import RunState, load_state, save_state
+
+golden = load_file(GOLDEN / "trace.safetensors")
+five = list(range(5))  # the rows of the one batch, lesson 11's five pairs
+
+
+def pair_loss(encoder, rows):
+    """(cosine - score)^2, the mean over these pairs."""
+    u, v = (
+        encoder(golden[f"{side}.ids"][rows], golden[f"{side}.mask"][rows])
+        for side in ("first", "second")
+    )
+    return losses.cosine_mse_loss(u, v, golden["targets"][rows].to(u.dtype))
+
+
+def begin(seed):
+    """The tiny model, ready to train; its dropout draws from torch's generator."""
+    model = SentenceEncoder.load(TINY).train()
+    for parameter in model.parameters():
+        parameter.data = (
+            parameter.data.clone()
+        )  # as train does: where a number lies in memory can decide its last bit
+    trained = [
+        parameter
+        for name, parameter in model.named_parameters()
+        if "pooler" not in name
+    ]
+    torch.manual_seed(seed)
+    return model, loop.adamw(trained, lr=1e-3, weight_decay=0.01)
+
+
+def advance(model, optimizer, steps, done=0):
+    """The losses of the next ``steps`` steps on the five pairs, after ``done`` others."""
+    return [
+        step.loss
+        for step in fit(
+            model, pair_loss, [five] * steps, optimizer, lambda step: 1.0, start=done
+        )
+    ]
+
+
+cpu = torch.device("cpu")
+model, optimizer = begin(seed=0)
+straight = advance(model, optimizer, 8)  # never stopped
+
+with tempfile.TemporaryDirectory() as folder:
+    state = Path(folder) / "state"
+    model, optimizer = begin(seed=0)
+    advance(model, optimizer, 4)
+    save_state(
+        state,
+        model,
+        optimizer,
+        random_state(cpu),
+        RunState(step=4),
+        data="the five pairs",
+    )
+    print(
+        [
+            f"{file.name}, {file.stat().st_size:,} bytes"
+            for file in sorted(state.iterdir())
+        ]
+    )
+
+    continued = {}
+    for kept in ("everything", "no random state", "no moments", "weights only"):
+        model, optimizer = begin(seed=99)  # the next day: another process, another seed
+        progress, randomness = load_state(
+            state, model, optimizer, data="the five pairs"
+        )
+        if kept in ("everything", "no moments"):
+            set_random_state(randomness, cpu)
+        if kept in ("no moments", "weights only"):
+            optimizer.state.clear()
+        continued[kept] = advance(
+            model, optimizer, 8 - progress.step, done=progress.step
+        )
+
+print(f"{'never stopped':16}", *(f"{loss:.8f}" for loss in straight[4:]))
+for kept, found in continued.items():
+    print(f"{kept:16}", *(f"{loss:.8f}" for loss in found))
+assert continued["everything"] == straight[4:], "equal, not nearly equal: every bit"
+assert continued["no moments"][0] == straight[4], (
+    "the first loss needs the weights and the dropout only"
+)
+assert continued["no moments"][1] != straight[5], (
+    "the next one shows that AdamW had forgotten"
+)
+assert continued["no random state"][0] != straight[4], (
+    "other dropout masks, another loss at once"
+)
+assert continued["weights only"][0] != straight[4], "what most scripts save"
+
+# %% [markdown]
+# None of the wrong ways looks wrong. The losses are in the right range, the run ends well, and the numbers in the paper
+# cannot be made again. `python -m minisbert.train --resume RUN` keeps all of it, with the order of the rows as well.
+#
+# **Exercise 3.** `python -m minisbert.train --max-steps 20 --out runs/a`: press Ctrl-C half-way, `--resume runs/a`,
+# and compare `metrics.jsonl` with that of a run that was never stopped. How would you show that they are equal?
+#
+# ## The figure
+#
+# Left: a line for each seed, the mean in red. The schedules differ in how the rate falls after the warm-up: in a line,
+# or as a cosine does. Most lines fall, and yet the two columns overlap. Right: somebody compares the two with n runs of
+# each. How often is he told that cosine is better? With seeds of its own for each side, or with the same ones.
+#
+# ![Two schedules by seed; how often n runs mislead](figures/12_what_one_number_is_worth.png)
+
+# %%
+linear, cosine = scores["linear"], scores["cosine"]
+chance = np.random.default_rng(0)
+counts = [1, 2, 3, 4, 6, 8, 10]
+misled = {"seeds of their own": [], "the same seeds": []}
+for n in counts:
+    one, other = chance.integers(0, 20, (2, 4000, n))  # n runs of each, 4,000 times
+    misled["seeds of their own"].append(
+        (cosine[other].mean(1) > linear[one].mean(1)).mean()
+    )
+    misled["the same seeds"].append((cosine[one].mean(1) > linear[one].mean(1)).mean())
+for name, shares in misled.items():
+    print(
+        f"{name:18}",
+        *(f"{n}: {share:.3f}" for n, share in zip(counts, shares, strict=True)),
+    )
+assert misled["seeds of their own"][-1] > 0.05, "ten runs of each still mislead some"
+assert misled["the same seeds"][3] < 0.02, "four pairs hardly anybody"
+
+
+def draw(plt):
+    drawn, (left, right) = plt.subplots(1, 2, figsize=(8.4, 2.9), layout="constrained")
+    left.plot(
+        [0, 1], list(scores.values()), color="#3b7ab8", linewidth=0.7, antialiased=False
+    )
+    means = [found.mean() for found in scores.values()]
+    left.plot([0, 1], means, color="#c0392b", linewidth=3)
+    left.set_xticks(range(len(scores)), scores)
+    left.set(xlim=(-0.3, 1.3), ylabel="dev Spearman x 100", title="Twenty seeds each")
+    for (name, shares), color in zip(
+        misled.items(), ("#c0392b", "#1f4e79"), strict=True
+    ):
+        right.plot(counts, shares, "o-", color=color, label=name)
+    right.set(xlabel="runs of each", ylabel="share misled", ylim=(-0.02, 0.5))
+    right.set_title("Told that the worse one is better")
+    right.legend(frameon=False)
+    return drawn
+
+
+figure("12_what_one_number_is_worth", draw)
+
+# %% [markdown]
+# ## Predict, then run
+#
+# **1.** The mean of linear is higher than that of cosine, by about a point. Somebody runs each of them once, with any
+# seed. How often is cosine ahead?
+
+# %%
+guess = predict(
+    "12.1",
+    "One run of each: the worse schedule is ahead ...",
+    ["hardly ever", "about one time in three", "every second time"],
+)
+
+# %%
+wins = (cosine[:, None] > linear[None, :]).mean()
+print(f"of all pairs of a cosine run and a linear run, cosine wins {100 * wins:.0f} %")
+assert 0.2 < wins < 0.45, "try each once, and you will often be told the opposite"
+guess.answer("about one time in three")
+
+# %% [markdown]
+# **2.** Twenty runs of each. Is the standard error of their difference smaller, if run i of both sides has the same
+# seed?
+
+# %%
+guess = predict(
+    "12.2",
+    "With the same seeds on both sides the standard error is ...",
+    ["larger", "the same", "smaller"],
+)
+
+# %%
+gain = linear - cosine  # (20,), seed by seed
+unpaired = np.hypot(standard_error(linear), standard_error(cosine))
+paired = standard_error(gain)
+print(
+    f"linear is better by {gain.mean():.2f}; error {unpaired:.2f}, in pairs {paired:.2f}"
+)
+assert gain.mean() > 2 * paired, "twenty seeds can tell"
+assert paired < 0.7 * unpaired, "and they tell more when both sides use the same seeds"
+guess.answer("smaller")
+
+# %% [markdown]
+# **3.** Four runs of linear have a standard error of 1.2. How many have one of 0.6?
+
+# %%
+guess = predict(
+    "12.3",
+    "Half the standard error takes ... the runs",
+    ["twice", "four times", "ten times"],
+)
+
+# %%
+drawn = chance.integers(0, 20, (4000, 16))  # 16 of our twenty runs, 4,000 times
+of_four, of_sixteen = linear[drawn[:, :4]].mean(1).std(), linear[drawn].mean(1).std()
+print(f"means of 4 runs spread by {of_four:.2f}, of 16 by {of_sixteen:.2f}")
+assert 1.8 < of_four / of_sixteen < 2.2, "the root of four"
+guess.answer("four times")
+
+# %% [markdown]
+# ## Break it
+#
+# One of lesson 11's mistakes, which the ten losses found at once: a warm-up that is off by one. Would the score have
+# told you? Twenty seeds, each with the right code and with the wrong one.
+
+# %%
+from lessons.mistakes import MISTAKES, planted
+
+with planted(MISTAKES["warm-up off by one"]):
+    mistaken = np.array([run(seed, seed) for seed in seeds])
+differences = mistaken - linear  # (20,), seed by seed
+error = standard_error(differences)
+print(
+    f"right {linear.mean():.2f}, wrong {mistaken.mean():.2f}; deviation {linear.std(ddof=1):.2f}"
+)
+print(f"by pairs of one seed {differences.mean():+.2f} ± {error:.2f}")
+assert abs(differences.mean()) < linear.std(ddof=1), "one run could not tell them apart"
+assert differences.mean() > 2 * error, (
+    "twenty pairs can, and the mistake is the better of the two"
+)
+assert largest_difference(mistaken, linear) > 0, "though every single number is another"
+torch.set_num_threads(threads)
+
+# %% [markdown]
+# The bug *wins*: its warm-up learns a little more in each step, and in so short a run that may be what helps. No score
+# would ever have sent anybody to look for it. A score says what works on these data, not what was meant, and it is a
+# thermometer with an error of a degree; the ten losses are a ruler with nine digits. Use the ruler to find mistakes and
+# the thermometer, many times, to compare methods.
+#
+# **Exercise 4.** Remove the warm-up from `run`. Better or worse, and by how many standard errors, paired?
+#
+# ## Exercises
+#
+# Exercises 1 to 4 stand beside what they practise. `python -m lessons.check answer 12 1` gives a hint for the first,
+# and asked again, the answer.
+#
+# No piece is graded here, so there is no `python -m lessons.check start 12`: what is new is how to compare numbers.
+# `quiz 12` asks five questions.
+#
+# ## Sources
+#
+# - Reimers and Gurevych 2017, *Reporting score distributions makes a difference*: seeds, and why one run is no result.
+# - Dodge et al. 2020, *Fine-tuning pretrained language models*: first weights and order of rows, apart.
+# - Every claim about a paper in this project, and how it was checked: [docs/sources.md](../docs/sources.md).

@@ -1,0 +1,32 @@
+"""The texts of lessons 26 and 27, and what a saving costs: Spearman on STS-B, and how many neighbours are left."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from minisbert.core import metrics
+from minisbert.data.datasets import load_scored_pairs
+from minisbert.search.dense import top_k
+
+pairs = load_scored_pairs("stsb", "test")[::2]
+corpus = list(dict.fromkeys(text for pair in pairs for text in (pair.sentence1, pair.sentence2)))
+queries = list(dict.fromkeys(pair.sentence1 for pair in load_scored_pairs("stsb", "dev")))[:300]
+row = {text: i for i, text in enumerate(corpus)}
+first, second = (np.array([row[getattr(pair, side)] for pair in pairs]) for side in ("sentence1", "sentence2"))
+people = np.array([pair.score for pair in pairs])  # their scores
+
+
+def recall_of(exact: np.ndarray) -> Callable[[np.ndarray], float]:
+    """A function of found (Q, 10): the share of the exact ten nearest, (Q, 10), that are found."""
+    return lambda found: np.mean([len({*a} & {*b}) / 10 for a, b in zip(found, exact, strict=True)])
+
+
+def spearman(c: np.ndarray) -> float:
+    """Of the pairs' cosines with the scores people gave, times 100: c (N, any)."""
+    c = c / np.linalg.norm(c, axis=1, keepdims=True)
+    return 100 * metrics.spearman((c[first] * c[second]).sum(1), people)
+
+
+def ten_nearest(q: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """The rows of the ten nearest of a corpus c (N, D) for each query of q (Q, D): (Q, 10)."""
+    return top_k(q, c, 10)[1]
