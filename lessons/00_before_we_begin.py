@@ -87,9 +87,9 @@ assert table.reshape(3, 2).tolist() == [[1, 2], [3, 4], [5, 6]], (
 )
 
 # %% [markdown]
-# Two tensors of different shapes can be added, if they fit. **Broadcasting** writes both shapes below each other, flush
-# right, and goes through the columns. Two sizes fit if they are equal or if one of them is 1 or missing; that one is
-# repeated:
+# Two tensors of different shapes can be added, if they fit. To add them by **broadcasting**, line their shapes up at
+# the right end and compare them size by size. Two sizes fit if they are equal or if one of them is 1 or missing; that
+# one is repeated:
 #
 #     (2, 3)        (2, 3)         (2, 3)
 #        (3,)       (2, 1)            (2,)
@@ -193,7 +193,7 @@ assert largest_difference(large.softmax(0), [0.25, 0.75]) < 1e-12, "as in PyTorc
 #
 # **Autograd** gets the same without a pencil. It records what is computed from a tensor that `requires_grad`;
 # `backward` goes through the record from the end to the beginning, multiplies the derivatives (the chain rule), and
-# adds the result to `.grad`. Adds: a second `backward` makes it -22, unless somebody sets it to zero in between.
+# *adds* the result to `.grad`: calling `backward` twice gives -22. Set `.grad` to zero between two steps.
 
 # %%
 w = torch.tensor(0.0, dtype=torch.float64, requires_grad=True)

@@ -76,7 +76,7 @@ assert matrix[0, 1] > 0.6, "the cat and the kitten share almost no words, yet ar
 assert np.abs(matrix[0, 2:]).max() < 0.1, "chess and the stock market are elsewhere"
 
 # %% [markdown]
-# No single column means anything you could name. Only where whole vectors lie relative to each other does.
+# No single column means anything you could name. What carries meaning is how whole vectors lie relative to each other.
 #
 # Look at the lengths: this model scales every vector to length 1. Then the cosine is the plain dot product, and
 # `vectors @ vectors.T` is the same matrix.
@@ -118,8 +118,8 @@ figure("01_first_embedding", draw)
 # ## Predict, then run
 #
 # Each question is followed by a cell that asks for your guess, before the next one shows the answer. A wrong guess is
-# remembered better than a right one that was only read. `python -m lessons.check guesses` adds them up; say `2!`
-# instead of `2` if you are sure, and it can tell how far to trust that.
+# remembered better than a right one that was only read. `python -m lessons.check guesses` adds them up. Type `2!` in
+# place of `2` if you are sure; it then shows how often you were right when you were.
 #
 # **1.** "dog bites man" and "man bites dog" have the same words. Is their cosine near 0, about 0.5, about 0.9, or 1?
 

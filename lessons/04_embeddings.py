@@ -108,8 +108,8 @@ assert largest_difference(by_hand, normed) < 1e-5, (
 #
 # The code has one more word, **dropout**. While a model is trained, it sets each number to 0 with a probability p and
 # divides the others by 1 - p, so that nothing relies on any single number. Afterwards, in **eval mode**, which `load`
-# and `.eval()` switch on, it does nothing at all. Lesson 10 makes use of it; the piece that you write has it in its
-# place, at the very end.
+# and `.eval()` switch on, it does nothing at all. Lesson 10 makes use of it. In the function that you will write,
+# dropout is the last step.
 #
 # Why LayerNorm? It stands behind every block of the model. Here are the lengths of the tokens' vectors from layer to
 # layer, with it and without any of them:

@@ -11,23 +11,22 @@ from course import figure, largest_difference, predict
 # %% [markdown]
 # ## The question
 #
-# Attention moves information between tokens, and what it passes on is a weighted average. An average holds nothing that
-# was not there before. So where does a layer work on what attention has gathered?
+# Attention moves information between tokens, and what it passes on is a weighted average. Averaging only mixes what is
+# there. Which part of a layer computes something new from it?
 #
 # ![Map of the model: layer](drawings/map_06.svg)
 #
 # ## The formula
 #
-# The **feed-forward** block: two dense layers with a bend between them, for each token on its own. `F` is the width in
-# the middle, usually 4 D:
+# The **feed-forward** block: two dense layers with a function between them that is no straight line, for each token on
+# its own. `F` is the width in the middle, usually 4 D:
 #
 #     feed_forward(x) = W2 * gelu(W1 * x + b1) + b2        (B, T, D) -> (B, T, F) -> (B, T, D)
 #     gelu(z)         = z * P(Z <= z),  Z standard normal  =  z/2 * (1 + erf(z / sqrt(2)))
 #
-# The usual word for such a bend is a **non-linearity**: a function of one number that is no straight line. Without one,
-# two dense layers are worth no more than one, since W2 (W1 x) = (W2 W1) x. A standard normal number is a random one
-# with mean 0 and standard deviation 1, and erf is the function that adds up its bell curve; torch and Python's `math`
-# have it.
+# Such a function of one number is a **non-linearity**; here it is gelu. Without one, two dense layers are worth no more
+# than one, since W2 (W1 x) = (W2 W1) x. A standard normal number is a random one with mean 0 and standard deviation 1,
+# and erf is the function that adds up its bell curve; torch and Python's `math` have it.
 #
 # A layer wraps both blocks in the same way: the block's result is *added* to its input, a **residual sum**, and
 # LayerNorm comes after it. This is post-LayerNorm, the order of the first transformers:

@@ -12,8 +12,8 @@ from course import GOLDEN, figure, largest_difference, predict
 # %% [markdown]
 # ## The question
 #
-# All the pieces are there. How do you know that the whole is right? It runs, and lesson 01 has shown what that is
-# worth. We need somebody who has done it before, and we need to compare *numbers*, not impressions.
+# All the pieces are there. How do you know that the whole is right? It runs, but lesson 01 showed that running proves
+# little. We need somebody who has done it before, and we need to compare *numbers*, not impressions.
 #
 # ![Map of the model: encoder](drawings/map_07.svg)
 #

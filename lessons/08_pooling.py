@@ -261,9 +261,9 @@ for name in ("mean over pads", "max over pads", "CLS taken from the last token")
     assert cosines[name] < 0.99, f"{name}: another direction"
 
 # %% [markdown]
-# Some rows are hidden, or are no numbers. *mean of the first n* and *max of the first n* are right as long as all pads
-# are at the end. *finite fill in max* needs states below -10^9, and *NaN hidden in the mean* a NaN. The longer text
-# has no pads, so the mean and the largest of its pads are 0/0 and minus infinity.
+# Some mistakes do not show on this batch, and two give nan or inf. *mean of the first n* and *max of the first n* are
+# right as long as all pads are at the end. *finite fill in max* needs states below -10^9, and *NaN hidden in the mean*
+# a NaN. The longer text has no pads, so the mean and the largest of its pads are 0/0 and minus infinity.
 #
 # *pads set to 0 before max* is wrong only in columns whose real tokens are all negative. How many are there?
 

@@ -115,8 +115,8 @@ assert largest_difference(by_autograd[0], [[-0.6, 0.2]]) < 1e-12, (
 # classes, and the right class is i. Four more losses are close to it:
 #
 # - *Softmax cross-entropy* is the general form, for any logits: log( sum over c of exp(z_c) ) - z_right.
-# - *Multiple negatives ranking* is SimCSE's for pairs of different texts, such as a question and its answer. It
-#   multiplies the cosines by a scale, and can also let the answers choose among the questions.
+# - *Multiple negatives ranking* is the same loss, used on pairs of two different texts, such as a question and its
+#   answer. It multiplies the cosines by a scale, and can also let the answers choose among the questions.
 # - *NT-Xent*, SimCLR's loss, lets both sides ask, and all other 2B - 1 rows answer: the other rows of u are wrong
 #   answers for u_i, too.
 # - *CoSENT* has no right answer, only an order. It asks that pairs with a higher score have a higher cosine:
@@ -156,7 +156,7 @@ assert abs(value - math.log(1 + math.e)) < 1e-6, (
 
 # %% [markdown]
 # What is CoSENT good for? Scores of different data sets, or of different people, rarely share a scale, and the loss
-# does not ask for one. What a cosine should be it leaves open. That is what Spearman's correlation measures, too.
+# does not ask for one. It does not say how large a cosine should be, and neither does Spearman's correlation.
 #
 # ## The figure
 #

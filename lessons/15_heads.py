@@ -27,8 +27,8 @@ from course import figure, largest_difference, predict
 # An **mlp**, for multi-layer perceptron, is dense layers (Linear, in torch) with a non-linearity between them (lesson
 # 06). A semicolon sets vectors side by side: [a; b] of two vectors (D,) is one of (2 D,).
 #
-# Joint: they meet in every layer; the field says **cross-encoder**. Siamese: after pooling, when nothing but a vector
-# is left of each; an encoder for such vectors is a **bi-encoder**. Cross: after the encoder, token by token.
+# Joint: they meet in every layer; the field says **cross-encoder**. Siamese: they meet only after pooling, as two
+# vectors; an encoder that is used this way is a **bi-encoder**. Cross: after the encoder, token by token.
 #
 # ![Three heads: where do the sentences meet?](drawings/heads.svg)
 

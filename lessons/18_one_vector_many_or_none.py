@@ -13,7 +13,7 @@ from course import figure, largest_difference, predict
 # %% [markdown]
 # ## The question
 #
-# Twenty lessons have turned a text into one vector. It need not be one. A text can have no vector at all, only weights
+# So far a text became one vector. It need not be one. A text can have no vector at all, only weights
 # of words, searched with an inverted index: for each word, a list of the texts that have it. It can be the mean of a
 # table's rows, without an encoder. Or it can keep a vector for each token and let the query choose. Which is best? That
 # depends on what we measure: right answers, bytes, or milliseconds.

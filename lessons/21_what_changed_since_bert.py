@@ -220,7 +220,7 @@ assert largest_difference(gated(gate, up), decoder.swiglu(gate, up)) < 1e-6, (
 )
 packed = torch.cat(
     [gate, up], dim=-1
-)  # ModernBERT has both in one matrix, and GELU for the bend
+)  # ModernBERT has both in one matrix, and GELU as non-linearity
 assert largest_difference(modernbert.geglu(packed), bert.gelu(gate) * up) < 1e-6, (
     "GeGLU: first the gate, then the rest"
 )
@@ -260,7 +260,7 @@ for with_gate in (False, True):
         f"{'SwiGLU' if with_gate else 'GELU':7}{count} parameters, squared error {products[with_gate]:.3f}"
     )
 assert products[True] < 0.6 * products[False], (
-    "a sum of bends can only approach a product"
+    "a sum of functions of single numbers can only approach a product"
 )
 
 # %% [markdown]

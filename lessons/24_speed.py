@@ -114,8 +114,8 @@ assert together.sum() == 5 * 5 + 4 * 4 + 3 * 3, (
 )
 
 # %% [markdown]
-# The rest of a row is nothing but other people's mail, and nobody opens it. The same forward as ever; `unpack` hands
-# each text its own tokens back:
+# Each token can see only the tokens of its own text; the other texts of the row are hidden by the mask. The same
+# forward as ever; `unpack` hands each text its own tokens back:
 
 # %%
 from minisbert.core import pooling

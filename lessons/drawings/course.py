@@ -42,7 +42,8 @@ def course() -> Pen:
     pen = Pen(520, 734, "What needs what: the parts of the course", " ".join(told) + " Coloured: the core.")
     for part, y in TITLES.items():
         name = "" if part in "AB" else f"{part}. "
-        pen.text(4, y, name + PARTS[part].title, "small bold", "start")
+        left = 60 if part in ("II", "III") else 4  # beside the arrow that comes down there
+        pen.text(left, y, name + PARTS[part].title, "small bold", "start")
     pen.text(516, 16, "coloured: the core", "small soft", "end")
     for after, befores in NEEDS.items():
         for before in befores:

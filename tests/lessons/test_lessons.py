@@ -88,6 +88,7 @@ def test_it_has_every_part_in_order_and_asserts_its_claims(path):
     assert f"lessons.check start {path.stem[:2]}" in source
     assert "with planted(" in source
     assert ".step()" not in source, "it trains with fit alone"
+    assert sum(line[:1] not in ("", "#") for line in source[: places[0]].splitlines()) <= 8
     claims = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Assert)]
     assert len(claims) >= 10
     assert [f"line {claim.lineno}: no message" for claim in claims if claim.msg is None] == []
@@ -98,8 +99,7 @@ def test_it_has_every_part_in_order_and_asserts_its_claims(path):
 def test_it_names_the_file_it_steps_through_as_the_readme_does(path):
     files = re.findall(r"`minisbert/([\w/]+\.py)`", header(path))
     minutes = re.search(r"About (\d+) minutes", header(path).replace("\n# ", " ")).group(1)
-    assert files
-    assert [name for name in files if not (ROOT / "minisbert" / name).is_file()] == []
+    assert {(ROOT / "minisbert" / name).is_file() for name in files} == {True}
     row = next(line for line in (FOLDER / "README.md").read_text().splitlines() if f"({path.name})" in line)
     assert [cell.strip() for cell in row.split("|")][2:4] == [", ".join(f"`{name}`" for name in files), minutes]
     assert abs(int(minutes) - reading_minutes(path)) <= 2.5
