@@ -149,17 +149,17 @@ async def clients(
 async def attack(port: int, kind: str, until: float) -> int:
     """Open one hostile connection after the other until then; their number."""
     head = "POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    whole = {"too long": body_of(["a cat " * 500_000]), "long": body_of(["a cat " * 16_000])}
-    whole |= {"unread": body_of(["a cat"] * 100), "reset": body_of(["a cat"] * 5)}
+    texts = {"too long": ["a cat " * 500_000], "long": ["a cat " * 16_000], "unread": ["a cat"] * 100}
     sent = {
         "slow head": head[:40].encode(),
         "half body": f"{head}Content-Length: 1000\r\n\r\n{{".encode(),
         "no HTTP": b"\x00\xff" * 500,
     }
-    for name, body in whole.items():
-        sent[name] = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+    if kind not in sent:
+        body = body_of(texts.get(kind, ["a cat"] * 5))
+        sent[kind] = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
     opened = 0
-    while time.perf_counter() < until:
+    while not opened or time.perf_counter() < until:
         with suppress(OSError, asyncio.TimeoutError):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             opened += 1
@@ -182,8 +182,8 @@ async def soak_window(port: int, sentences: Sequence[str], seconds: float, hosti
     until, chance = time.perf_counter() + seconds, random.Random(0)
 
     async def good() -> list[float]:
-        found = []
-        while time.perf_counter() < until:
+        found: list[float] = []
+        while not found or time.perf_counter() < until:
             found += await client(port, [[chance.choice(sentences)] for _ in range(10)])
         return found
 
