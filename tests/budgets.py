@@ -10,22 +10,22 @@ TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "minisbert"
 ROOMS = {
     "core": 1_505,
-    "system": 1_462,
+    "system": 1_468,
     "search": 835,
     "architectures": 1_068,
     "checkpoints": 1_380,
-    "models": 3_534,
+    "models": 3_594,
     "backends": 1_195,
-    "data": 1_623,
+    "data": 1_697,
     "evaluation": 1_307,
     "training": 3_320,
     "corpus": 674,
     "diagnosis": 2_235,
-    "serving": 785,
+    "serving": 1_004,
     "integrations": 569,
-    "commands": 2_653,
+    "commands": 2_679,
 }
-PACKAGE_LINES, TEST_LINES = 24_145, 33_631  # goals: 19,000 and 26,500
+PACKAGE_LINES, TEST_LINES = 24_530, 34_179  # goals: 19,000 and 26,500
 DENSITIES = {  # per 1,000 lines outside core/ that are not blank
     "conditional expressions": 15,
     "starred expressions": 12,
