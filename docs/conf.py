@@ -52,6 +52,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx_design",
     "command_pages",
+    "gallery_data",
     "lesson_pages",
     "play_data",
     "site_index",

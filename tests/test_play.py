@@ -21,16 +21,18 @@ from minisbert.core.tokenizer import split_words, word_pieces
 from minisbert.data.datasets import load_scored_pairs
 from minisbert.evaluation import metrics
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.static_encoder import distill
 from minisbert.search import quantized
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.skipif(not shutil.which("node"), reason="needs node to run JavaScript")
-NUMBERS = ROOT / "docs" / "static" / "numbers.js"
+STATIC = ROOT / "docs" / "static"
 
 
 def javascript(expression: str, data: Any) -> Any:
-    """The value of an expression over ``data``, with the functions of ``numbers.js`` at hand."""
-    code = f"Object.assign(globalThis, require({json.dumps(str(NUMBERS))}));"
+    """The value of an expression over ``data``, with the functions of ``numbers.js`` and ``gallery.js`` at hand."""
+    requires = [f"require({json.dumps(str(STATIC / name))})" for name in ("numbers.js", "gallery.js")]
+    code = f"Object.assign(globalThis, {', '.join(requires)});"
     code += "const data = JSON.parse(require('fs').readFileSync(0, 'utf8'));"
     code += f"console.log(JSON.stringify({expression}));"
     done = subprocess.run(["node", "-e", code], input=json.dumps(data), capture_output=True, text=True)
@@ -183,3 +185,33 @@ def test_recall_by_bytes_is_that_of_the_packages_codes(encoder, stsb, play_data)
     ]
     assert found == pytest.approx(overlap, abs=1e-12)
     assert found[1] < found[2] < found[0]
+
+
+def test_the_live_search_of_the_gallery_ranks_as_the_package_does(tiny, play_data):
+    """With the table as it is stored, in int8: scores to the rounding of float32, and every text in its place."""
+    import gallery_data
+
+    texts = [
+        "A man plays a guitar.",
+        "He reads the book",
+        "the cat",
+        "A woman is eating onions!",
+        "rain",
+        "Two dogs run",
+    ]
+    stored = gallery_data.data(SentenceEncoder.load(tiny), [f"f{row}" for row in range(len(texts))], texts)
+    codes = np.frombuffer(base64.b64decode(stored["codes"]), np.int8).reshape(-1, stored["columns"])
+    scales = np.frombuffer(base64.b64decode(stored["scales"]), np.float32)
+    exact = distill(SentenceEncoder.load(tiny), gallery_data.COLUMNS)
+    table = exact.embedding.weight.detach().numpy()
+    assert np.abs(codes * scales[:, None] - table).max() <= np.abs(table).max() / 254 * 1.001  # half a step
+
+    with torch.no_grad():
+        exact.embedding.weight.copy_(torch.from_numpy(codes * scales[:, None]))
+    queries = ["Who plays?", "a DOG", "reading books", "café, 日"]
+    expected = exact.similarity(exact.encode(queries), exact.encode(texts))  # (4, 6)
+    code = f"((table) => data.queries.map((text) => bestOf(table, text, {len(texts)})))(openTable(data.stored))"
+    for found, scores in zip(javascript(code, {"stored": stored, "queries": queries}), expected, strict=True):
+        assert sorted(row for _, row in found) == list(range(len(texts)))
+        assert [score for score, _ in found] == pytest.approx([scores[row] for _, row in found], abs=2e-6)
+        assert [score for score, _ in found] == sorted((score for score, _ in found), reverse=True)

@@ -465,3 +465,23 @@ def test_the_things_to_play_with_answer_to_the_keyboard(server, chromium):
     tab.goto(f"{server}/lessons/10_losses.html")  # where they stand too
     tab.locator("#ci-run").press("Enter")
     tab.wait_for_function("document.querySelector('#ci-say').innerText.startsWith('After 300 steps')")
+
+
+@pytest.mark.site
+def test_the_search_of_the_gallery_runs_in_the_browser_and_asks_no_other_host(server, chromium):
+    from axe_playwright_python.sync_playwright import Axe
+
+    found: Findings = {kind: [] for kind in KINDS}
+    tab = chromium.new_context(**PHONE).new_page()
+    listen(tab, server, found)
+    tab.goto(f"{server}/docs/gallery.html")
+    assert not tab.locator("#gs-query").is_visible()
+    tab.locator("#gs-load").press("Enter")
+    tab.wait_for_selector("#gs-query:visible")
+    assert "filecmp" in tab.locator("#gs-hits li").first.inner_text()  # for the query that stands there, two folders
+    tab.locator("#gs-query").fill("SMTP mail")
+    assert "smtplib" in tab.locator("#gs-hits").inner_text()
+    assert (SITE / "_static" / "docstrings.js").stat().st_size < 4_000_000
+    assert tab.evaluate(WIDER) <= 0
+    assert Axe().run(tab, options=AXE).response["violations"] == []
+    assert found == {kind: [] for kind in KINDS}
