@@ -16,6 +16,8 @@ from minisbert.backends import graphs as int8
 from minisbert.backends.graphs import (
     QuantizedLinear,
     attend_by_length,
+    attention_by_length,
+    fused,
     quantize_layers,
     quantize_weight,
     quantized_linear,
@@ -159,16 +161,14 @@ def test_a_package_multiplies_by_the_fast_product(tiny, tmp_path):
     command.main([str(tiny), "--dtype", "int8", "--out", str(tmp_path / "p.pt2")])
     code = generated_code(tmp_path / "p.pt2")
     by_length = bfloat16_hardware(torch.device("cpu"))[0]
-    products = 4 if by_length else 6  # of each of two layers: one for query, key and value, or three
-    assert len(re.findall(r"_int_mm_out\(", code)) == 2 * products
+    assert len(re.findall(r"_int_mm_out\(", code)) == 2 * 4  # in each layer one for query, key and value
     assert "qlinear" not in code
     assert len(set(re.findall(r"auto (tmp\d+) = tmp\d+\.erf\(\)", code))) == 1  # GELU once a number, not in two loops
     ours, eager = CompiledEncoder.load(tiny, tmp_path / "p.pt2"), SentenceEncoder.load(tiny)
     assert ours.compiled_dtype == "int8"
     vectors, expected = ours.encode(TEXTS), eager.encode(TEXTS)
     assert ((vectors * expected).sum(1) > 0.99).all()
-    if by_length:
-        attend_by_length(eager.bert)
+    attend_by_length(eager.bert, attention_by_length if by_length else fused)
     quantize_layers(eager.bert)
     assert abs(vectors - eager.encode(TEXTS)).max() < 2e-3  # a number between two codes may be rounded to either
     with pytest.raises(InputError, match="compiled from tiny with dtype int8, not bfloat16"):
@@ -183,11 +183,12 @@ def test_a_package_without_vnni(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(int8, "bfloat16_hardware", lambda device: (False, ""))
     int8.compile_model(tiny, "int8", None, tmp_path / "p.pt2")  # in this process, with these instructions
     code = generated_code(tmp_path / "p.pt2")
-    assert len(re.findall(r"cpu__qlinear_pointwise_tensor\(", code)) == 2 * 6
+    assert len(re.findall(r"cpu__qlinear_pointwise_tensor\(", code)) == 2 * 4  # one for query, key and value
     assert "_int_mm_out(" not in code
     ours, eager = CompiledEncoder.load(tiny, tmp_path / "p.pt2"), SentenceEncoder.load(tiny)
     vectors, expected = ours.encode(TEXTS), eager.encode(TEXTS)
     assert ((vectors * expected).sum(1) > 0.99).all()
+    attend_by_length(eager.bert, fused)
     quantize_layers(eager.bert)
     assert abs(vectors - eager.encode(TEXTS)).max() < 2e-3  # a number between two codes may be rounded to either
 
