@@ -76,7 +76,7 @@ def precisions() -> list[str]:
 
 def package_dtypes() -> list[str]:
     """What packages are compiled for on this CPU."""
-    return precisions() + (["int8"] if INSTRUCTIONS in cpu_flags() else [])
+    return precisions() + ([] if cpu_flags().isdisjoint(INSTRUCTIONS) else ["int8"])
 
 
 def bfloat16_product(x: Tensor, weight: Tensor) -> Callable[[], Tensor]:

@@ -29,9 +29,18 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import run_command
 from minisbert.system.devices import best_seconds, bfloat16_hardware, choose_dtype, cpu_flags
 from minisbert.system.files import atomic_file
-from minisbert.system.torch_internals import GAIN, ONEDNN, int8_products, layer_seconds, onednn_gain
+from minisbert.system.torch_internals import (
+    GAIN,
+    ONEDNN,
+    int8_products,
+    layer_seconds,
+    onednn_gain,
+    unsigned_products,
+)
 
-INSTRUCTIONS = "avx512_vnni"  # without them torch multiplies int8 number by number
+INSTRUCTIONS = "avx512_vnni", "avx2"  # int8 by signed activations, by unsigned ones; else number by number
+# largest code of a weight. AVX2 adds two products in 16 bits before it adds in 32: 2 * 255 * 64 < 2^15 < 2 * 255 * 65
+WIDE, NARROW = 127, 64
 SMALLEST = 1e-12  # step of a token whose activations are all the same
 CLIPS = 16  # ranges of a weight's row to choose from: 70 to 100 % of its largest number
 ROWS = 16, 2048  # tokens by which libraries are compared: a short text, and a batch
@@ -42,8 +51,9 @@ def package_dtype(name: str) -> str:
     """Return the dtype of a package: float32, bfloat16 or int8. Raises ``InputError`` without hardware for it."""
     if name != "int8":
         return str(choose_dtype(name, torch.device("cpu"))[0]).removeprefix("torch.")
-    if INSTRUCTIONS not in cpu_flags():
-        raise InputError(f"int8 cannot be used: the CPU has no {INSTRUCTIONS}; choose float32 or bfloat16")
+    if cpu_flags().isdisjoint(INSTRUCTIONS):
+        lacking = "neither " + " nor ".join(INSTRUCTIONS)
+        raise InputError(f"int8 cannot be used: the CPU has {lacking}; choose float32 or bfloat16")
     return name
 
 
@@ -56,22 +66,24 @@ def stored(x: Tensor) -> Tensor:
     return x.contiguous().as_strided(x.shape, strides)
 
 
-def quantize_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Quantise a weight (C, D) to codes (C, D) int8, -127 to 127, and a scale (C,): ``weight`` is about scale * codes.
+def quantize_weight(weight: Tensor, most: int = WIDE) -> tuple[Tensor, Tensor]:
+    """Quantise a weight (C, D) to codes (C, D) int8, -most to most, and a scale (C,): ``weight`` is scale * codes.
 
     Of several ranges each row takes the one with the smallest squared error: larger numbers are clipped, the others get
     finer steps. ``quantize_weight([[1.27, -0.01]]) = [[127, -1]], [0.01]``.
     """
     shares = torch.linspace(1.0, 0.7, CLIPS)[:, None, None]
     # candidates all at once: a weight is quantised once, when the package is compiled
-    scale = (shares * weight.abs().amax(dim=1, keepdim=True) / 127).clamp_min(SMALLEST)  # (CLIPS, C, 1)
-    codes = (weight / scale).round().clamp(-127, 127)  # (CLIPS, C, D)
+    scale = (shares * weight.abs().amax(dim=1, keepdim=True) / most).clamp_min(SMALLEST)  # (CLIPS, C, 1)
+    codes = (weight / scale).round().clamp(-most, most)  # (CLIPS, C, D)
     error = (scale * codes - weight).pow(2).sum(dim=2)  # (CLIPS, C)
     best, rows = error.argmin(dim=0), torch.arange(len(weight))
     return codes[best, rows].to(torch.int8), scale[best, rows, 0]
 
 
-def quantized_linear(x: Tensor, codes: Tensor, scale: Tensor, bias: Tensor | None = None) -> Tensor:
+def quantized_linear(
+    x: Tensor, codes: Tensor, scale: Tensor, bias: Tensor | None = None, unsigned: bool = False
+) -> Tensor:
     """Compute ``x @ (scale * codes).T + bias`` by integers: x (N, D), codes (C, D), scale, bias (C,) -> (N, C).
 
     Each token x is written as step * c + middle, with integers c from -128 to 127. Then
@@ -79,13 +91,18 @@ def quantized_linear(x: Tensor, codes: Tensor, scale: Tensor, bias: Tensor | Non
         x . w  =  step * (c . codes) * scale  +  middle * sum(codes) * scale
 
     For x = [-1, 0, 1.55], codes = [1, 2, 3] and scale 0.5: step 0.01, c = [-128, -28, 127], middle 0.28, so
-    0.01 * 197 * 0.5 + 0.28 * 6 * 0.5 = 1.825, which is (-1 + 0 + 4.65) * 0.5.
+    0.01 * 197 * 0.5 + 0.28 * 6 * 0.5 = 1.825, which is (-1 + 0 + 4.65) * 0.5. ``unsigned``: c from 0 to 255, so that
+    middle is the smallest number of the token, and codes from -64 to 64.
     """
     low, high = x.amin(dim=-1, keepdim=True), x.amax(dim=-1, keepdim=True)  # (N, 1)
     step = ((high - low) / 255).clamp_min(SMALLEST)  # (N, 1)
-    c = ((x - low) * (1 / step)).round() - 128  # (N, D)
-    middle = low + 128 * step  # (N, 1)
-    sums = int8_products(c.to(torch.int8), codes) * scale  # (N, C)
+    c = ((x - low) * (1 / step)).round()  # (N, D), 0 to 255
+    if unsigned:
+        middle = low
+        sums = unsigned_products(c.to(torch.uint8), codes, scale)  # (N, C)
+    else:
+        middle = low + 128 * step  # (N, 1)
+        sums = int8_products((c - 128).to(torch.int8), codes) * scale
     # subtle: ``sums * step`` would match a pattern of torch's compiler, whose product of signed numbers is 2,000 times
     # slower on a Zen 4 (docs/speed.md)
     y = step * sums + middle * (codes.sum(dim=1) * scale)  # (N, C)
@@ -95,17 +112,20 @@ def quantized_linear(x: Tensor, codes: Tensor, scale: Tensor, bias: Tensor | Non
 
 
 class QuantizedLinear(nn.Module):
-    """``quantized_linear`` with the weights of an ``nn.Linear``."""
+    """``quantized_linear`` with the weights of an ``nn.Linear``, by the integers that this CPU multiplies fastest."""
 
     def __init__(self, linear: nn.Linear):
         super().__init__()
-        codes, scale = quantize_weight(linear.weight.detach())
+        signed, unsigned = (name in cpu_flags() for name in INSTRUCTIONS)
+        self.unsigned = unsigned and not signed
+        codes, scale = quantize_weight(linear.weight.detach(), NARROW if self.unsigned else WIDE)
         self.register_buffer("codes", codes)  # (C, D) int8
         self.register_buffer("scale", scale)  # (C,)
         self.bias = linear.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        y = quantized_linear(stored(x.flatten(0, -2)), self.codes, self.scale, self.bias)  # (N, C)
+        x_2d = stored(x.flatten(0, -2))  # (N, D)
+        y = quantized_linear(x_2d, self.codes, self.scale, self.bias, self.unsigned)  # (N, C)
         return y.unflatten(0, x.shape[:-1])  # (..., C)
 
 
@@ -179,10 +199,11 @@ def short_attention(qkv: Tensor, bias: Tensor) -> Tensor:
 
 
 class RowAttention(nn.Module):
-    """``bert.Attention`` by ``attention_by_length``, with query, key and value as one product."""
+    """``bert.Attention`` by a kernel such as ``attention_by_length``, with query, key and value as one product."""
 
-    def __init__(self, attention: Attention):
+    def __init__(self, attention: Attention, kernel: Callable[[Tensor, Tensor], Tensor]):
         super().__init__()
+        self.kernel = kernel
         linears = [attention.query, attention.key, attention.value]
         self.heads, self.output, self.merge = attention.heads, attention.output, attention.merge
         self.qkv = nn.Linear(linears[0].in_features, sum(linear.out_features for linear in linears))
@@ -194,15 +215,15 @@ class RowAttention(nn.Module):
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # (R, T, 3, H, K)
         # stored, or every head computes it again from the mask
         bias = stored(torch.zeros_like(mask, dtype=torch.bfloat16).masked_fill(~mask, float("-inf")))
-        return self.output(self.merge(attention_by_length(qkv, bias))), None
+        return self.output(self.merge(self.kernel(qkv, bias))), None
 
 
-def attend_by_length(bert: Bert) -> bool:
+def attend_by_length(bert: Bert, kernel: Callable[[Tensor, Tensor], Tensor] = attention_by_length) -> bool:
     """Replace the attention of an encoder's layers in place; False for newer architectures, which keep their own."""
     for layer in bert.layers:
         if type(getattr(layer, "attention", None)) is not Attention:
             return False
-        layer.attention = RowAttention(layer.attention)
+        layer.attention = RowAttention(layer.attention, kernel)
     return True
 
 
@@ -324,6 +345,8 @@ def prepare_layers(bert: Bert, dtype: str) -> bool:
     low = dtype != "float32" and bfloat16_hardware(torch.device("cpu"))[0]
     by_length = low and attend_by_length(bert)
     if dtype == "int8":
+        if not low:
+            attend_by_length(bert, fused)  # for the one product, which is 8 % of the time of a single text
         quantize_layers(bert)
     elif by_length:  # not autocast: torch cannot export a choice within a choice under it
         replace_linear(bert, BFloat16Linear)

@@ -4,7 +4,7 @@ import importlib
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,13 @@ ONEDNN = (
     and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
 )
+
+# its linear layer of unsigned activations and signed weights: vector instructions without avx512_vnni, too
+QLINEAR = ONEDNN and hasattr(torch.ops.onednn, "qlinear_prepack") and hasattr(torch.ops.onednn, "qlinear_pointwise")
+if QLINEAR:
+    # torch cannot export the layout of a constant weight without being told its size
+    with suppress(RuntimeError):  # of a later version, which can
+        torch.library.register_fake("onednn::qlinear_prepack")(lambda weight, sizes: weight.mT)
 
 # a smaller gain could be noise, and neither last bits nor the contents of a package must depend on noise: in doubt
 # torch's own library, which is never much slower
@@ -131,6 +138,21 @@ def int8_products(a: Tensor, b: Tensor) -> Tensor:
     if hasattr(torch, "_int_mm"):
         return torch._int_mm(a, b.mT)
     return a.int() @ b.mT.int()
+
+
+def unsigned_products(a: Tensor, b: Tensor, scale: Tensor) -> Tensor:
+    """Multiply a (R, D) uint8 with the rows of b (C, D) int8, times ``scale`` (C,), on the CPU: (R, C) float32.
+
+    Exact for b from -64 to 64: AVX2 without VNNI adds pairs of products in 16 bits.
+    """
+    if not QLINEAR:
+        return (a.float() @ b.float().mT) * scale
+    packed = torch.ops.onednn.qlinear_prepack(b, None)
+    zeros = torch.zeros(len(b), dtype=torch.int32)
+    # a and the result as they are, scale 1 and offset 0 of either; no bias, no function
+    return torch.ops.onednn.qlinear_pointwise(
+        a, 1.0, 0, packed, scale, zeros, None, 1.0, 0, torch.float32, "none", [], "none"
+    )
 
 
 def package_runner(path: Path) -> Callable[..., Sequence[Tensor]]:

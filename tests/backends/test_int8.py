@@ -1,6 +1,9 @@
 """int8 packages: the formula by hand, what the compiler makes of it, and how far the vectors are from float32's."""
 
+import os
 import re
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -13,6 +16,8 @@ from minisbert.backends import graphs as int8
 from minisbert.backends.graphs import (
     QuantizedLinear,
     attend_by_length,
+    attention_by_length,
+    fused,
     quantize_layers,
     quantize_weight,
     quantized_linear,
@@ -27,29 +32,67 @@ from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system import torch_internals
 from minisbert.system.devices import bfloat16_hardware, cpu_flags
+from tests.conftest import ROOT
 
 TEXTS = ["the cat sits on the mat", "a dog", "a woman eats an apple", "moon", "the horse runs fast over snow"]
-VNNI = int8.INSTRUCTIONS in cpu_flags()
-needs_vnni = pytest.mark.skipif(not VNNI, reason=f"the CPU has no {int8.INSTRUCTIONS}")
+SIGNED, UNSIGNED = int8.INSTRUCTIONS
+needs_vnni = pytest.mark.skipif(SIGNED not in cpu_flags(), reason=f"the CPU has no {SIGNED}")
+needs_avx2 = pytest.mark.skipif(UNSIGNED not in cpu_flags(), reason=f"the CPU has no {UNSIGNED}")
+# exactness of one product, for a process that has nothing beyond AVX2: largest and random numbers
+PRODUCTS = """
+import numpy as np, torch
+from minisbert.backends.graphs import NARROW
+from minisbert.system.torch_internals import unsigned_products
+
+numbers = np.random.default_rng(0)
+for rows, inputs, outputs in ((1, 1536, 384), (3, 40, 24), (70, 384, 1536)):
+    for sign in (-1, 0, 1):
+        a = np.full((rows, inputs), 255, np.uint8)
+        b = np.full((outputs, inputs), sign * NARROW, np.int8)
+        if not sign:
+            a, b = numbers.integers(0, 256, a.shape, np.uint8), numbers.integers(-NARROW, NARROW + 1, b.shape, np.int8)
+        scale = 2.0 ** numbers.integers(-3, 4, outputs)  # no rounding
+        expected = (a.astype(np.int64) @ b.astype(np.int64).T) * scale
+        y = unsigned_products(torch.from_numpy(a), torch.from_numpy(b), torch.from_numpy(scale).float())
+        # a sum over 2^24 is rounded to float32
+        assert np.array_equal(y.numpy(), expected.astype(np.float32)), (rows, inputs, outputs, sign)
+"""
 
 
 def tensor(*rows: list[float]) -> torch.Tensor:
     return torch.tensor(rows)
 
 
+@pytest.mark.parametrize("unsigned", [True, False])
 @pytest.mark.parametrize("private", [True, False])
-def test_the_product_of_the_docstring(private, monkeypatch):
+def test_the_product_of_the_docstring(private, unsigned, monkeypatch):
     if not private:
         monkeypatch.delattr(torch_internals.torch, "_int_mm")
-    codes = torch.tensor([[1, 2, 3], [0, 0, -127]], dtype=torch.int8)
-    y = quantized_linear(tensor([-1.0, 0.0, 1.55]), codes, torch.tensor([0.5, 0.01]), torch.tensor([0.0, 10.0]))
-    torch.testing.assert_close(y, tensor([1.825, 10 - 1.27 * 1.55]), atol=1e-6, rtol=0)
+        monkeypatch.setattr(torch_internals, "QLINEAR", False)
+    codes = torch.tensor([[1, 2, 3], [0, 0, -50]], dtype=torch.int8)
+    scale, bias = torch.tensor([0.5, 0.02]), torch.tensor([0.0, 10.0])
+    y = quantized_linear(tensor([-1.0, 0.0, 1.55]), codes, scale, bias, unsigned)
+    torch.testing.assert_close(y, tensor([1.825, 10 - 1.55]), atol=1e-6, rtol=0)
 
 
-def test_a_token_of_equal_numbers_is_exact():
+@needs_avx2
+def test_unsigned_products_are_exact_without_vnni():
+    """Without it pairs of products are added in 16 bits, which saturate: by 6,144,576 with codes up to 127."""
+    environment = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2", "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", PRODUCTS], check=True, env=environment, timeout=300)
+
+
+@pytest.mark.parametrize("unsigned", [True, False])
+def test_a_token_of_equal_numbers_is_exact(unsigned):
     codes = torch.tensor([[1, -3]], dtype=torch.int8)
-    y = quantized_linear(tensor([0.0, 0.0], [7.0, 7.0], [-1e6, -1e6]), codes, torch.ones(1))
-    assert y.tolist() == [[0], [-14], [2e6]]
+    x = tensor([0.0, 0.0], [7.0, 7.0], [-1e6, -1e6])
+    assert quantized_linear(x, codes, torch.ones(1), unsigned=unsigned).tolist() == [[0], [-14], [2e6]]
+
+
+def test_narrow_codes_have_seven_bits():
+    codes, scale = quantize_weight(tensor([0.64, -0.01]), int8.NARROW)
+    assert codes.tolist() == [[64, -1]]
+    torch.testing.assert_close(scale, torch.tensor([0.01]))
 
 
 def test_weights_are_within_half_a_step_unless_they_are_clipped():
@@ -64,12 +107,15 @@ def test_weights_are_within_half_a_step_unless_they_are_clipped():
     assert (scale >= 0.69 * weight.abs().amax(1) / 127).all()
 
 
-def test_a_layer_is_off_by_at_most_the_rounding_of_both_sides():
+@pytest.mark.parametrize(("flags", "most"), [({SIGNED, UNSIGNED}, 127), ({UNSIGNED}, 64), (set(), 127)])
+def test_a_layer_is_off_by_at_most_the_rounding_of_both_sides(flags, most, monkeypatch):
     """|error| <= half a step of x times the sum of |w|, plus |x| times the error of the weights."""
+    monkeypatch.setattr(int8, "cpu_flags", lambda: flags)
     torch.manual_seed(0)
     linear = nn.Linear(48, 20)
     x = torch.randn(3, 7, 48) + 2
     quantized = QuantizedLinear(linear)
+    assert quantized.codes.abs().max() == most
     assert [name for name, _ in quantized.named_buffers()] == ["codes", "scale"]
     weights = quantized.scale[:, None] * quantized.codes  # (C, D)
     step = (x.amax(-1) - x.amin(-1))[..., None] / 255
@@ -96,8 +142,8 @@ def test_every_linear_layer_of_the_encoder_and_nothing_else(tiny):
 def test_it_is_refused_without_the_instructions_and_uncompiled(tiny, tmp_path, monkeypatch):
     with pytest.raises(InputError, match="dtype int8 is for compiled models"):
         SentenceEncoder.load(tiny).encode(TEXTS, dtype="int8")
-    monkeypatch.setattr(int8, "cpu_flags", lambda: {"avx2"})
-    with pytest.raises(InputError, match="int8 cannot be used: the CPU has no avx512_vnni; choose float32 or bfloat16"):
+    monkeypatch.setattr(int8, "cpu_flags", lambda: {"sse4_2"})
+    with pytest.raises(InputError, match="int8 cannot be used: the CPU has neither avx512_vnni nor avx2"):
         command.main([str(tiny), "--dtype", "int8", "--out", str(tmp_path / "p.pt2")])
     assert not list(tmp_path.iterdir())
 
@@ -115,20 +161,36 @@ def test_a_package_multiplies_by_the_fast_product(tiny, tmp_path):
     command.main([str(tiny), "--dtype", "int8", "--out", str(tmp_path / "p.pt2")])
     code = generated_code(tmp_path / "p.pt2")
     by_length = bfloat16_hardware(torch.device("cpu"))[0]
-    products = 4 if by_length else 6  # of each of two layers: one for query, key and value, or three
-    assert len(re.findall(r"_int_mm_out\(", code)) == 2 * products
+    assert len(re.findall(r"_int_mm_out\(", code)) == 2 * 4  # in each layer one for query, key and value
     assert "qlinear" not in code
     assert len(set(re.findall(r"auto (tmp\d+) = tmp\d+\.erf\(\)", code))) == 1  # GELU once a number, not in two loops
     ours, eager = CompiledEncoder.load(tiny, tmp_path / "p.pt2"), SentenceEncoder.load(tiny)
     assert ours.compiled_dtype == "int8"
     vectors, expected = ours.encode(TEXTS), eager.encode(TEXTS)
     assert ((vectors * expected).sum(1) > 0.99).all()
-    if by_length:
-        attend_by_length(eager.bert)
+    attend_by_length(eager.bert, attention_by_length if by_length else fused)
     quantize_layers(eager.bert)
     assert abs(vectors - eager.encode(TEXTS)).max() < 2e-3  # a number between two codes may be rounded to either
     with pytest.raises(InputError, match="compiled from tiny with dtype int8, not bfloat16"):
         CompiledEncoder.load(tiny, tmp_path / "p.pt2", dtype="bfloat16")
+
+
+@needs_avx2
+@pytest.mark.slow
+def test_a_package_without_vnni(tiny, tmp_path, monkeypatch):
+    """oneDNN's layer takes the weights as they were laid out when the package was compiled."""
+    monkeypatch.setattr(int8, "cpu_flags", lambda: {UNSIGNED})
+    monkeypatch.setattr(int8, "bfloat16_hardware", lambda device: (False, ""))
+    int8.compile_model(tiny, "int8", None, tmp_path / "p.pt2")  # in this process, with these instructions
+    code = generated_code(tmp_path / "p.pt2")
+    assert len(re.findall(r"cpu__qlinear_pointwise_tensor\(", code)) == 2 * 4  # one for query, key and value
+    assert "_int_mm_out(" not in code
+    ours, eager = CompiledEncoder.load(tiny, tmp_path / "p.pt2"), SentenceEncoder.load(tiny)
+    vectors, expected = ours.encode(TEXTS), eager.encode(TEXTS)
+    assert ((vectors * expected).sum(1) > 0.99).all()
+    attend_by_length(eager.bert, fused)
+    quantize_layers(eager.bert)
+    assert abs(vectors - eager.encode(TEXTS)).max() < 2e-3  # a number between two codes may be rounded to either
 
 
 @needs_vnni
@@ -145,11 +207,12 @@ def test_a_cross_encoder(tiny, tmp_path):
     assert abs(ours.predict(pairs) - model.predict(pairs)).max() < 0.02  # of scores up to 1
 
 
-@needs_vnni
 @pytest.mark.slow
 @pytest.mark.weights
-def test_accuracy_on_sts_benchmark(minilm, stsb):
+@pytest.mark.parametrize("flag", [pytest.param(SIGNED, marks=needs_vnni), pytest.param(UNSIGNED, marks=needs_avx2)])
+def test_accuracy_on_sts_benchmark(flag, minilm, stsb, monkeypatch):
     """float32 has 82.03, ONNX Runtime's int8 81.71 (docs/speed.md)."""
+    monkeypatch.setattr(int8, "cpu_flags", lambda: {flag})
     pairs = load_scored_pairs("stsb", "test")
     encoder = SentenceEncoder.load(minilm)
     texts = list(dict.fromkeys(text for pair in pairs for text in (pair.sentence1, pair.sentence2)))

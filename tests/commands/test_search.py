@@ -4,18 +4,19 @@ import gzip
 import json
 import math
 import re
-import subprocess
-import sys
+import shlex
 
 import numpy as np
 import pytest
 import torch
 
+from minisbert.commands.encode import main as encode
 from minisbert.commands.search import main
 from minisbert.core import InputError
 from minisbert.core.heads import JointHead
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.training.train import main as train
 from tests import toys
 from tests.conftest import ROOT
 from tests.ranking import check_ranking
@@ -132,21 +133,23 @@ SESSION = re.search(
 )[1]
 
 
-def test_the_session_of_the_docs_from_training_to_search(tiny, tmp_path):
-    """In a shell; the scores are those of cut vectors in few bytes, computed here."""
+def test_the_session_of_the_docs_from_training_to_search(tiny, tmp_path, monkeypatch, capsys):
+    """The scores are those of cut vectors in few bytes, computed here."""
     rows = "".join(f"the {noun}\ta {noun} in the park\n" for noun in toys.NOUNS)
     (tmp_path / "pairs.tsv").write_text("anchor\tpositive\n" + rows)
     texts = [f"a small {noun}" for noun in toys.NOUNS]
     (tmp_path / "corpus.txt").write_text("\n".join(texts))
     session = SESSION.replace("64", "8").replace("A man plays a guitar.", "the dog")
     session = session.replace("--out run", f"--out run --model {tiny} --device cpu")
-    session = session.replace("python -m", f"{sys.executable} -m")
-    shell = f'set -e; export PYTHONPATH={ROOT}; minisbert() {{ {sys.executable} -m minisbert "$@"; }}\n{session}'
-    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    training, *commands = map(shlex.split, session.splitlines())
+    monkeypatch.chdir(tmp_path)
+    assert training[:3] == ["python", "-m", "minisbert.train"]
+    train(training[3:])
+    for _, name, *arguments in commands:  # minisbert NAME ...
+        {"encode": encode, "search": main}[name](arguments)
     encoder = SentenceEncoder.load(tmp_path / "run" / "model")
     vectors, query = encoder.encode(texts, truncate_dim=8), encoder.encode(["the dog"], truncate_dim=8)[0]
-    lines = re.findall(r"^ +(\d\.\d{4})  (a small .*)$", done.stdout, re.MULTILINE)
+    lines = re.findall(r"^ +(\d\.\d{4})  (a small .*)$", capsys.readouterr().out, re.MULTILINE)
     assert len(lines) == 10
     for found, decoded, tolerance in ((lines[:5], vectors, 0.01), (lines[5:], np.where(vectors > 0, 1, -1), 1e-4)):
         cosines = [slow_cosine(query, row) for row in decoded.astype(np.float64)]

@@ -11,6 +11,8 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
+from typing import IO
 from urllib.request import urlopen
 
 import numpy as np
@@ -24,14 +26,16 @@ from tests.conftest import ROOT
 uvicorn = pytest.importorskip("uvicorn", reason="needs the serve extra: pip install '.[serve]'")
 
 
-def start(*arguments: str) -> tuple[subprocess.Popen, str]:
-    """The command, listening, and its URL."""
-    command = [sys.executable, "-m", "minisbert", "serve", *arguments, "--port", "0", "--threads", "1"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=ROOT)
-    line = process.stderr.readline()
-    url = re.search(r"http://\S+:\d+", line)
-    assert url, line + process.stderr.read()
-    return process, url[0]
+class Process(subprocess.Popen):
+    """The command, listening: its first line and its URL. Each takes seconds to start: tests share two of them."""
+
+    def __init__(self, *arguments: str, stdout: int | IO = subprocess.DEVNULL):
+        command = [sys.executable, "-m", "minisbert", "serve", *arguments, "--port", "0", "--threads", "1"]
+        super().__init__(command, stdout=stdout, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+        self.first = self.stderr.readline()
+        url = re.search(r"http://\S+:\d+", self.first)
+        assert url, self.first + self.stderr.read()
+        self.url = url[0]
 
 
 def stop(process: subprocess.Popen) -> str:
@@ -54,24 +58,36 @@ def connect(url: str) -> socket.socket:
 
 
 @pytest.fixture(scope="module")
-def server(tiny) -> Iterator[str]:
-    process, url = start(str(tiny), "--served-model-name", "small")
-    yield url
+def log(tmp_path_factory) -> Path:
+    """What the server writes to stdout."""
+    return tmp_path_factory.mktemp("log") / "stdout"
+
+
+@pytest.fixture(scope="module")
+def process(tiny, log) -> Iterator[Process]:
+    with log.open("w") as file:
+        process = Process(str(tiny), "--served-model-name", "owner/small", "--max-texts", "7", stdout=file)
+    yield process
     assert stop(process) == "stopped\n"
+
+
+@pytest.fixture
+def server(process) -> str:
+    return process.url
 
 
 def test_openais_client(server, tiny):
     openai = pytest.importorskip("openai", reason="needs the ecosystem extra")
     client = openai.OpenAI(base_url=f"{server}/v1", api_key="any", max_retries=0)
     texts = ["a cat", "the dog runs", ""]
-    answer = client.embeddings.create(model="small", input=texts)
+    answer = client.embeddings.create(model="owner/small", input=texts)
     found = [row.embedding for row in answer.data]
     np.testing.assert_allclose(found, SentenceEncoder.load(tiny).encode(texts), atol=2e-6, rtol=0)
     with pytest.raises(openai.BadRequestError, match="input is not a text"):
-        client.embeddings.create(model="small", input=[])
+        client.embeddings.create(model="owner/small", input=[])
     with pytest.raises(openai.NotFoundError, match="other"):
         client.embeddings.create(model="other", input=texts)
-    assert client.models.retrieve("small").id == "small"
+    assert client.models.retrieve("owner/small").id == "owner/small"
 
 
 def test_coheres_clients(server, tiny):
@@ -125,10 +141,12 @@ def test_clients_that_leave_in_the_middle_do_not_stop_it(server):
 
 @pytest.fixture(scope="module")
 def impatient(tiny) -> Iterator[str]:
-    """A server that waits for a second."""
-    process, url = start(str(tiny), "--timeout", "1")
-    yield url
+    """A server that waits for a second, and logs no requests."""
+    process = Process(str(tiny), "--timeout", "1", "--no-access-log", stdout=subprocess.PIPE)
+    yield process.url
+    assert ask(f"{process.url}/v1/models")
     assert stop(process) == "stopped\n"
+    assert "HTTP" not in process.stdout.read()
 
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -175,29 +193,23 @@ def test_a_body_in_drops_ends_the_connection(impatient):
         pytest.fail("a client that sends ten bytes a second keeps its connection")
 
 
-@pytest.mark.parametrize("option", [None, "--no-access-log"])
-def test_the_first_line_and_the_log_of_requests(tiny, option):
-    command = [sys.executable, "-m", "minisbert", "serve", str(tiny), "--port", "0", "--threads", "1"]
-    command += ["--served-model-name", "owner/small", "--max-texts", "7", *filter(None, [option])]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
-    first = process.stderr.readline()
+def test_the_first_line_and_the_log_of_requests(process, log):
+    """``impatient`` has none, which it says at its end."""
     for part in ("owner/small", "float32", "not compiled", "16 tokens", "7 texts", "100,000 characters", "60 s"):
-        assert part in first
-    url = re.search(r"http://\S+:\d+", first)[0]
-    assert json.loads(ask(f"{url}/v1/models"))["data"][0]["id"] == "owner/small"
-    assert stop(process) == "stopped\n"
-    log = process.stdout.read()
-    assert ('"GET /v1/models HTTP/1.1" 200' in log) == (option is None)
+        assert part in process.first
+    assert json.loads(ask(f"{process.url}/v1/models"))["data"][0]["id"] == "owner/small"
+    deadline = time.monotonic() + 20  # the line follows the answer
+    while '"GET /v1/models HTTP/1.1" 200' not in log.read_text() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert '"GET /v1/models HTTP/1.1" 200' in log.read_text()
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is full")
 def test_a_log_that_cannot_be_written_stops_nothing(tiny):
-    command = [sys.executable, "-m", "minisbert", "serve", str(tiny), "--port", "0", "--threads", "1"]
     with open("/dev/full", "w") as full:
-        process = subprocess.Popen(command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT)
-    url = re.search(r"http://\S+:\d+", process.stderr.readline())[0]
+        process = Process(str(tiny), stdout=full)
     for _ in range(3):
-        assert ask(f"{url}/health") == "ok\n"
+        assert ask(f"{process.url}/health") == "ok\n"
     process.terminate()
     process.wait(20)
     assert "Traceback" not in process.stderr.read()
@@ -230,8 +242,8 @@ def test_options_and_keys_that_cannot_be(tiny, monkeypatch, options, key, said):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")
 def test_sigterm_answers_what_was_accepted(tiny):
-    process, url = start(str(tiny))
-    answers = []
+    process = Process(str(tiny))
+    answers, url = [], process.url
     texts = [f"a text of its own, number {i}, that takes a while" for i in range(2000)]
 
     def request() -> None:
@@ -247,8 +259,7 @@ def test_sigterm_answers_what_was_accepted(tiny):
     assert len(answers[0]["data"]) == len(texts)
 
 
-def test_a_port_that_is_taken_is_one_line(server, tiny, capsys):
-    command = [sys.executable, "-m", "minisbert", "serve", str(tiny), "--port", server.rpartition(":")[2]]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 2
-    assert re.fullmatch(r"error: cannot listen on 127\.0\.0\.1 port \d+: .*\n", done.stderr)
+def test_a_port_that_is_taken_is_one_line(server, tiny):
+    with pytest.raises(InputError, match=r"cannot listen on 127\.0\.0\.1 port \d+: .*") as error:
+        main([str(tiny), "--port", server.rpartition(":")[2]])
+    assert "\n" not in str(error.value)
