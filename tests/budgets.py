@@ -10,12 +10,12 @@ TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "minisbert"
 ROOMS = {
     "core": 1_505,
-    "system": 1_468,
+    "system": 1_490,
     "search": 835,
     "architectures": 1_068,
     "checkpoints": 1_380,
     "models": 3_594,
-    "backends": 1_195,
+    "backends": 1_218,
     "data": 1_697,
     "evaluation": 1_307,
     "training": 3_320,
@@ -23,9 +23,9 @@ ROOMS = {
     "diagnosis": 2_235,
     "serving": 1_004,
     "integrations": 569,
-    "commands": 2_679,
+    "commands": 2_680,
 }
-PACKAGE_LINES, TEST_LINES = 24_530, 34_179  # goals: 19,000 and 26,500
+PACKAGE_LINES, TEST_LINES = 24_576, 34_308  # goals: 19,000 and 26,500
 DENSITIES = {  # per 1,000 lines outside core/ that are not blank
     "conditional expressions": 15,
     "starred expressions": 12,
@@ -35,7 +35,7 @@ DENSITIES = {  # per 1,000 lines outside core/ that are not blank
     "comments": 30,
 }
 AT_LEAST = {"comments"}
-RAISES = 406  # of InputError and ValueError, in the whole package
+RAISES = 424  # of InputError and ValueError, in the whole package
 FILE_LINES, FUNCTION_LINES = 420, 40
 LONG_FILES = {"data/reader.py": 451, "models/encoder.py": 425}  # goal: none
 LONG_FUNCTIONS = {  # two tables of options, and functions that lose by being cut in two
