@@ -34,6 +34,7 @@ class Piece:
     minutes: int
     what_for: str
     checks: tuple[str, ...]  # parity checks that it must pass
+    printed: str  # how the lesson prints it: part of one line of its file
     hints: tuple[str, ...]
     parts: tuple[str, ...] = ()  # other functions whose known mistakes may be in it as well
     refused: tuple[str, ...] = ()  # ready-made functions that would do its work
