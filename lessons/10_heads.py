@@ -119,7 +119,8 @@ assert cosine(u, v)[0] > cosine(u, v)[1] > cosine(u, v)[2], (
 # %% [markdown]
 # Such a head returns scores, the **logits**, of which a softmax makes shares. It is trained by the **cross-entropy**:
 # minus the logarithm of the share that the right class gets. For a question of yes or no a single logit z is enough:
-# 1 / (1 + exp(-z)) is the share of yes. That is a softmax over the scores 0 and z, and its cross-entropy the same:
+# 1 / (1 + exp(-z)) is the share of yes. That is a softmax over the scores 0 and z, and its cross-entropy the same. (Its
+# logarithm in one step is `logsigmoid`: the share of z = -800 itself is 0.)
 
 # %%
 half = more_losses.binary_cross_entropy_loss(

@@ -126,6 +126,9 @@ assert largest_difference(by_autograd[0], [[-0.6, 0.2]]) < 1e-12, (
 # - *CoSENT* has no right answer, only an order. It asks that pairs with a higher score have a higher cosine:
 #
 #       log( 1 + sum over all pairs i, j with score_i > score_j of exp( scale * (cos_j - cos_i) ) )
+#
+# All of them are the logarithm of a sum of exp. At a scale of 20 and above some exp overflows, so it is computed in one
+# step: the largest exponent m is taken out first, m + log( sum of exp(x - m) ). In torch that is `logsumexp`.
 
 # %%
 logits = torch.tensor([[0.0, 0.0, math.log(2)]])

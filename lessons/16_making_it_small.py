@@ -40,7 +40,8 @@ SEEDS = range(3)
 # ## The formula
 #
 # **Layers.** Keep n of L, the first, the last and the rest evenly between them, and teach the **student** its
-# **teacher's** vectors, which is called **distillation**. No labels are needed, any text will do:
+# **teacher's** vectors, which is called **distillation**. No labels are needed, any text will do. The teacher is a
+# constant (`detach`), so that only the student moves:
 #
 #     loss  =  mean over rows and columns of (student - teacher)^2
 #
@@ -49,7 +50,8 @@ SEEDS = range(3)
 #
 #     loss  =  sum over m of  w_m * loss(u[:m] / |u[:m]|,  v[:m] / |v[:m]|)
 #
-# **Bits.** **int8**: the range of each column, lowest to highest, in 255 equal steps. One bit: is the number above 0?
+# **Bits.** **int8**: the range of each column, lowest to highest, in 255 equal steps (of 1, if the column is constant).
+# One bit: is the number above 0?
 #
 #     code  =  floor((x - low) / step) - 128,   step = (high - low) / 255       a quarter of the bytes
 #     bit   =  x > 0                                                            a thirty-second

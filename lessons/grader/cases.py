@@ -40,6 +40,8 @@ BONUS: dict[str, str] = {
     "bert.Embeddings.forward": "RoBERTa|DistilBERT|two texts in one row",
     "bert.Layer.forward": "DistilBERT",
     "metrics.pearson": "squares are 0|tiny values|huge values",
+    "pooling.mean_pool": "NaN",
+    "losses.matryoshka_loss": "zeros",
     "losses.simcse_loss": "hard|their weight|all wrong",
     "tokenizer.split_words": "中|ΟΔΟΣ|x00",
     "tokenizer.word_pieces": "101 letters|another name",

@@ -323,8 +323,9 @@ def test_every_pointer_leads_to_the_formula_and_to_the_lessons_own_mistake():
         lines = lesson_file(piece.lesson).read_text(encoding="utf-8").splitlines()
         names = [name for name, mistake in MISTAKES.items() if mistake.target in (piece.master, *piece.parts)]
         for name in ["", *names]:
-            found = re.fullmatch(r'lessons/\w+\.py, line (\d+), "[^"]+": (.+?)( \(line (\d+) .+\))?', place(piece, name))
-            assert found, place(piece, name)
+            text = place(piece, name)
+            found = re.fullmatch(r'lessons/\w+\.py, line (\d+), "[^"]+": (.+?)( \(line (\d+) .+\))?', text)
+            assert found, text
             assert piece.printed in lines[int(found[1]) - 1]
             assert " ".join(piece.printed.split()) in found[2]
             assert not found[4] or f'"{name}"' in lines[int(found[4]) - 1]
