@@ -127,9 +127,8 @@ def print_ladder(piece: Piece, result: Result) -> None:
 
 def print_mistakes(piece: Piece, result: Result) -> None:
     """The mistakes that give these numbers, and where the lesson has the formula."""
-    from lessons.mistakes import MISTAKES  # here, because importing torch is slow and most commands do without
-
-    meanings = ", or when ".join(f'{MISTAKES[name].meaning} ("{name}")' for name in result.mistakes)
+    named = zip(result.meanings, result.mistakes, strict=True)
+    meanings = ", or when ".join(f'{meaning} ("{name}")' for meaning, name in named)
     print(f"        These are exactly the numbers you get when {meanings}.")
     if result.unexplained:
         print(f"        They do not explain this check, which fails too: {result.unexplained}")

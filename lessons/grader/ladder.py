@@ -258,6 +258,7 @@ def climb(piece: Piece, function: Callable, guard: bool = True) -> Result:
             result.status = "passed" if rung == "bonus" else "failed"
             result.rungs.append((title, False, wrong[0].detail))
             result.mistakes, result.unexplained = fingerprints(piece, found)
+            result.meanings = [MISTAKES[name].meaning for name in result.mistakes]
             break
         if here or rung in ("runs", "inputs"):
             result.rungs.append((title, True, f"{len(here)} of {len(here)}" if here else ""))

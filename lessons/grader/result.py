@@ -34,6 +34,7 @@ class Result:
     status: str  # passed, failed, refused, unwritten
     rungs: list[tuple[str, bool, str]] = field(default_factory=list)  # title, passed or not, what was seen
     mistakes: list[str] = field(default_factory=list)  # known mistakes that give these numbers
+    meanings: list[str] = field(default_factory=list)  # of these mistakes, as clauses
     unexplained: str = ""  # the first wrong number that they do not give
     line: int = 0  # of the function in the learner's file
 

@@ -49,6 +49,7 @@ FAILED = Result(
     "failed",
     [(RUNGS["runs"], True, ""), (RUNGS["golden"], False, "attention, masked: largest difference 0.6 at (0, 1)")],
     ["no attention mask"],
+    ["pads take part in attention"],
     line=12,
 )
 
@@ -332,7 +333,7 @@ def test_every_pointer_leads_to_the_formula_and_to_the_lessons_own_mistake():
 
 
 def test_a_failed_piece_points_to_the_formula_even_if_no_known_mistake_was_made(work, graded, capsys):
-    graded["bert.attention"] = replace(FAILED, mistakes=[])
+    graded["bert.attention"] = replace(FAILED, mistakes=[], meanings=[])
     command("run", "05")
     out = capsys.readouterr().out
     assert "exactly the numbers" not in out
