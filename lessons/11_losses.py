@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from course import TINY, figure, largest_difference, predict
 
+from lessons.by_hand.backward import dense_gelu_backward
 from lessons.mistakes import MISTAKES, planted
 from minisbert.core import losses
 from minisbert.core.encoder import cosine, normalize
@@ -110,6 +111,20 @@ assert largest_difference(by_autograd[0], [[-0.6, 0.2]]) < 1e-12, (
 #
 # ![The triplet loss and its gradient](drawings/triplet.svg)
 #
+# From there the **chain rule** carries the gradient back through the encoder, layer by layer. A dense layer with GELU,
+# y = gelu(z) and z = x W^T + b, gets dL/dy and hands on. P is the standard normal distribution, p its density:
+#
+#     dL/dz = dL/dy * ( P(z) + z p(z) )          the slope of z P(z)
+#     dL/dx = dL/dz W          dL/dW = dL/dz^T x          dL/db = sum over rows of dL/dz
+
+# %%
+x, W, b = torch.tensor([[1.0, 2.0]]), torch.tensor([[2.0, -1.0]]), torch.zeros(1)
+dx, dW, db = dense_gelu_backward(x, W, b, torch.tensor([[4.0]]))
+print(dx, dW, db)
+assert dx.tolist() == [[4, -2]], "z = 0, where the slope is a half: 2 times W"
+assert (dW.tolist(), db.tolist()) == ([[2, 4]], [2]), "2 times x, and 2"
+
+# %% [markdown]
 # **Exercise 1.** Two rows of a batch hold the same sentence. What does SimCSE do to them, and how does
 # `unique_batches` of `minisbert/data/batches.py` help?
 #
@@ -129,6 +144,9 @@ assert largest_difference(by_autograd[0], [[-0.6, 0.2]]) < 1e-12, (
 #
 # All of them are the logarithm of a sum of exp. At a scale of 20 and above some exp overflows, so it is computed in one
 # step: the largest exponent m is taken out first, m + log( sum of exp(x - m) ). In torch that is `logsumexp`.
+#
+# And their gradient is short: log( sum over c of exp(z_c) ) has the slope exp(z_c) / sum = share_c, and - z_right the
+# slope -1 at the right answer. So each wrong answer is pushed by its share, the right one is pulled by 1 - share.
 
 # %%
 logits = torch.tensor([[0.0, 0.0, math.log(2)]])
@@ -508,7 +526,8 @@ for name, value in uniform.items():
 # Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 11 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 4.** Graded: the losses, value and gradient: `python -m lessons.check start 11`, `run 11`, `hint 11`.
+# **Exercise 4.** Graded: the losses and their gradients, and those of a layer: `python -m lessons.check start 11`,
+# `run 11`, `hint 11`.
 #
 # ## Sources
 #

@@ -44,6 +44,7 @@ CORE = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 18)  # from a text to a trained, hone
 OPTIONAL = (
     "tokenizer.split_words",
     "losses.contrastive_loss",
+    "backward.dense_gelu_backward",
     "losses.simcse_loss",
     "losses.nt_xent_loss",
     "losses.cosent_loss",

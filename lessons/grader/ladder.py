@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from lessons.grader import (  # noqa: F401 (their cases)
+    cases_by_hand,
     cases_encoder,
     cases_loop,
     cases_losses,
@@ -38,7 +39,7 @@ from lessons.grader.result import RUNGS, Result
 from lessons.mistakes import MISTAKES
 from minisbert.core import InputError, one_line
 from minisbert.diagnosis.mistakes.planting import planted, replaced, unfused
-from tests import formula_checks, head_checks, loss_checks, metric_checks, pipeline_checks  # noqa: F401 (their checks)
+from tests import by_hand_checks, formula_checks, head_checks, loss_checks, metric_checks, pipeline_checks  # noqa: F401 (their checks)
 from tests.checks import CHECKS
 
 END = object()  # of a generator

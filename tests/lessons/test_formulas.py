@@ -23,6 +23,7 @@ IN_PROSE = {
     "weights.Family.names",  # a table
     "heads.CrossHead.forward",  # the lesson prints one of its two variants
     "tokenizer.pad_batch",
+    "vocabulary.learn_merges",
     "data.length_grouped_batches",
     "dense.top_k",  # checked against sorted() in the lesson itself
     "loop.fit",  # the lesson on the loop prints its source
@@ -241,6 +242,14 @@ def _(a, p, n, margin=1.0, distance="euclidean"):
     return torch.clamp(d(a, p) - d(a, n) + margin, min=0).mean()
 
 
+@typed("backward.dense_gelu_backward")
+def _(x, W, b, dy):
+    z = x @ W.T + b
+    P, p = (1 + torch.erf(z / math.sqrt(2))) / 2, torch.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
+    dz = dy * (P + z * p)
+    return dz @ W, dz.T @ x, dz.sum(0)
+
+
 @typed("losses.cosent_loss")
 def _(u, v, score, scale=20.0):
     cos = cosine(u, v)
@@ -315,6 +324,22 @@ def _(p, g, m, v, t, lr, w=0.01, betas=(0.9, 0.999), eps=1e-8):
 
 
 # ----------------------------------------------------------------- made small, searched, modern
+
+
+@typed("sheet.training_step")
+def _(config, B, T):
+    D, F, L, H = (
+        config.hidden_size,
+        config.intermediate_size,
+        config.num_hidden_layers,
+        config.num_attention_heads,
+    )
+    rows = config.vocab_size + config.max_position_embeddings + config.type_vocab_size
+    # the table of the lesson on the encoder, with as many token types as there are
+    weights = 4 * (rows * D + 2 * D + L * (4 * (D * D + D) + 2 * D) + L * (2 * D * F + F + D + 2 * D))
+    forward = 2 * L * B * T * (4 * D * D + 2 * D * F + 2 * T * D)
+    found = {"forward": forward, "backward": 2 * forward, "weights": weights, "gradients": weights}
+    return found | {"moments": 2 * weights, "probabilities": 4 * L * B * H * T * T}
 
 
 @typed("losses.distillation_loss")
