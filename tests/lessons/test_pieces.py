@@ -29,7 +29,9 @@ def test_every_card_is_complete():
         assert set(piece.checks) <= CHECKS.keys(), name
         assert set(piece.parts) <= targets | PIECES.keys() - {name}, name
         assert targets & {name, *piece.parts}, f"{name} has no known mistake"
-        assert re.search(rf"\b({'|'.join(piece.path)})\b", lesson_file(piece.lesson).read_text(encoding="utf-8")), name
+        lesson = lesson_file(piece.lesson).read_text(encoding="utf-8")
+        assert re.search(rf"\b({'|'.join(piece.path)})\b", lesson), name
+        assert any(piece.printed in line for line in lesson.splitlines()), f"{name}: {piece.printed!r} is not printed"
 
 
 def test_lessons_in_order():
