@@ -40,12 +40,12 @@ class Piece:
     minutes: int
     what_for: str
     checks: tuple[str, ...]  # parity checks that it must pass
-    printed: str  # how the lesson prints it: part of one line of its file
     hints: tuple[str, ...]
     parts: tuple[str, ...] = ()  # other functions whose known mistakes may be in it as well
     refused: tuple[str, ...] = ()  # ready-made functions that would do its work
     needs: tuple[str, ...] = ()  # classes of the package that it is written with
     note: str = ""  # what its docstring leaves open, for the stub
+    printed: str = ""  # how the lesson prints it: part of one line of its file; a variant has no lesson
 
     @property
     def module(self) -> str:

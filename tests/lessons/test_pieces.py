@@ -31,6 +31,7 @@ def test_every_card_is_complete():
         assert targets & {name, *piece.parts}, f"{name} has no known mistake"
         lesson = lesson_file(piece.lesson).read_text(encoding="utf-8")
         assert re.search(rf"\b({'|'.join(piece.path)})\b", lesson), name
+        assert piece.printed, name
         assert any(piece.printed in line for line in lesson.splitlines()), f"{name}: {piece.printed!r} is not printed"
 
 
