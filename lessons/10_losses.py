@@ -105,6 +105,22 @@ assert largest_difference(by_autograd[0], [[-0.6, 0.2]]) < 1e-12, (
 #
 # ![The triplet loss and its gradient](drawings/triplet.svg)
 #
+# From there the **chain rule** carries the gradient back through the encoder, layer by layer. A dense layer with GELU,
+# y = gelu(z) and z = x W^T + b, gets dL/dy and hands on. P is the standard normal distribution, p its density:
+#
+#     dL/dz = dL/dy * ( P(z) + z p(z) )          the slope of z P(z)
+#     dL/dx = dL/dz W          dL/dW = dL/dz^T x          dL/db = sum over rows of dL/dz
+
+# %%
+from lessons.by_hand.backward import dense_gelu_backward
+
+x, W, b = torch.tensor([[1.0, 2.0]]), torch.tensor([[2.0, -1.0]]), torch.zeros(1)
+dx, dW, db = dense_gelu_backward(x, W, b, torch.tensor([[4.0]]))
+print(dx, dW, db)
+assert dx.tolist() == [[4, -2]], "z = 0, where the slope is a half: 2 times W"
+assert (dW.tolist(), db.tolist()) == ([[2, 4]], [2]), "2 times x, and 2"
+
+# %% [markdown]
 # **Exercise 1.** Two rows of a batch hold the same sentence. What does SimCSE do to them, and how does
 # `unique_batches` of `minisbert/data/batches.py` help?
 #
@@ -122,6 +138,12 @@ assert largest_difference(by_autograd[0], [[-0.6, 0.2]]) < 1e-12, (
 # - *CoSENT* has no right answer, only an order. It asks that pairs with a higher score have a higher cosine:
 #
 #       log( 1 + sum over all pairs i, j with score_i > score_j of exp( scale * (cos_j - cos_i) ) )
+#
+# All of them are the logarithm of a sum of exp. At a scale of 20 and above some exp overflows, so it is computed in one
+# step: the largest exponent m is taken out first, m + log( sum of exp(x - m) ). In torch that is `logsumexp`.
+#
+# And their gradient is short: log( sum over c of exp(z_c) ) has the slope exp(z_c) / sum = share_c, and - z_right the
+# slope -1 at the right answer. So each wrong answer is pushed by its share, the right one is pulled by 1 - share.
 
 # %%
 from minisbert.training import losses as more_losses
@@ -244,7 +266,10 @@ assert uniformity(after) < uniformity(before) - 0.5, (
 # %% [markdown]
 # **Alignment**: how near are pairs that belong together? **Uniformity**: how evenly are all vectors spread? On 150
 # pairs of STS-B dev with a score higher than 4. SimCSE measures alignment on such pairs (section 3, footnote 3), and
-# uniformity on all of STS-B; here the texts of the same pairs must do.
+# uniformity on all of STS-B; here the texts of the same pairs must do. With every vector scaled to length 1:
+#
+#     alignment   =  mean over pairs of |u - v|^2
+#     uniformity  =  log( mean over all pairs of different rows of exp(-2 |x - y|^2) )
 
 # %%
 from minisbert.data.datasets import load_scored_pairs
@@ -511,7 +536,8 @@ for name, value in uniform.items():
 # Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 10 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 4.** Graded: the losses, value and gradient: `python -m lessons.check start 10`, `run 10`, `hint 10`.
+# **Exercise 4.** Graded: the losses and their gradients, and those of a layer: `python -m lessons.check start 10`,
+# `run 10`, `hint 10`.
 #
 # ## Sources
 #

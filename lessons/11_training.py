@@ -33,6 +33,10 @@ from minisbert.core.loop import AdamW, adamw_step, fit
 # g * min(1, c / |g|). And lr itself moves, by a **schedule**. With s steps done of S, and a **warm-up** of W:
 #
 #     linear:  lr = peak * s / W   for s < W,   then   peak * max(0, S - s) / (S - W)
+#
+# The losses of this lesson are squares, of numbers or of cosines:
+#
+#     squared   mean of (score - target)^2            cosine    mean of (cos(u, v) - target)^2
 
 # %% [markdown]
 # ## The real function

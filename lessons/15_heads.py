@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 15: three heads that score a pair
 #
-# Steps through `minisbert/core/heads.py` and `minisbert/models/pair_model.py`. About 60 minutes. You will set three
+# Steps through `minisbert/core/heads.py` and `minisbert/models/pair_model.py`. About 62 minutes. You will set three
 # ways of reading two sentences side by side, train small heads in seconds, and see what three bugs from one published
 # notebook cost.
 
@@ -111,7 +111,7 @@ assert cosine(u, v)[0] > cosine(u, v)[1] > cosine(u, v)[2], (
 # %% [markdown]
 # Such a head returns logits, and is trained by their cross-entropy (lesson 10). For a question of yes or no a single
 # logit z is enough: 1 / (1 + exp(-z)) is the share of yes. That is a softmax over the scores 0 and z, and its
-# cross-entropy the same:
+# cross-entropy the same. (Its logarithm in one step is `logsigmoid`: the share of z = -800 itself is 0.)
 
 # %%
 import math

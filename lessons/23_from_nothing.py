@@ -112,8 +112,18 @@ assert len(manuals) > 20_000, "enough to learn from, and nothing was downloaded 
 # %% [markdown]
 # A vocabulary first. Its training starts with single characters and joins, again and
 # again, the two pieces that stand side by side most often (byte pair encoding, which the
-# library uses to train WordPiece vocabularies too). Lesson 02 read such a vocabulary.
-# This one is yours, and it shows what you read:
+# library uses to train WordPiece vocabularies too). By hand, with four words: e s stands
+# in 9 texts, in newest and widest, and nothing stands side by side more often.
+
+# %%
+from lessons.by_hand.vocabulary import learn_merges
+
+joins = learn_merges({"low": 5, "lower": 2, "newest": 6, "widest": 3}, 4)
+print(joins)
+assert joins == [("e", "s"), ("es", "t"), ("l", "o"), ("lo", "w")], "9, 9, 7, 7 times"
+
+# %% [markdown]
+# Lesson 02 read such a vocabulary. This one is yours, and it shows what you read:
 
 # %%
 import time
@@ -579,10 +589,12 @@ assert ends["special tokens are hidden too"] < ends["right"] - 0.15, (
 # Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 23 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 6.** Graded: mask_tokens, mlm_loss: `python -m lessons.check start 23`, `run 23`, `hint 23`.
+# **Exercise 6.** Graded: mask_tokens, learn_merges, mlm_loss: `python -m lessons.check start 23`, `run 23`, `hint 23`.
 #
 # ## Sources
 #
+# - Sennrich, Haddow and Birch 2016, *Neural machine translation of rare words with subword
+#   units*, algorithm 1: the vocabulary.
 # - Devlin et al. 2019, *BERT: pre-training of deep bidirectional transformers for language
 #   understanding*, section 3.1: 15 %, and 80, 10 and 10 of them.
 # - sentence-transformers' documentation, *STS Models*: the mean of BERT's states behind

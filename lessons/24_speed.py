@@ -2,7 +2,7 @@
 # # Lesson 24: making it fast: pads and packing
 #
 # Steps through `minisbert/models/batching.py`, and `pad_batch` and `length_grouped_batches` of
-# `minisbert/core/tokenizer.py` and `minisbert/core/data.py`. About 66 minutes. You will count what a batch computes for
+# `minisbert/core/tokenizer.py` and `minisbert/core/data.py`. About 69 minutes. You will count what a batch computes for
 # nothing, put several texts into one row, and prove that each still has its own vector.
 
 # %%
@@ -65,6 +65,25 @@ print(
     f"all padded to 128, as this model's tokenizer.json asks for: {padded_to_128:.0%} of the tokens are pads"
 )
 assert padded_to_128 > 0.8, "every sentence is 128 tokens long, whatever it says"
+
+# %% [markdown]
+# The bill of a training step, before it is run. A multiplication and an addition are two operations. Backward costs
+# twice as much as forward: each product has two factors, and the gradient of each is a product of the same size. In
+# memory there are the weights, a gradient for each, and AdamW's m and v; and what backward needs again, such as T
+# probabilities for each token, head and layer. H is the number of heads, L of layers; a number has 4 bytes:
+#
+#     forward  =  2 L B T ( 4 D D  +  2 D F  +  2 T D )           backward  =  2 forward
+#     weights  =  gradients  =  4 parameters (lesson 07)          moments  =  2 weights
+#     probabilities  =  4 L B H T T
+
+# %%
+from lessons.by_hand.sheet import training_step
+
+bill = training_step(config, B=32, T=64)
+print({name: f"{value:,}" for name, value in bill.items()})
+numbers = sum(x.numel() for x in encoder.bert.parameters())
+assert bill["forward"] == 2 * 6 * 32 * 64 * (dense + 2 * 64 * D), "45 billion"
+assert bill["weights"] == 4 * (numbers - D * D - D), "no vector needs the pooler"
 
 # %% [markdown]
 # ## The real function
@@ -507,8 +526,8 @@ assert epochs["last batch dropped"][1] == 2000 // 32 * 32, (
 # Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 24 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 4.** Graded: rows to a rectangle, batches of like length: `python -m lessons.check start 24`, `run 24`,
-# `hint 24`.
+# **Exercise 4.** Graded: rows to a rectangle, the bill of a step, batches of like length:
+# `python -m lessons.check start 24`, `run 24`, `hint 24`.
 #
 # ## Sources
 #

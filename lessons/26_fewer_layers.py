@@ -23,7 +23,8 @@ encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 # ## The formula
 #
 # Keep n of L layers, the first, the last and the rest evenly between them, and teach the **student** its **teacher's**
-# vectors, which is called **distillation**. No labels are needed, any text will do:
+# vectors, which is called **distillation**. No labels are needed, any text will do. The teacher is a constant
+# (`detach`), so that only the student moves:
 #
 #     loss  =  mean over rows and columns of (student - teacher)^2
 #

@@ -27,7 +27,8 @@ from minisbert.training import losses as distillation
 #
 #     loss  =  sum over m of  w_m * loss(u[:m] / |u[:m]|,  v[:m] / |v[:m]|)
 #
-# **Bits.** **int8**: the range of each column, lowest to highest, in 255 equal steps. One bit: is the number above 0?
+# **Bits.** **int8**: the range of each column, lowest to highest, in 255 equal steps (of 1, if the column is constant).
+# One bit: is the number above 0?
 #
 #     code  =  floor((x - low) / step) - 128,   step = (high - low) / 255       a quarter of the bytes
 #     bit   =  x > 0                                                            a thirty-second

@@ -27,7 +27,7 @@ from pathlib import Path
 from lessons.grader import sandbox
 from lessons.grader.classroom import FORMATS, class_table, grade_all, grade_class
 from lessons.grader.pieces import EXERCISES, LESSONS, MINE, PIECES, ROOT, Piece, mine, pieces_of, stars
-from lessons.grader.result import Progress, Result, place
+from lessons.grader.result import RUNGS, Progress, Result, place
 from lessons.grader.stubs import lesson_stubs, source_of
 from lessons.predictions import show_guesses
 from lessons.quiz import show_quiz
@@ -37,6 +37,7 @@ from minisbert.system.files import atomic_file
 
 RUN = "python -m lessons.check"
 SETTINGS = "store = float32, int8 or bits; columns = N; candidates = N, for bits"
+NUMBERS = {RUNGS[rung] for rung in ("example", "golden", "gradient", "traps")}  # wrong there, a formula is wrong
 BOARD = "leaderboard, a .csv; several can be put one after the other (default: lessons/mine/leaderboard.csv)"
 
 
@@ -120,13 +121,14 @@ def print_ladder(piece: Piece, result: Result) -> None:
         print(f"  {'ok  ' if holds else failed}  {title}{': ' if seen and not holds else ''}{'' if holds else seen}")
     if result.mistakes:
         print_mistakes(piece, result)
+    elif result.status == "failed" and result.rungs[-1][0] in NUMBERS:
+        print(f"        Read again: {place(piece)}")
 
 
 def print_mistakes(piece: Piece, result: Result) -> None:
-    """The mistakes that give these numbers, and where the lesson explains them."""
-    from lessons.mistakes import MISTAKES  # here, because importing torch is slow and most commands do without
-
-    meanings = ", or when ".join(f'{MISTAKES[name].meaning} ("{name}")' for name in result.mistakes)
+    """The mistakes that give these numbers, and where the lesson has the formula."""
+    named = zip(result.meanings, result.mistakes, strict=True)
+    meanings = ", or when ".join(f'{meaning} ("{name}")' for meaning, name in named)
     print(f"        These are exactly the numbers you get when {meanings}.")
     if result.unexplained:
         print(f"        They do not explain this check, which fails too: {result.unexplained}")

@@ -47,6 +47,7 @@ CORE = (1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13)  # from a text to a trained, hon
 OPTIONAL = (
     "tokenizer.split_words",
     "losses.contrastive_loss",
+    "backward.dense_gelu_backward",
     "losses.simcse_loss",
     "losses.nt_xent_loss",
     "losses.cosent_loss",

@@ -6,7 +6,7 @@ import torch
 from minisbert.core import bert
 from minisbert.core.encoder import load_bert
 from minisbert.models.tokenizer import Tokenizer
-from tests import formula_checks, head_checks, loss_checks, metric_checks, pipeline_checks  # noqa: F401  (their checks)
+from tests import by_hand_checks, formula_checks, head_checks, loss_checks, metric_checks, pipeline_checks  # noqa: F401  (their checks)
 from tests.checks import CHECKS
 from tests.parity import COMPARISONS, MINILM_HIDDEN, REFERENCE, assert_parity, golden
 from tests.reference.texts import SENTENCES, TEXTS

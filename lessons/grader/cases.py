@@ -1,8 +1,8 @@
 """Hand examples and traps: how they are written, and how two results of any kind are compared.
 
 The cases themselves are in ``cases_text.py``, ``cases_encoder.py``, ``cases_scores.py``, ``cases_losses.py``,
-``cases_loop.py``, ``cases_small.py``, ``cases_search.py`` and ``cases_modern.py``. They call the package, in which the
-learner's function has replaced the master.
+``cases_loop.py``, ``cases_small.py``, ``cases_search.py``, ``cases_modern.py`` and ``cases_by_hand.py``. They call the
+package, in which the learner's function has replaced the master.
 """
 
 import math
@@ -40,6 +40,8 @@ BONUS: dict[str, str] = {
     "bert.Embeddings.forward": "RoBERTa|DistilBERT|two texts in one row",
     "bert.Layer.forward": "DistilBERT",
     "metrics.pearson": "squares are 0|tiny values|huge values",
+    "pooling.mean_pool": "NaN",
+    "losses.matryoshka_loss": "zeros",
     "losses.simcse_loss": "hard|their weight|all wrong",
     "tokenizer.split_words": "中|ΟΔΟΣ|x00",
     "tokenizer.word_pieces": "101 letters|another name",

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from lessons.grader import (  # noqa: F401 (their cases)
+    cases_by_hand,
     cases_encoder,
     cases_loop,
     cases_losses,
@@ -38,7 +39,7 @@ from lessons.grader.result import RUNGS, Result
 from lessons.mistakes import MISTAKES
 from minisbert.core import InputError, one_line
 from minisbert.diagnosis.mistakes.planting import planted, replaced, unfused
-from tests import formula_checks, head_checks, loss_checks, metric_checks, pipeline_checks  # noqa: F401 (their checks)
+from tests import by_hand_checks, formula_checks, head_checks, loss_checks, metric_checks, pipeline_checks  # noqa: F401 (their checks)
 from tests.checks import CHECKS
 
 END = object()  # of a generator
@@ -258,6 +259,7 @@ def climb(piece: Piece, function: Callable, guard: bool = True) -> Result:
             result.status = "passed" if rung == "bonus" else "failed"
             result.rungs.append((title, False, wrong[0].detail))
             result.mistakes, result.unexplained = fingerprints(piece, found)
+            result.meanings = [MISTAKES[name].meaning for name in result.mistakes]
             break
         if here or rung in ("runs", "inputs"):
             result.rungs.append((title, True, f"{len(here)} of {len(here)}" if here else ""))

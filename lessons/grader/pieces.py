@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,12 @@ from minisbert.core import InputError
 ROOT = Path(__file__).resolve().parents[2]
 # where a piece's module is looked for, in this order
 PLACES = ("minisbert/core", "minisbert/search", "minisbert/evaluation", "minisbert/training", "minisbert/architectures")
-PLACES += ("minisbert/training/objectives", "lessons/search", "lessons/grader")  # the last for variants.py
+PLACES += (
+    "minisbert/training/objectives",
+    "lessons/search",
+    "lessons/by_hand",
+    "lessons/grader",
+)  # the last for variants.py
 # the learner's files, which git ignores; a teacher points it at a student's folder
 MINE = Path(os.environ.get("MINISBERT_MINE") or ROOT / "lessons" / "mine").resolve()
 
@@ -39,6 +45,7 @@ class Piece:
     refused: tuple[str, ...] = ()  # ready-made functions that would do its work
     needs: tuple[str, ...] = ()  # classes of the package that it is written with
     note: str = ""  # what its docstring leaves open, for the stub
+    printed: str = ""  # how the lesson prints it: part of one line of its file; a variant has no lesson
 
     @property
     def module(self) -> str:
@@ -81,6 +88,8 @@ def stars(level: int) -> str:
 def _read() -> tuple[dict[int, str], dict[str, Piece]]:
     cards = tomllib.loads((Path(__file__).parent / "cards.toml").read_text(encoding="utf-8"))
     tuples = ("checks", "hints", "needs", "parts", "refused")
+    for above, card in pairwise(cards["pieces"]):
+        card.setdefault("lesson", above["lesson"])
     pieces = [Piece(**card | {key: tuple(card[key]) for key in tuples if key in card}) for card in cards["pieces"]]
     return {int(number): title for number, title in cards["lessons"].items()}, {p.master: p for p in pieces}
 

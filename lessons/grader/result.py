@@ -34,6 +34,7 @@ class Result:
     status: str  # passed, failed, refused, unwritten
     rungs: list[tuple[str, bool, str]] = field(default_factory=list)  # title, passed or not, what was seen
     mistakes: list[str] = field(default_factory=list)  # known mistakes that give these numbers
+    meanings: list[str] = field(default_factory=list)  # of these mistakes, as clauses
     unexplained: str = ""  # the first wrong number that they do not give
     line: int = 0  # of the function in the learner's file
 
@@ -72,7 +73,13 @@ def versions() -> dict[str, str]:
 def grader_digest() -> str:
     """The first 12 hexadecimal digits of a sha256: two grades with equal ones come from the same grader."""
     files = [ROOT / "lessons" / "check.py", *(ROOT / "tests").glob("*checks.py")]
-    for folder in ("lessons/grader", "lessons/mistakes", "lessons/search", "minisbert/diagnosis/mistakes"):
+    for folder in (
+        "lessons/grader",
+        "lessons/mistakes",
+        "lessons/search",
+        "lessons/by_hand",
+        "minisbert/diagnosis/mistakes",
+    ):
         files += (ROOT / folder).glob("*.py")
     digest = hashlib.sha256((ROOT / "lessons" / "grader" / "cards.toml").read_bytes())
     for path in sorted(files):
@@ -118,20 +125,16 @@ def defined(tree: ast.Module, path: list[str]) -> Any:
 
 
 def place(piece: Piece, mistake: str = "") -> str:
-    """Where the lesson mentions a mistake, or else the piece: file, line, heading."""
+    """Where the lesson prints a piece's formula: file, line, heading, the line; and where it makes the mistake."""
     path = lesson_file(piece.lesson)
     if path is None:
         return f"lesson {piece.lesson:02}"
     lines = path.read_text(encoding="utf-8").splitlines()
-    wanted = [f'"{mistake}"', *reversed(piece.path)] if mistake else [*reversed(piece.path)]
-    first = next((i for i, line in enumerate(lines) if line.startswith("# ## ")), 0)
-    numbered = list(enumerate(lines, start=1))
-    numbered = numbered[first:] + numbered[:first]  # the first cell, which names everything, only if nothing else does
-    found = next((number for text in wanted for number, line in numbered if text in line), 1)
-    above = [line for line in lines[:found] if line.startswith("# ## ")]
-    # a place before the first heading is in the lesson's first cell, where the title stands
-    heading = (above[-1:] or [line for line in lines if line.startswith("# # ")] or ["#"])[0]
-    return f'lessons/{path.name}, line {found}, "{heading.lstrip("# ").strip()}"'
+    at = next(i for i, line in enumerate(lines) if piece.printed in line)
+    heading = next(line for line in reversed(lines[: at + 1]) if line.startswith(("# ## ", "# # ")))
+    text = f'lessons/{path.name}, line {at + 1}, "{heading.lstrip("# ")}": {" ".join(lines[at].strip("# ").split())}'
+    broken = [number for number, line in enumerate(lines, start=1) if mistake and f'"{mistake}"' in line]
+    return f"{text} (line {broken[0]} breaks it in this way)" if broken else text
 
 
 # ---------------------------------------------------------------------------------------- memory

@@ -23,7 +23,6 @@ from typing import Any
 from lessons.grader.pieces import PIECES, ROOT, Piece, mine, pieces_of
 from lessons.grader.result import RUNGS, RUNS, Result
 from lessons.grader.stubs import attributes_of
-from minisbert.system import devices  # noqa: F401  # makes the first result as exact as the next
 
 SECONDS = 20.0  # for one piece, the search for the mistake included; it takes far less than one
 START_SECONDS = 120.0  # until torch is imported, even on a slow disk
@@ -131,6 +130,7 @@ def main(arguments: Sequence[str]) -> None:
     import torch
 
     from lessons.grader import ladder  # noqa: F401 (here, so that its imports do not count as the learner's time)
+    from minisbert.system import devices  # noqa: F401 (makes the first result as exact as the next)
 
     torch.set_num_threads(1)  # tensors this small gain nothing from a second one
     limit_memory()

@@ -1,12 +1,13 @@
 """The catalogue of known mistakes, ``MISTAKES``: those of the forward pass, which the package names, and all others.
 
-``compression`` (int8, bits), ``distillation``, ``forward`` (what vectors do not show), ``heads``, ``late`` (MaxSim),
-``lexical`` (BM25), ``losses``, ``pipeline`` (text, names, batches, search), ``retrieval``, ``scores`` (metrics),
-``training`` and ``walks`` (an index) fill it, beside ``minisbert/diagnosis/mistakes``. ``planted`` puts a mistake into
-the running package.
+``by_hand`` (merges, gradients, costs), ``compression`` (int8, bits), ``distillation``, ``forward`` (what vectors do not
+show), ``heads``, ``late`` (MaxSim), ``lexical`` (BM25), ``losses``, ``pipeline`` (text, names, batches, search),
+``retrieval``, ``scores`` (metrics), ``training`` and ``walks`` (an index) fill it, beside
+``minisbert/diagnosis/mistakes``. ``planted`` puts a mistake into the running package.
 """
 
 from lessons.mistakes import (
+    by_hand,
     compression,
     distillation,
     forward,
@@ -24,6 +25,7 @@ from minisbert.diagnosis.mistakes import MISTAKES, in_bert, in_modern, in_poolin
 
 __all__ = [
     "MISTAKES",
+    "by_hand",
     "compression",
     "distillation",
     "forward",

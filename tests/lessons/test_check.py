@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,7 @@ FAILED = Result(
     "failed",
     [(RUNGS["runs"], True, ""), (RUNGS["golden"], False, "attention, masked: largest difference 0.6 at (0, 1)")],
     ["no attention mask"],
+    ["pads take part in attention"],
     line=12,
 )
 
@@ -317,11 +319,25 @@ def test_no_such_lesson_and_one_without_pieces(folder, capsys):
             check.main([name, "14"])
 
 
-def test_every_pointer_names_a_heading():
+def test_every_pointer_leads_to_the_formula_and_to_the_lessons_own_mistake():
     for piece in PIECES.values():
+        lines = lesson_file(piece.lesson).read_text(encoding="utf-8").splitlines()
         names = [name for name, mistake in MISTAKES.items() if mistake.target in (piece.master, *piece.parts)]
-        for text in (place(piece, name) for name in ["", *names]):
-            assert re.fullmatch(r'lessons/\d\d_\w+\.py, line \d+, "[^"]+"', text), text
+        for name in ["", *names]:
+            text = place(piece, name)
+            found = re.fullmatch(r'lessons/\w+\.py, line (\d+), "[^"]+": (.+?)( \(line (\d+) .+\))?', text)
+            assert found, text
+            assert piece.printed in lines[int(found[1]) - 1]
+            assert " ".join(piece.printed.split()) in found[2]
+            assert not found[4] or f'"{name}"' in lines[int(found[4]) - 1]
+
+
+def test_a_failed_piece_points_to_the_formula_even_if_no_known_mistake_was_made(work, graded, capsys):
+    graded["bert.attention"] = replace(FAILED, mistakes=[], meanings=[])
+    command("run", "05")
+    out = capsys.readouterr().out
+    assert "exactly the numbers" not in out
+    assert "score[t, s] = sum over j of q[t, j] * k[s, j] / sqrt(K)" in out
 
 
 def test_the_command_as_typed(tmp_path):

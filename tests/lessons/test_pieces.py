@@ -9,7 +9,7 @@ from lessons.grader.cases import EXAMPLES, TRAPS
 from lessons.grader.pieces import LESSONS, PIECES, lesson_file, mine, pieces_of
 from lessons.mistakes import MISTAKES
 from minisbert.core import InputError
-from tests import formula_checks, head_checks, loss_checks, metric_checks, pipeline_checks  # noqa: F401  (their checks)
+from tests import by_hand_checks, formula_checks, head_checks, loss_checks, metric_checks, pipeline_checks  # noqa: F401  (their checks)
 from tests.checks import CHECKS
 from tests.parity import ROOT
 
@@ -29,7 +29,10 @@ def test_every_card_is_complete():
         assert set(piece.checks) <= CHECKS.keys(), name
         assert set(piece.parts) <= targets | PIECES.keys() - {name}, name
         assert targets & {name, *piece.parts}, f"{name} has no known mistake"
-        assert re.search(rf"\b({'|'.join(piece.path)})\b", lesson_file(piece.lesson).read_text(encoding="utf-8")), name
+        lesson = lesson_file(piece.lesson).read_text(encoding="utf-8")
+        assert re.search(rf"\b({'|'.join(piece.path)})\b", lesson), name
+        assert piece.printed, name
+        assert any(piece.printed in line for line in lesson.splitlines()), f"{name}: {piece.printed!r} is not printed"
 
 
 def test_lessons_in_order():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lessons.search import docstrings
-from lessons.speedrun import judge, steps
+from lessons.speedrun import judge, plot, steps
 from lessons.speedrun import run as command
 from tests.conftest import ROOT
 
@@ -55,6 +55,15 @@ def test_the_fastest_record_is_that_of_the_table(stsb):
 def test_every_submission_has_a_row_and_every_row_a_submission():
     rows = [line.split("|")[3].strip() for line in TABLE.splitlines() if line.startswith("| 20")]
     assert sorted(rows) == sorted(path.stem for path in FOLDER.glob("*.py") if "\ndef train(data, " in path.read_text())
+
+
+def test_the_plot_in_git_is_that_of_the_table():
+    assert plot.draw() == (FOLDER / "records.svg").read_text(encoding="utf-8")
+    assert "| trained_table | 79.27 ± 0.18 | 38 |" in TABLE
+    # 9.27 of 10 points above the axis, and ln 38 / ln 1000 of the way to the right
+    assert plot.place(79.27, 38) == pytest.approx((60 + 440 * 0.526595, 270 - 240 * 0.927), abs=1e-3)
+    dots = re.findall(r'<circle class="lit" cx="([\d.]+)" cy="([\d.]+)"', plot.draw())
+    assert tuple(map(float, dots[-1])) == pytest.approx(plot.place(79.27, 38), abs=1e-3)
 
 
 @pytest.mark.weights
