@@ -25,7 +25,7 @@ ROOMS = {
     "integrations": 569,
     "commands": 2_680,
 }
-PACKAGE_LINES, TEST_LINES = 24_576, 34_308  # goals: 19,000 and 26,500
+PACKAGE_LINES, TEST_LINES = 24_576, 34_786  # goals: 19,000 and 26,500
 DENSITIES = {  # per 1,000 lines outside core/ that are not blank
     "conditional expressions": 15,
     "starred expressions": 12,
@@ -35,7 +35,7 @@ DENSITIES = {  # per 1,000 lines outside core/ that are not blank
     "comments": 30,
 }
 AT_LEAST = {"comments"}
-RAISES = 424  # of InputError and ValueError, in the whole package
+RAISES = 420  # of InputError and ValueError, in the whole package
 FILE_LINES, FUNCTION_LINES = 420, 40
 LONG_FILES = {"data/reader.py": 451, "models/encoder.py": 425}  # goal: none
 LONG_FUNCTIONS = {  # two tables of options, and functions that lose by being cut in two

@@ -116,7 +116,7 @@ def test_a_child_that_reports_nothing_is_an_error_and_not_a_pass(folder, monkeyp
         sandbox.grade(6)
 
 
-REPORTED = {"status": "passed", "mistakes": [], "unexplained": "", "line": 1}
+REPORTED = {"status": "passed", "mistakes": [], "meanings": [], "unexplained": "", "line": 1}
 
 
 def dead(pid: int) -> bool:
