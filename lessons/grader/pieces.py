@@ -11,7 +11,6 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +87,6 @@ def stars(level: int) -> str:
 def _read() -> tuple[dict[int, str], dict[str, Piece]]:
     cards = tomllib.loads((Path(__file__).parent / "cards.toml").read_text(encoding="utf-8"))
     tuples = ("checks", "hints", "needs", "parts", "refused")
-    for above, card in pairwise(cards["pieces"]):
-        card.setdefault("lesson", above["lesson"])
     pieces = [Piece(**card | {key: tuple(card[key]) for key in tuples if key in card}) for card in cards["pieces"]]
     return {int(number): title for number, title in cards["lessons"].items()}, {p.master: p for p in pieces}
 
