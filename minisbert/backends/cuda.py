@@ -84,7 +84,7 @@ class RaggedAttention(RowAttention):
         # the kernel without pads is for half precision, and for heads of certain widths
         kernel = ragged_attention(query)
         if kernel is None:
-            context = padded_attention(query, key, value, texts)
+            context = self.kernel(query, key, value, texts)
         else:
             context = kernel(query, key, value, texts.edges, texts.longest)
         return self.output(context.flatten(1))[None], None
@@ -98,7 +98,7 @@ class RaggedEncoder(nn.Module):
         self.encoder = encoder.eval().requires_grad_(False)
         bert = encoder.bert
         for layer in bert.layers:
-            layer.attention = RaggedAttention(layer.attention)
+            layer.attention = RaggedAttention(layer.attention, padded_attention)
         # not BERT's own pooler: sums, and what follows them, are in float32
         for module in (bert.embeddings, bert.layers):
             module.to(dtype)

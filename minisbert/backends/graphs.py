@@ -201,7 +201,7 @@ def short_attention(qkv: Tensor, bias: Tensor) -> Tensor:
 class RowAttention(nn.Module):
     """``bert.Attention`` by a kernel such as ``attention_by_length``, with query, key and value as one product."""
 
-    def __init__(self, attention: Attention, kernel: Callable[[Tensor, Tensor], Tensor]):
+    def __init__(self, attention: Attention, kernel: Callable[..., Tensor]):
         super().__init__()
         self.kernel = kernel
         linears = [attention.query, attention.key, attention.value]
