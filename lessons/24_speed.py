@@ -122,7 +122,9 @@ assert budgeted_batches([3, 9, 4, 4, 3, 9], batch_tokens=20) == [
 from minisbert.models.batching import packed_batches, same_text, tokenize
 
 two_texts = ["A cat.", "Snow."]
-(shared,) = packed_batches(tokenize(encoder.tokenizer, two_texts)[0], batch_tokens=64)
+(shared,) = packed_batches(
+    tokenize(fast_encoder.tokenizer, two_texts)[0], batch_tokens=64
+)
 together = same_text(shared.text_index)  # (1, 1, T, T)
 print(shared.ids, shared.positions, shared.text_index, together[0, 0].int(), sep="\n")
 assert shared.positions.tolist() == [[0, 1, 2, 3, 4, 0, 1, 2, 3, 0, 0, 0]], (
@@ -166,7 +168,7 @@ assert largest_difference(found, alone) < 1e-6, "the same vectors, up to roundin
 from minisbert.models import batching
 
 useful = sum(n * (dense + 2 * n * D) for n in lengths)
-keys, _ = tokenize(encoder.tokenizer, texts)
+keys, _ = tokenize(fast_encoder.tokenizer, texts)
 own, cost = batching.ROW, {}
 for batching.ROW in (16, 32, own, 128, 512):
     shapes = [batch.ids.shape for batch in packed_batches(keys, batch_tokens=2048)]

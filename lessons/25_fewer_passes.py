@@ -43,7 +43,7 @@ D, F = config.hidden_size, config.intermediate_size
 pairs = load_scored_pairs("stsb", "test")[::20]
 texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
 scores = [pair.score for pair in pairs]
-keys, _ = tokenize(encoder.tokenizer, texts)
+keys, _ = tokenize(fast_encoder.tokenizer, texts)
 N = len(texts)
 
 # %%

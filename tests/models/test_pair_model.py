@@ -499,7 +499,7 @@ def test_files_that_sentence_transformers_does_not_read_change_no_score(left_ove
     if left_over == "no model_type":
         change(folder / "config_sentence_transformers.json", model_type="SentenceTransformer")
     model, expected = PairModel.load(folder), cross_encoder(folder).predict(LONG)
-    np.testing.assert_allclose(model.predict(LONG), expected, rtol=0, atol=2e-6)
+    np.testing.assert_allclose(model.predict(LONG), expected, rtol=0, atol=1e-5)  # either computes in float32
     assert (model.task == "logit") == (left_over is None)
 
 

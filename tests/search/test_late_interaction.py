@@ -34,7 +34,7 @@ def test_all_with_all_is_one_with_one():
     for i, query in enumerate(a):
         for j in range(3):
             assert_parity("one", found[i, j], max_sim(query, b[j][real[j]]), PIECE)
-        assert documents.scores(query.float().numpy()) == pytest.approx(found[i].numpy(), abs=1e-5)
+        assert documents.scores(query.float().numpy()) == pytest.approx(found[i].numpy(), rel=2e-6, abs=1e-5)
 
 
 @pytest.mark.reference
@@ -47,11 +47,12 @@ def test_loss_and_gradients_equal_the_references():
     loss = late_ranking_loss(*ours, real)
     scores = colbert_scores(theirs[0], theirs[1][:, None], documents_mask=real[:, None])
     expected = torch.nn.functional.cross_entropy(scores, torch.arange(3))
-    assert_parity("loss", loss, expected.double(), 2e-6)  # the reference computes in float32
+    # the reference computes in float32, and a score of 25 is then right to 1e-5 on some CPUs
+    assert_parity("loss", loss, expected.double(), 2e-5)
     for x in (loss, expected):
         x.backward()
     for x, y in zip(ours, theirs, strict=True):
-        assert_parity("gradient", x.grad, y.grad.double(), 2e-6)  # the reference computes in float32
+        assert_parity("gradient", x.grad, y.grad.double(), 2e-5)
 
 
 def test_the_gradient_of_the_loss_is_its_slope():
@@ -70,7 +71,7 @@ def test_search_is_exact_with_ties_by_index_and_empty_documents():
     for i, query in enumerate(queries):
         one = [float(max_sim(*map(torch.from_numpy, (query, x)))) if len(x) else -np.inf for x in corpus]
         assert places[i].tolist() == sorted(range(5), key=lambda j, one=one: (-round(one[j], 4), j))
-        assert scores[i] == pytest.approx([one[j] for j in places[i]], abs=1e-5)
+        assert scores[i] == pytest.approx([one[j] for j in places[i]], rel=2e-6, abs=1e-5)  # scores of up to 30
     assert late_top_k(Matrices.of([], 5), corpus, 2)[0].shape == (0, 2)
     with pytest.raises(InputError, match="width 5 and the corpus 4"):
         late_top_k(matrices([2]), Matrices.of([np.zeros((1, 4), np.float32)], 4), 1)
