@@ -5,8 +5,6 @@
 # `minisbert/search/quantized.py`. About 95 minutes. You will build a search engine for Python's own standard library,
 # train it, shrink it, and prove to somebody who does not trust you that it works.
 
-# %%
-
 # %% [markdown]
 # ## The question
 #

@@ -6,8 +6,6 @@
 # will make an encoder that has never read a word, let it read, and find out what reading
 # is good for.
 
-# %%
-
 # %% [markdown]
 # ## The question
 #
