@@ -31,10 +31,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+import minisbert
 from benchmarks.encode_speed import composed, stsb_spearman, texts_of
 from benchmarks.machine import LAYER
 from benchmarks.peers import Encode, sentence_transformers, stay_offline, turns
-from minisbert.backends.cuda import CudaEncoder
 from minisbert.core.bert import Bert
 from minisbert.core.weights import BertConfig
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -101,7 +101,7 @@ def loaded(folder: Path, device: torch.device, dtypes: Sequence[str] = DTYPES) -
     encoder = SentenceEncoder.load(folder, device=device)
     sides: dict[str, Encode] = {f"minisbert {dtype}": partial(encoder.encode, dtype=dtype) for dtype in dtypes}
     for dtype in dtypes:
-        sides[f"{COMPILED} {dtype}"] = CudaEncoder.load(folder, dtype=dtype, device=device).encode
+        sides[f"{COMPILED} {dtype}"] = minisbert.load(folder, compiled=True, dtype=dtype, device=device).encode
     if find_spec(PEER.replace("-", "_")):
         for dtype in dtypes:
             sides[f"{PEER} {dtype}"] = sentence_transformers(getattr(torch, dtype), folder, 1, str(device))

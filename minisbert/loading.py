@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from minisbert.backends.cuda import CudaEncoder, has_graph
+from minisbert.backends.cuda import CudaEncoder, choose_half, has_graph
 from minisbert.backends.package import CompiledEncoder, CompiledPairModel
 from minisbert.checkpoints.layout import MASKED_MODULE, ModelFolder, find_model
 from minisbert.core import InputError, one_line
@@ -88,7 +88,8 @@ def load_encoder(
     path = find_model(model)
     if compiled is True and choose_device(device).type == "cuda":
         if has_graph(ModelFolder(path)):
-            return CudaEncoder.load(path, dtype=dtype, device=device, **options)
+            half = choose_half(dtype, choose_device(device))
+            return CudaEncoder(SentenceEncoder.load(path, device=device, **options), path, half)
         say(f"not compiled: {path} is no BERT or relative of it, and only those are on a GPU")
         return open_kind(path).load(path, device=device, **options)
     check_compiled(compiled, dtype, device)

@@ -12,11 +12,10 @@ modules are the book's but for attention, which reads texts that follow each oth
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 import torch
@@ -24,7 +23,7 @@ from torch import Tensor, nn
 
 from minisbert.architectures.relatives import RELATIVES
 from minisbert.backends.graphs import RowAttention
-from minisbert.checkpoints.layout import ModelFolder, find_model
+from minisbert.checkpoints.layout import ModelFolder
 from minisbert.core import InputError, one_line
 from minisbert.core.bert import attention
 from minisbert.core.encoder import normalize as unit
@@ -33,7 +32,7 @@ from minisbert.models.encoder import BATCH_TOKENS, TextEncoder
 from minisbert.models.guards import check_ids
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import say
-from minisbert.system.devices import bfloat16_hardware, choose_device, fitting_tokens
+from minisbert.system.devices import bfloat16_hardware, fitting_tokens
 from minisbert.system.torch_internals import ragged_attention
 
 GPU_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
@@ -200,7 +199,7 @@ class RaggedBatch:
 
 
 class CudaEncoder(TextEncoder):
-    """``encode`` and ``similarity`` of a ``SentenceEncoder`` on a GPU."""
+    """``encode`` and ``similarity`` of a ``SentenceEncoder`` on a GPU; takes its modules, as ``minisbert.load`` does."""
 
     scales_itself = True
 
@@ -213,40 +212,15 @@ class CudaEncoder(TextEncoder):
         self.compute = RaggedEncoder(encoder, dtype)
         self.graphs: Graphs | None = Graphs(self.compute, self.device, self.most_tokens, capture)
 
-    @classmethod
-    def load(
-        cls,
-        model: str | Path,
-        *,
-        dtype: str | None = None,
-        device: str | torch.device = "cuda",
-        pooling: str | None = None,
-        max_seq_length: int | None = None,
-        truncate_dim: int | None = None,
-        prompts: Mapping[str, str] | None = None,
-        default_prompt_name: str | None = None,
-        similarity_fn_name: str | None = None,
-    ) -> Self:
-        """Load a BERT or a relative of it; ``dtype`` is bfloat16 (default), float16 or float32.
-
-        Without a GPU that multiplies bfloat16 the default is float16. The other options are those of
-        ``SentenceEncoder.load``. Raises ``InputError`` as that does, and for other architectures and dtypes.
-        """
-        place = choose_device(device)
-        chosen = choose_half(dtype, place)
-        folder = ModelFolder(find_model(model))
-        if not has_graph(folder):
-            raise InputError(
-                f"{folder.path} holds no sentence encoder that is a BERT or a relative: load it uncompiled"
-            )
-        encoder = SentenceEncoder.from_folder(folder, pooling, max_seq_length)
-        made = cls(encoder.to(place), folder.path, chosen)
-        return made.configured(truncate_dim, prompts, default_prompt_name, similarity_fn_name)
-
-    def computing(self, dtype: str | None) -> AbstractContextManager:
+    @contextmanager
+    def computing(self, dtype: str | None) -> Iterator[None]:
         if dtype not in (None, "auto", self.compiled_dtype):
             raise InputError(f"this encoder computes in {self.compiled_dtype}, not in {dtype}: choose it at load")
-        return torch.inference_mode()
+        with ExitStack() as stack:
+            if self.device.type == "cuda":  # of several GPUs this one records
+                stack.enter_context(torch.cuda.device(self.device))
+            stack.enter_context(torch.inference_mode())
+            yield
 
     def batches(self, keys: Sequence[bytes], batch_tokens: int) -> Iterator[RaggedBatch]:
         if batch_tokens == BATCH_TOKENS:  # nobody chose another
@@ -268,21 +242,30 @@ class CudaEncoder(TextEncoder):
             sent.append(host.to(self.device, non_blocking=True))
         return self.compute(*sent, int(batch.lengths[0]), skip)
 
+    def by_graph(self, batch: RaggedBatch, skip: int) -> Tensor | None:
+        """Compute a few texts' vectors by a graph; None if torch cannot record it, which is told once."""
+        if self.graphs is None or len(batch.texts) > GRAPH_TEXTS:
+            return None
+        try:
+            return self.graphs(batch.ids, batch.lengths, skip)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            say(f"no CUDA graph, so few texts take longer: {one_line(error)}")
+            self.graphs = None
+            return None
+
     def results(self, keys: Sequence[bytes], batch_tokens: int, skip: int) -> Iterator[tuple[RaggedBatch, Tensor]]:
         # the GPU computes a batch while the one before is copied and stored, and the next one is made
         waiting = []
         for batch in self.batches(keys, batch_tokens):
-            if len(keys) <= GRAPH_TEXTS and len(batch.texts) == len(keys) and self.graphs is not None:
-                try:
-                    yield batch, self.graphs(batch.ids, batch.lengths, skip)
-                    continue
-                except torch.OutOfMemoryError:
-                    raise
-                except RuntimeError as error:
-                    say(f"no CUDA graph, so few texts take longer: {one_line(error)}")
-                    self.graphs = None
-            copy = self.vectors(batch, skip).to("cpu", non_blocking=True)
-            done = torch.cuda.current_stream(self.device).record_event() if self.device.type == "cuda" else None
+            copy, done = None, None
+            if len(batch.texts) == len(keys):  # not the last of many batches: graphs are for calls with few texts
+                copy = self.by_graph(batch, skip)
+            if copy is None:
+                copy = self.vectors(batch, skip).to("cpu", non_blocking=True)
+                if self.device.type == "cuda":
+                    done = torch.cuda.current_stream().record_event()
             waiting.append((batch, copy, done))
             if len(waiting) > 1:
                 yield arrived(*waiting.pop(0))

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from heapq import heapreplace
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -80,7 +81,7 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[list[bytes], i
         each = pool.map if len(some) > 1 else map
         for ids, lengths, cut in each(tokenizer.encode_flat, some):
             content, ends = ids.tobytes(), (ID_BYTES * lengths.cumsum()).tolist()
-            keys += [content[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+            keys += [content[start:end] for start, end in pairwise([0, *ends])]
             truncated += cut
     return keys, truncated
 

@@ -132,15 +132,15 @@ class Tokenizer(tokenizer.Tokenizer):
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, int]:
         """``encode`` without a step per text: all ids in a row, each text's number of them (N,), how many were cut."""
+        if self.cut_start:  # as few models want it
+            return flattened(self.encode(texts))
         slots = self.single_template
         room = self.limit - len(slots) + 1
         texts = check_texts(texts)
         pieces = self._pieces(texts)
         whole = np.fromiter(map(len, pieces), np.int64, len(pieces))
-        if self.cut_start or (len(slots) == 1 and not whole.all()):
-            return flattened(
-                self.encode(texts)
-            )  # the few models that cut a text's start; a text without a token is refused
+        if len(slots) == 1 and not whole.all():
+            self.encode(texts)  # names the text without a token
         ids = np.fromiter(chain.from_iterable(pieces), np.intc, whole.sum())
         lengths = np.minimum(whole, room)
         truncated = int((whole > room).sum())

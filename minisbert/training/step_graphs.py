@@ -42,7 +42,10 @@ def recorded_step(network: VectorNetwork | PairNetwork, inputs: tuple[Tensor, ..
     device = inputs[0].device
     # subtle: what is computed to warm up draws dropout masks, which a resumed run would draw at another step
     before = random_state(device)
-    graphed = torch.cuda.make_graphed_callables(Computed(network), inputs, num_warmup_iters=1, allow_unused_input=True)
+    with torch.cuda.device(device):  # of several GPUs
+        graphed = torch.cuda.make_graphed_callables(
+            Computed(network), inputs, num_warmup_iters=1, allow_unused_input=True
+        )
     set_random_state(before, device)
     return graphed
 
