@@ -14,18 +14,18 @@ ROOMS = {
     "search": 835,
     "architectures": 1_068,
     "checkpoints": 1_380,
-    "models": 3_594,
-    "backends": 1_218,
+    "models": 3_595,
+    "backends": 1_201,
     "data": 1_697,
     "evaluation": 1_307,
-    "training": 3_320,
+    "training": 3_323,
     "corpus": 674,
     "diagnosis": 2_235,
     "serving": 1_004,
     "integrations": 569,
-    "commands": 2_680,
+    "commands": 2_681,
 }
-PACKAGE_LINES, TEST_LINES = 24_576, 34_787  # goals: 19,000 and 26,500
+PACKAGE_LINES, TEST_LINES = 24_564, 34_786  # goals: 19,000 and 26,500
 DENSITIES = {  # per 1,000 lines outside core/ that are not blank
     "conditional expressions": 15,
     "starred expressions": 12,

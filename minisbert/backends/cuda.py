@@ -199,7 +199,7 @@ class RaggedBatch:
 
 
 class CudaEncoder(TextEncoder):
-    """``encode`` and ``similarity`` of a ``SentenceEncoder`` on a GPU; takes its modules, as ``minisbert.load`` does."""
+    """``encode`` and ``similarity`` of a ``SentenceEncoder`` on a GPU, whose modules it takes."""
 
     scales_itself = True
 
