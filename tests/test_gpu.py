@@ -6,6 +6,7 @@ Otherwise pytest hides the GPU, and all of it is skipped.
 """
 
 import os
+import random
 import re
 import subprocess
 import sys
@@ -34,6 +35,7 @@ REFERENCE = Path(__file__).parent / "reference"
 TINY = REFERENCE.parents[1] / "weights" / "tiny"
 FOLDERS = [TINY, REFERENCE / "tiny-roberta", REFERENCE / "tiny-distiluse"]
 FOLDERS += sorted(path for path in (REFERENCE / "architectures").glob("tiny-*") if path.is_dir())
+WORDS = "the cat dog park small horse and piano is in a music".split()
 TEXTS = ["the cat", "a dog is in the park", "the small horse and the piano " * 5, "", "music"] * 7
 
 
@@ -68,11 +70,20 @@ def test_bfloat16_and_tokens():
     assert all((a.cpu() - b).abs().max() < 1e-5 for a, b in zip(states, theirs, strict=True))
 
 
-def wide_heads(device: str) -> SentenceEncoder:
+def distinct(count: int, fewest: int, most: int) -> list[str]:
+    """Texts of so many words, of which no two have the same tokens (unknown words would be one token)."""
+    chance = random.Random(0)
+    texts = set()
+    while len(texts) < count:
+        texts.add(" ".join(chance.choices(WORDS, k=chance.randint(fewest, most))))
+    return sorted(texts)
+
+
+def wide_heads(device: str, width: int = 128) -> SentenceEncoder:
     """A small encoder with random weights and heads of 32 columns, for which the kernel without pads is made."""
     torch.manual_seed(3)
     tiny = minisbert.load(TINY, device="cpu")
-    config = replace(tiny.bert.config, hidden_size=128, num_attention_heads=4, intermediate_size=256)
+    config = replace(tiny.bert.config, hidden_size=width, num_attention_heads=width // 32, intermediate_size=2 * width)
     return (
         SentenceEncoder(tiny.tokenizer, Bert(config), Pooling("mean"), True, settings=tiny.settings).eval().to(device)
     )
@@ -81,7 +92,7 @@ def wide_heads(device: str) -> SentenceEncoder:
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-6), ("bfloat16", 0.03), ("float16", 0.005)])
 def test_few_and_many_texts_on_the_fast_path(dtype, tolerance):
     """By graphs and without, in batches of all sizes, beside the CPU's float64."""
-    many = [f"{text} {number}" for number, text in enumerate(TEXTS * 5)]
+    many = distinct(175, 1, 30)
     for folder in (None, *FOLDERS[:3]):
         if folder is None:
             expected, encoder = wide_heads("cpu"), CudaEncoder(wide_heads("cuda"), TINY, getattr(torch, dtype))
@@ -114,8 +125,8 @@ def test_an_architecture_without_a_graph_is_not_compiled(capsys):
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_lack_of_memory_is_one_line_and_the_size_that_it_names_fits(compiled):
-    encoder = CudaEncoder(wide_heads("cuda"), TINY, torch.float32) if compiled else wide_heads("cuda")
-    texts = ["the cat and the dog " * 3 + str(number) for number in range(9000)]
+    encoder = CudaEncoder(wide_heads("cuda", 1024), TINY, torch.float32) if compiled else wide_heads("cuda", 1024)
+    texts = distinct(9000, 15, 16)
     encoder.encode(texts[:100], batch_size=32)
     torch.cuda.empty_cache()
     taken = torch.cuda.mem_get_info()[0] - 2**28
@@ -126,7 +137,7 @@ def test_lack_of_memory_is_one_line_and_the_size_that_it_names_fits(compiled):
         ) as error:
             encoder.encode(texts, batch_size=9000)
         size = int(re.search(r"batch_size=(\d+) fits", str(error.value))[1])
-        assert encoder.encode(texts, batch_size=size).shape == (9000, 128)
+        assert encoder.encode(texts, batch_size=size).shape == (9000, 1024)
     finally:
         del ballast
         torch.cuda.empty_cache()
@@ -159,17 +170,17 @@ def test_losses_and_scores_of_training(objective, files, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("graphs", ["--graphs", "--no-graphs"])
+@pytest.mark.parametrize("graphs", ["auto", "off"])
 def test_runs_repeat_and_resume_to_the_same_bits(files, tmp_path, monkeypatch, dtype, graphs):
     recorded, record = [], torch.cuda.make_graphed_callables
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", lambda *a, **b: recorded.append(a) or record(*a, **b))
     given = ["--model", str(TINY), *toys.flags(files, "cosine", "--log-every", "1", "--epochs", "3")]
-    given += ["--device", "cuda", "--dtype", dtype, "--batch-size", "4", graphs]
+    given += ["--device", "cuda", "--dtype", dtype, "--batch-size", "4", "--graphs", graphs]
     for name in ("one", "other"):
         main([*given, "--out", str(tmp_path / name)])
     toys.stop_at(7, (Run, "show"), main, [*given, "--out", str(tmp_path / "stopped")])
     main(["--resume", str(tmp_path / "stopped")])
-    assert bool(recorded) == (graphs == "--graphs")
+    assert bool(recorded) == (graphs == "auto")
     assert toys.losses(tmp_path / "one") == toys.losses(tmp_path / "other") == toys.losses(tmp_path / "stopped")
     weights = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("one", "other", "stopped")]
     assert weights[0] == weights[1] == weights[2]
@@ -179,6 +190,6 @@ def test_steps_by_graphs_are_the_steps_without(files, tmp_path):
     """But for rounding: lengths are rounded up, which other kernels may compute."""
     given = ["--model", str(TINY), *toys.flags(files, "cosine", "--log-every", "1", "--epochs", "2", "--dropout", "0")]
     given += ["--device", "cuda", "--dtype", "float32", "--batch-size", "4"]
-    for graphs in ("graphs", "no-graphs"):
-        main([*given, f"--{graphs}", "--out", str(tmp_path / graphs)])
-    assert toys.losses(tmp_path / "graphs") == pytest.approx(toys.losses(tmp_path / "no-graphs"), rel=1e-3, abs=1e-5)
+    for graphs in ("on", "off"):
+        main([*given, "--graphs", graphs, "--out", str(tmp_path / graphs)])
+    assert toys.losses(tmp_path / "on") == pytest.approx(toys.losses(tmp_path / "off"), rel=1e-3, abs=1e-5)

@@ -15,7 +15,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -131,8 +133,11 @@ def has_graph(folder: ModelFolder) -> bool:
 # ---------------------------------------------------------------------------------------------- graphs
 
 
-def recorded(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
-    """Record a computation as a CUDA graph; return a function that replays it, with the same tensor as its result."""
+def recorded(compute: Callable[[], Tensor], pool: Any = None) -> Callable[[], Tensor]:
+    """Record a computation as a CUDA graph; return a function that replays it, with the same tensor as its result.
+
+    Graphs of one ``pool`` share the memory of what they compute in between, so no two may run at once.
+    """
     # once before: libraries take memory and choose kernels at first use, which no graph can hold
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -140,7 +145,7 @@ def recorded(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
         compute()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
         result = compute()
 
     def replay() -> Tensor:
@@ -159,6 +164,7 @@ class Graphs:
     def __init__(self, compute: Callable[..., Tensor], device: torch.device, limit: int, capture: Callable = recorded):
         self.compute, self.device, self.limit, self.capture = compute, device, limit, capture
         self.kept: OrderedDict[tuple, tuple[Tensor, Tensor, Callable]] = OrderedDict()
+        self.pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
         self.lock = threading.Lock()  # two calls must not share a graph's tensors
 
     def __call__(self, ids: np.ndarray, lengths: np.ndarray, skip: int = 0) -> Tensor:
@@ -182,7 +188,8 @@ class Graphs:
         host = torch.zeros(count * longest + count, dtype=torch.int32, pin_memory=self.device.type == "cuda")
         host[-count:] = longest
         inputs = host.to(self.device)
-        return host, inputs, self.capture(lambda: self.compute(inputs[:-count], inputs[-count:], longest, skip))
+        compute = partial(self.compute, inputs[:-count], inputs[-count:], longest, skip)
+        return host, inputs, self.capture(compute, self.pool)
 
 
 # --------------------------------------------------------------------------------------------- encoder
@@ -225,12 +232,13 @@ class CudaEncoder(TextEncoder):
     def batches(self, keys: Sequence[bytes], batch_tokens: int) -> Iterator[RaggedBatch]:
         if batch_tokens == BATCH_TOKENS:  # nobody chose another
             batch_tokens = MOST_TOKENS
-            if self.device.type == "cuda":
+            # asking for the free memory takes longer than a few texts
+            if self.device.type == "cuda" and len(keys) > GRAPH_TEXTS:
                 batch_tokens = min(MOST_TOKENS, fitting_tokens(self.device, self.hidden_size))
         lengths = lengths_of(keys).astype(np.int32)
         for texts in budgeted_batches(lengths, batch_tokens):
             ids = np.frombuffer(b"".join([keys[text] for text in texts]), dtype=np.intc)
-            check_ids(self.config, torch.from_numpy(ids.copy()), int(lengths[texts[0]]))
+            check_ids(self.config, ids, int(lengths[texts[0]]))
             yield RaggedBatch(ids, lengths[texts], texts, len(ids))
 
     def vectors(self, batch: RaggedBatch, skip: int = 0) -> Tensor:

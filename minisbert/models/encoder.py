@@ -328,8 +328,10 @@ class TextEncoder(EncoderProperties):
             raise InputError("a text has no token of its own after its prompt, and include_prompt is false")
         # With ``normalize_embeddings`` the vectors are scaled once, at the end: scaling twice could change a last bit.
         model_scales = self.normalize and not self.scales_itself and not normalize_embeddings
-        # Created here and not in inference mode, so that the caller may compute gradients with the result.
-        vectors = torch.empty(len(distinct), columns, dtype=self.dtype)
+        # Created here and not in inference mode, so that the caller may compute gradients with the result. Stored by
+        # NumPy, which has no bfloat16: torch's threads would wait for more to do, in the way of the tokenizer's.
+        vectors = torch.empty(len(distinct), columns, dtype=torch.promote_types(self.dtype, torch.float32))
+        rows = vectors.numpy()
         with self.computing(dtype), naming_batch_size(self.device, batch_tokens, self.hidden_size, TEXT_TOKENS):
             for batch, result in self.results(distinct, batch_tokens, skip):  # (n, width)
                 if model_scales:
@@ -337,13 +339,13 @@ class TextEncoder(EncoderProperties):
                 result = result[:, :columns]
                 if normalize_embeddings:
                     result = unit(result)
-                vectors[batch.texts] = result.cpu()
+                rows[batch.texts] = result.to(vectors.dtype).cpu().numpy()
                 if line is not None:
                     line.update(batch.tokens)
         self._check_finite(distinct, vectors)
         if len(distinct) < len(keys):
             vectors = vectors[[row_of[key] for key in keys]]
-        return vectors
+        return vectors.to(self.dtype)
 
     def _encode_states(
         self, keys: Sequence[bytes], batch_tokens: int, dtype: str | None, line: Progress
@@ -365,8 +367,9 @@ class TextEncoder(EncoderProperties):
         """Raise ``InputError`` with the first text whose numbers, a row or a matrix of ``results``, are not finite."""
         # One sum is cheaper than a test of each number, and NaN and infinity reach it. Finite numbers may overflow in
         # it as well, so that a sum that is not finite is only a reason to test each row.
-        if isinstance(results, Tensor) and math.isfinite(results.sum()):
-            return
+        with np.errstate(all="ignore"):
+            if isinstance(results, Tensor) and math.isfinite(results.numpy().sum()):
+                return
         damaged = [number for number, result in enumerate(results) if not result.isfinite().all()]
         if not damaged:
             return

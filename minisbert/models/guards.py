@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from numbers import Integral
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -49,7 +50,7 @@ def check_inputs(
         raise ValueError(f"row {int(real.int().argmin())} of the mask has no real token: attention would be 0/0")
 
 
-def check_ids(config: BertConfig, ids: Tensor, longest: int, token_types: Tensor | None = None) -> None:
+def check_ids(config: BertConfig, ids: Tensor | np.ndarray, longest: int, token_types: Tensor | None = None) -> None:
     """Raise ``ValueError`` for ids or token types that the model does not have, or more tokens than positions."""
     if longest > config.positions:
         raise ValueError(f"{longest} tokens, but the position table has {config.positions}: let the tokenizer cut them")

@@ -141,12 +141,11 @@ class Tokenizer(tokenizer.Tokenizer):
         whole = np.fromiter(map(len, pieces), np.int64, len(pieces))
         if len(slots) == 1 and not whole.all():
             self.encode(texts)  # names the text without a token
-        ids = np.fromiter(chain.from_iterable(pieces), np.intc, whole.sum())
         lengths = np.minimum(whole, room)
         truncated = int((whole > room).sum())
         if truncated:
-            within = np.arange(len(ids)) - np.repeat(whole.cumsum() - whole, whole)
-            ids = ids[within < room]
+            pieces = [ids[:room] for ids in pieces]
+        ids = np.fromiter(chain.from_iterable(pieces), np.intc, lengths.sum())
         # the special tokens go to their places, and what is left is the texts'
         lengths += len(slots) - 1
         ends = lengths.cumsum()

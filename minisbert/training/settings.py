@@ -172,7 +172,7 @@ class RunSettings:
     device: str = option("auto, cpu, cuda or mps (default: auto)", "auto")
     threads: int | None = option("CPU threads (default: OMP_NUM_THREADS, or one a core)", None, THREADS, "N")
     dtype: str = option("of matrix products; auto: bfloat16 on hardware for it", "auto", choices=DTYPES)
-    graphs: bool = option("on a GPU: forward and backward as CUDA graphs", False)
+    graphs: str = option("steps as CUDA graphs; auto: on a GPU that can", "auto", choices=("auto", "on", "off"))
 
     pooler_head: bool = option("BERT's pooler and a linear layer, as CrossEncoder has it", False, only=JOINT)
     margin: float | None = option(

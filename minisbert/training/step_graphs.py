@@ -106,13 +106,16 @@ class GraphedNetwork(nn.Module):
         return tuple(x.to(self.network.model.device) for x in inputs)
 
 
-def check_graphs(options: RunSettings, objective: Objective, processes: int) -> None:
-    """Raise ``InputError`` with the reason why a run has no graphs."""
+def use_graphs(options: RunSettings, objective: Objective, processes: int) -> bool:
+    """Return whether a run has graphs; ``InputError`` with the reason why not, if it asks for them."""
     network, model = objective.network, objective.model
     recordable = type(network) in (VectorNetwork, PairNetwork) and type(model) in (SentenceEncoder, PairModel)
-    check_usage(
+    reasons = (
         (objective.encoder.device.type != "cuda", "--graphs: there is no CUDA GPU"),
         (processes > 1, "--graphs: several processes send each other gradients, which no graph does"),
         (options.micro_tokens is not None, "--graphs and --micro-tokens: give one of them"),
         (not (recordable and objective.by_rows), f"--graphs: objective {options.objective} is not made for them"),
     )
+    if options.graphs == "on":
+        check_usage(*reasons)
+    return options.graphs != "off" and not any(found for found, _ in reasons)

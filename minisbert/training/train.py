@@ -34,7 +34,7 @@ from minisbert.training.objectives.registry import make_objective
 from minisbert.training.run import Run
 from minisbert.training.run_options import list_recipes, parse
 from minisbert.training.settings import OBJECTIVES, SCHEDULE_NAMES, RunSettings, reads
-from minisbert.training.step_graphs import GraphedNetwork, check_graphs
+from minisbert.training.step_graphs import GraphedNetwork, use_graphs
 
 MICRO_TOKENS = 768  # per process and part: no slower on a CPU, and memory stops growing with the batch
 CACHED_TOKENS = 4096  # per process: a larger batch whose loss compares rows is cached, for a quarter more time
@@ -158,8 +158,7 @@ def train(options: RunSettings, group: ProcessGroup) -> None:
     torch.manual_seed(options.seed)
     dtype, reason = choose_dtype(options.dtype, group.device)
     objective, counts = prepare_objective(options, group.device, dtype)
-    if options.graphs:
-        check_graphs(options, objective, group.size)
+    graphs = use_graphs(options, objective, group.size)
     optimizer = adamw(objective.parameter_groups(options.lr, options.head_lr), options.lr, options.weight_decay)
     with Run(options, objective, optimizer, group) as run:
         # a resumed run has its own number by now
@@ -167,9 +166,12 @@ def train(options: RunSettings, group: ProcessGroup) -> None:
             say_once(f"threads: {options.threads}, before {torch.get_num_threads()}: the last bits may differ")
             torch.set_num_threads(options.threads)
         if group.rank == 0:
-            describe(run, counts, f"{str(dtype).removeprefix('torch.')} ({reason})")
+            arithmetic = f"{str(dtype).removeprefix('torch.')} ({reason})"
+            if graphs:
+                arithmetic += " in CUDA graphs"
+            describe(run, counts, arithmetic)
         try:
-            step_through(run, options)
+            step_through(run, options, graphs)
             run.save()  # so that a run interrupted in its last evaluation can be resumed
         except RuntimeError as error:
             # another process has gone; this one still has all that its state needs
@@ -203,7 +205,7 @@ def prepare_objective(
     return objective, counts
 
 
-def describe(run: Run, counts: tuple[int, int], dtype: str) -> None:
+def describe(run: Run, counts: tuple[int, int], arithmetic: str) -> None:
     """Print a few lines about the run that begins. ``counts``: all parameters, and those that are not frozen."""
     options, objective, encoder = run.options, run.objective, run.objective.encoder
     parameters, trainable = counts
@@ -223,7 +225,7 @@ def describe(run: Run, counts: tuple[int, int], dtype: str) -> None:
     rows = f"{options.batch_size} rows"
     if objective.keys is not None and run.rows_per_step < 0.9 * min(options.batch_size, len(objective.keys)):
         rows = f"{run.rows_per_step:.1f} rows on average, not {options.batch_size}: rows that share a text never meet"
-    say(f"plan   {run.total} steps of {rows}, AdamW {options.lr:g}, {dtype}, seed {options.seed}")
+    say(f"plan   {run.total} steps of {rows}, AdamW {options.lr:g}, {arithmetic}, seed {options.seed}")
     truncated = sum(encoded.truncated for encoded in objective.encoded)
     if truncated:
         say(encoder.tokenizer.cut_message(truncated, sum(map(len, objective.encoded))))
@@ -244,7 +246,7 @@ def constant_schedule(step: int, warmup: int, total: int) -> float:
 SCHEDULES = dict(zip(SCHEDULE_NAMES, (linear_schedule, cosine_schedule, constant_schedule), strict=True))
 
 
-def step_through(run: Run, options: RunSettings) -> None:
+def step_through(run: Run, options: RunSettings, graphs: bool = False) -> None:
     """Step through the run to its end, logging, saving and evaluating on the way."""
     warmup = math.ceil(options.warmup * run.total if options.warmup < 1 else options.warmup)
     if options.warmup >= run.total:
@@ -252,7 +254,7 @@ def step_through(run: Run, options: RunSettings) -> None:
     schedule = partial(SCHEDULES[options.schedule], warmup=warmup, total=run.total)
     loss = run.objective.nested_loss if run.objective.prefixes else run.objective.loss
     clip = options.clip or math.inf
-    cut_batch, network = divide(run.objective, options, run.group)
+    cut_batch, network = divide(run.objective, options, run.group, graphs)
     network.train()
     # a turn for each epoch: fit ends with the batches that it is given
     while True:
@@ -261,7 +263,7 @@ def step_through(run: Run, options: RunSettings) -> None:
         if run.finished:
             return
         batches = run.epoch()
-        if options.graphs:
+        if graphs:
             network.plan(run.batches)
         steps = fit(network, loss, batches, run.optimizer, schedule, run.state.step, clip, cut_batch)
         for step in run.recorded(steps):
@@ -274,13 +276,13 @@ def step_through(run: Run, options: RunSettings) -> None:
                 break
 
 
-def divide(objective: Objective, options: RunSettings, group: ProcessGroup) -> tuple[Cut, nn.Module]:
+def divide(objective: Objective, options: RunSettings, group: ProcessGroup, graphs: bool) -> tuple[Cut, nn.Module]:
     """Return what cuts a batch for ``fit``, and the network, shared out among the processes.
 
     If the loss is the mean of its rows' losses, ``fit`` adds up the gradients of the parts. Otherwise ``fit`` gets
-    whole batches, and the network caches gradients. A GPU needs neither, so ``--graphs`` has whole batches.
+    whole batches, and the network caches gradients. A GPU needs neither, so graphs have whole batches.
     """
-    if options.graphs:
+    if graphs:
         return whole, GraphedNetwork(objective.network, objective.encoder)
     cut_batch = partial(micro_batches, objective=objective, options=options, device=group.device)
     if objective.separable:

@@ -22,7 +22,7 @@ RELATED = [TINY, REFERENCE / "tiny-roberta", REFERENCE / "tiny-distiluse"]
 TEXTS = ["the cat", "a dog is in the park", "the small horse and the piano " * 5, "", "music", "the cat"]
 
 
-def replayed(compute):
+def replayed(compute, pool):
     """In the place of recording: compute again at every replay, from the same input."""
     return compute
 
@@ -100,7 +100,7 @@ def test_one_graph_for_each_shape(monkeypatch):
         return torch.stack([row.sum() for row in ids[: lengths.sum()].split(lengths.tolist())])[:, None]
 
     monkeypatch.setattr(cuda, "KEPT", 2)
-    graphs = Graphs(compute, torch.device("cpu"), limit=30, capture=lambda compute: (compute(), compute)[1])
+    graphs = Graphs(compute, torch.device("cpu"), limit=30, capture=lambda compute, pool: (compute(), compute)[1])
     for lengths, shape in [([3, 2], (2, 8)), ([8], (1, 8)), ([7, 8], (2, 8)), ([9], (1, 16)), ([29], (1, 30))]:
         ids = np.arange(1, sum(lengths) + 1, dtype=np.int32)
         ends = list(itertools.accumulate(lengths, initial=0))
@@ -111,7 +111,7 @@ def test_one_graph_for_each_shape(monkeypatch):
 
 
 def test_without_a_graph_it_is_told_once(capsys):
-    def refuse(compute):
+    def refuse(compute, pool):
         raise RuntimeError("operation not permitted when stream is capturing")
 
     encoder = on_cpu(TINY, capture=refuse)

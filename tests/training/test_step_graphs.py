@@ -10,7 +10,7 @@ from minisbert.training import train
 from minisbert.training.objectives.registry import make_objective
 from minisbert.training.run import Run
 from minisbert.training.run_options import parse
-from minisbert.training.step_graphs import Computed, GraphedNetwork, check_graphs
+from minisbert.training.step_graphs import Computed, GraphedNetwork, use_graphs
 from minisbert.training.train import load_trainable, main
 from tests import toys
 
@@ -95,9 +95,9 @@ def test_what_cannot_be_recorded_is_told_once_and_trained_without(flags, capsys)
 @pytest.mark.exact("the same steps of one process and of two")
 def test_a_resumed_run_makes_the_same_steps_by_graphs(flags, tmp_path, monkeypatch):
     recorder = Recorder()
-    monkeypatch.setattr(train, "check_graphs", lambda options, objective, processes: None)  # there is no GPU
+    monkeypatch.setattr(train, "use_graphs", lambda options, objective, processes: True)  # there is no GPU
     monkeypatch.setattr(train, "GraphedNetwork", partial(GraphedNetwork, capture=recorder))
-    given = flags("cosine", "--graphs", "--log-every", "1", "--batch-size", "4", "--epochs", "2")
+    given = flags("cosine", "--graphs", "on", "--log-every", "1", "--batch-size", "4", "--epochs", "2")
     main([*given, "--out", str(tmp_path / "one")])
     assert len(recorder.replayed) > len(set(recorder.recorded)) > 0
     toys.stop_at(5, (Run, "show"), main, [*given, "--out", str(tmp_path / "stopped")])
@@ -117,9 +117,14 @@ def test_a_resumed_run_makes_the_same_steps_by_graphs(flags, tmp_path, monkeypat
     ],
 )
 def test_runs_without_graphs_say_why(flags, monkeypatch, objective, more, processes, message):
-    options = parse(flags(objective, "--graphs", *more))
-    task = make_objective(options, load_trainable(options, CPU), None)
+    """By default silently, and with ``--graphs on`` the reason is an error."""
+    auto, on, off = (parse(flags(objective, "--graphs", choice, *more)) for choice in ("auto", "on", "off"))
+    task = make_objective(auto, load_trainable(auto, CPU), None)
     if message != "there is no CUDA GPU":
         monkeypatch.setattr(type(task.encoder), "device", torch.device("cuda"))
     with pytest.raises(InputError, match=message):
-        check_graphs(options, task, processes)
+        use_graphs(on, task, processes)
+    assert not use_graphs(auto, task, processes)
+    if not more and objective == "cosine":
+        monkeypatch.setattr(type(task.encoder), "device", torch.device("cuda"))
+        assert [use_graphs(options, task, 1) for options in (auto, on, off)] == [True, True, False]
