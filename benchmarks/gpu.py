@@ -1,6 +1,6 @@
 """Encoding on a GPU beside sentence-transformers: same weights, texts and GPU, in turns.
 
-    python -m benchmarks.gpu                            three minutes
+    python -m benchmarks.gpu                            ten minutes
     python -m benchmarks.gpu --rounds 9 --device cuda:1
     python -m benchmarks.train_speed --device cuda      training
 
