@@ -97,13 +97,23 @@ def load_encoder(
         encoder = CompiledEncoder.load(path, compiled, dtype=dtype, **options)
         if compiled not in (True, "auto") or keeps_package(encoder.compiled_dtype, encoder.gains):
             return encoder
-        say(f"not compiled: with many texts the package is {encoder.gains[1]:.2f} times as fast; its path takes it")
+        slower = f"with many texts the package is {encoder.gains[1]:.2f} times as fast"
+        if encoder.compiled_dtype == "int8":
+            raise InputError(f"int8 is slower than float32 on this CPU: {slower}; its path takes it all the same")
+        say(f"not compiled: {slower}; its path takes it")
     return open_kind(path).load(path, device=device, **options)
 
 
 def keeps_package(dtype: str, gains: list[float]) -> bool:
-    """Return False for ``About.gains`` of a float32 package that is slower with many texts; 3 % may be noise."""
-    return dtype != "float32" or not gains or gains[1] > 0.97
+    """Return False for ``About.gains`` of a float32 package that is slower with many texts; 3 % may be noise.
+
+    Of an int8 package, which also costs accuracy but helps where few texts are encoded, if it is slower with any number.
+    """
+    if dtype == "bfloat16" or not gains:
+        return True
+    if dtype == "int8":
+        return max(gains) > 0.97
+    return gains[1] > 0.97
 
 
 def check_compiled(compiled: bool | str | Path, dtype: str | None, device: str | torch.device) -> None:

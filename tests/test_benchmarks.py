@@ -12,7 +12,19 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import handover, ladder, machine, peers, row_length, serve_speed, server_load, sides, tune
+from benchmarks import (
+    emulated,
+    handover,
+    ladder,
+    machine,
+    peers,
+    row_length,
+    serve_speed,
+    server_load,
+    sides,
+    step_cost,
+    tune,
+)
 from benchmarks.killed_shards import write_texts
 from minisbert.commands.encode import main as encode
 from minisbert.core import InputError, bert
@@ -49,6 +61,28 @@ def test_the_lines_of_a_machine(monkeypatch, tmp_path):
     rates = {"gflop_per_second": {"MKL float32": 190.0, "oneDNN float32": 220.0, "oneDNN bfloat16": 450.0}}
     assert (machine.best_rate(rates, "float32"), machine.best_rate(rates, "bfloat16")) == (220, 450)
     assert math.isnan(machine.best_rate(rates, "int8"))
+
+
+def test_an_emulated_cpu_has_nothing_beyond_avx2():
+    flags = "flags\t\t: fma avx f16c avx2 avx512f avx512_vnni avx_vnni sse4_2 amx_bf16 amx_tile\n"
+    assert emulated.kept_from(flags).split() == "flags : fma avx f16c avx2 sse4_2".split()
+
+
+@pytest.mark.parametrize(
+    ("operation", "kind"),
+    [
+        ("aten::addmm", "linear layers, forward"),
+        ("aten::mm", "linear layers, backward"),
+        ("aten::bmm", "attention: products, softmax"),
+        ("aten::_softmax_backward_data", "attention: products, softmax"),
+        ("aten::native_layer_norm_backward", step_cost.REST),
+        ("aten::linalg_vector_norm", "zeros for gradients, AdamW, norm of the gradient"),
+        ("aten::gelu_backward", "GELU and its gradient"),
+        ("aten::add", step_cost.REST),
+    ],
+)
+def test_operations_of_a_step(operation, kind):
+    assert step_cost.kind_of(operation) == kind
 
 
 def test_a_library_that_is_missing(monkeypatch, capsys):

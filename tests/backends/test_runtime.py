@@ -393,11 +393,22 @@ def test_compiled_in_the_commands(folder, tiny_package, tmp_path, capsys):
         ("float32", [1.8, 1.2], True),
         ("float32", [1.8, 0.98], True),  # no more than noise
         ("float32", [1.8, 0.82], False),
-        ("int8", [1.8, 0.82], True),  # whose vectors are others
+        ("int8", [1.8, 0.82], True),  # for few texts
+        ("int8", [0.9, 0.82], False),
+        ("bfloat16", [0.9, 0.82], True),  # an eager encoder must be told its dtype at each call
     ],
 )
 def test_a_package_is_never_slower_than_the_eager_encoder(dtype, gains, kept):
     assert keeps_package(dtype, gains) == kept
+
+
+def test_int8_that_is_slower_than_float32_is_refused(monkeypatch):
+    """By the cache folder's package; who names a package's path has measured for himself."""
+    slow = SimpleNamespace(compiled_dtype="int8", gains=[0.9, 0.82])
+    monkeypatch.setattr(CompiledEncoder, "load", lambda *_, **__: slow)
+    with pytest.raises(InputError, match="int8 is slower than float32 on this CPU"):
+        load(ROOT / "weights" / "tiny", compiled=True, dtype="int8")
+    assert load(ROOT / "weights" / "tiny", compiled="package.pt2", dtype="int8") is slow
 
 
 def test_a_slower_package_is_left_for_the_eager_encoder_and_the_user_told(folder, tiny_package, capsys):
