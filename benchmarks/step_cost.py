@@ -50,7 +50,7 @@ def minisbert_steps() -> Iterator[None]:
     """The steps of ``minisbert train``."""
     options, cpu = parse(["--dtype", "float32"]), torch.device("cpu")
     objective, _ = prepare_objective(options, cpu, torch.float32)
-    cut, network = divide(objective, options, ProcessGroup(0, 1, cpu), False)
+    cut, network = divide(objective, options, ProcessGroup(0, 1, cpu))
     optimizer = adamw(objective.parameter_groups(LR, None), LR)
     # of an epoch's batches, which are of like length each, some that stand for all: from the shortest to the longest
     batches = sorted(

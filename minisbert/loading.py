@@ -107,7 +107,7 @@ def load_encoder(
 def keeps_package(dtype: str, gains: list[float]) -> bool:
     """Return False for ``About.gains`` of a float32 package that is slower with many texts; 3 % may be noise.
 
-    Of an int8 package, which also costs accuracy but helps where few texts are encoded, if it is slower with any number.
+    Of one in int8 if it is slower with one text as well.
     """
     if dtype == "bfloat16" or not gains:
         return True

@@ -14,18 +14,18 @@ ROOMS = {
     "search": 835,
     "architectures": 1_068,
     "checkpoints": 1_380,
-    "models": 3_595,
-    "backends": 1_201,
+    "models": 3_593,
+    "backends": 1_209,
     "data": 1_697,
     "evaluation": 1_307,
-    "training": 3_323,
+    "training": 3_330,
     "corpus": 674,
     "diagnosis": 2_235,
     "serving": 1_004,
     "integrations": 569,
-    "commands": 2_681,
+    "commands": 2_691,
 }
-PACKAGE_LINES, TEST_LINES = 24_564, 34_786  # goals: 19,000 and 26,500
+PACKAGE_LINES, TEST_LINES = 24_587, 34_854  # goals: 19,000 and 26,500
 DENSITIES = {  # per 1,000 lines outside core/ that are not blank
     "conditional expressions": 15,
     "starred expressions": 12,
@@ -37,7 +37,7 @@ DENSITIES = {  # per 1,000 lines outside core/ that are not blank
 AT_LEAST = {"comments"}
 RAISES = 420  # of InputError and ValueError, in the whole package
 FILE_LINES, FUNCTION_LINES = 420, 40
-LONG_FILES = {"data/reader.py": 451, "models/encoder.py": 425}  # goal: none
+LONG_FILES = {"data/reader.py": 451, "models/encoder.py": 423}  # goal: none
 LONG_FUNCTIONS = {  # two tables of options, and functions that lose by being cut in two
     "models/encoder.py encode": 61,
     "models/encoder.py encode_batches": 43,

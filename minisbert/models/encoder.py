@@ -328,10 +328,8 @@ class TextEncoder(EncoderProperties):
             raise InputError("a text has no token of its own after its prompt, and include_prompt is false")
         # With ``normalize_embeddings`` the vectors are scaled once, at the end: scaling twice could change a last bit.
         model_scales = self.normalize and not self.scales_itself and not normalize_embeddings
-        # Created here and not in inference mode, so that the caller may compute gradients with the result. Stored by
-        # NumPy, which has no bfloat16: torch's threads would wait for more to do, in the way of the tokenizer's.
+        # Not in inference mode: the caller may compute gradients with it. NumPy, which stores, wakes no threads.
         vectors = torch.empty(len(distinct), columns, dtype=torch.promote_types(self.dtype, torch.float32))
-        rows = vectors.numpy()
         with self.computing(dtype), naming_batch_size(self.device, batch_tokens, self.hidden_size, TEXT_TOKENS):
             for batch, result in self.results(distinct, batch_tokens, skip):  # (n, width)
                 if model_scales:
@@ -339,7 +337,7 @@ class TextEncoder(EncoderProperties):
                 result = result[:, :columns]
                 if normalize_embeddings:
                     result = unit(result)
-                rows[batch.texts] = result.to(vectors.dtype).cpu().numpy()
+                vectors.numpy()[batch.texts] = result.to(vectors.dtype).cpu().numpy()
                 if line is not None:
                     line.update(batch.tokens)
         self._check_finite(distinct, vectors)
@@ -365,11 +363,8 @@ class TextEncoder(EncoderProperties):
 
     def _check_finite(self, keys: Sequence[bytes], results: Tensor | list[Tensor]) -> None:
         """Raise ``InputError`` with the first text whose numbers, a row or a matrix of ``results``, are not finite."""
-        # One sum is cheaper than a test of each number, and NaN and infinity reach it. Finite numbers may overflow in
-        # it as well, so that a sum that is not finite is only a reason to test each row.
-        with np.errstate(all="ignore"):
-            if isinstance(results, Tensor) and math.isfinite(results.numpy().sum()):
-                return
+        if isinstance(results, Tensor) and np.isfinite(results.numpy()).all():
+            return
         damaged = [number for number, result in enumerate(results) if not result.isfinite().all()]
         if not damaged:
             return

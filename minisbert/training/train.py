@@ -276,7 +276,9 @@ def step_through(run: Run, options: RunSettings, graphs: bool = False) -> None:
                 break
 
 
-def divide(objective: Objective, options: RunSettings, group: ProcessGroup, graphs: bool) -> tuple[Cut, nn.Module]:
+def divide(
+    objective: Objective, options: RunSettings, group: ProcessGroup, graphs: bool = False
+) -> tuple[Cut, nn.Module]:
     """Return what cuts a batch for ``fit``, and the network, shared out among the processes.
 
     If the loss is the mean of its rows' losses, ``fit`` adds up the gradients of the parts. Otherwise ``fit`` gets

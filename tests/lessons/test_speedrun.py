@@ -3,15 +3,14 @@
 import io
 import json
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from lessons.search import docstrings
-from lessons.speedrun import judge, plot, steps
+from lessons.speedrun import judge, plot, steps, verify
 from lessons.speedrun import run as command
+from minisbert.checkpoints.layout import ModelFolder
+from minisbert.core import InputError
 from tests.conftest import ROOT
 
 FOLDER = ROOT / "lessons" / "speedrun"
@@ -30,24 +29,32 @@ def train(data, seed):
 """
 
 
-def judged(path: Path) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "lessons.speedrun.verify", str(path), "--seed", "0"]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+@pytest.fixture(scope="module")
+def entries():
+    """A fortieth of the search, whose reading takes longer than the rest."""
+    return docstrings.read_entries()[::40]
+
+
+@pytest.fixture
+def few_docstrings(entries, monkeypatch):
+    monkeypatch.setattr(docstrings, "read_entries", lambda: entries)
+    monkeypatch.setattr(verify, "read_corpus", lambda captions: steps.Corpus(captions, ["a name"], ["a sentence"]))
+    monkeypatch.setattr(ModelFolder, "__init__", ModelFolder.__init__)  # which a judged submission replaces
 
 
 @pytest.mark.weights
 @pytest.mark.parametrize(("text", "message"), [(LOADS, "begins from random weights"), (SHORT, "must return finite")])
-def test_a_pretrained_model_and_a_wrong_shape_are_refused(text, message, stsb, tmp_path):
+def test_a_pretrained_model_and_a_wrong_shape_are_refused(text, message, stsb, few_docstrings, tmp_path):
     (tmp_path / "wrong.py").write_text(text)
-    done = judged(tmp_path / "wrong.py")
-    assert done.returncode == 2
-    assert message in done.stderr
+    with pytest.raises(InputError, match=message):
+        verify.main([str(tmp_path / "wrong.py"), "--seed", "0"])
 
 
 @pytest.mark.weights
-def test_the_fastest_record_is_that_of_the_table(stsb):
+def test_the_fastest_record_is_that_of_the_table(stsb, few_docstrings, capsys):
     score = float(TABLE.partition("| idf_bag | ")[2][:5])  # of the old table: STS-B's dev pairs
-    result = json.loads(judged(FOLDER / "idf_bag.py").stdout)
+    verify.main([str(FOLDER / "idf_bag.py"), "--seed", "0"])
+    result = json.loads(capsys.readouterr().out)
     assert result["sts_dev"] == pytest.approx(score, abs=0.01)
     assert 0 < result["seconds"] < 60
 
@@ -67,11 +74,11 @@ def test_the_plot_in_git_is_that_of_the_table():
 
 
 @pytest.mark.weights
-def test_a_short_run_goes_from_nothing_to_a_search_box(stsb, minilm, tmp_path, monkeypatch, capsys):
-    entries = docstrings.read_entries()[::40]
+def test_a_short_run_goes_from_nothing_to_a_search_box(
+    stsb, minilm, entries, few_docstrings, tmp_path, monkeypatch, capsys
+):
     corpus = steps.Corpus([e.document for e in entries], [e.query for e in entries], [e.document for e in entries])
     pairs = judge.load_scored_pairs("stsb", "dev")[:40]
-    monkeypatch.setattr(docstrings, "read_entries", lambda: entries)
     monkeypatch.setattr(judge, "load_scored_pairs", lambda *_: pairs)
     monkeypatch.setattr(command, "load_scored_pairs", lambda *_: pairs)
     monkeypatch.setattr(steps, "read_corpus", lambda _: corpus)
