@@ -236,12 +236,16 @@ class RotaryAttention(bert.Attention):
         return self.output(self.merge(context)), probabilities
 
 
-without = {"no places": book(), "relative bias": mpnet()}
-without["rotary"] = book(attention=RotaryAttention)
-for model in without.values():  # none of the three has the table
-    model.embeddings.position.weight.requires_grad_(False).zero_()
+kinds = {
+    "no places": book(),
+    "a table of places": book(),
+    "relative bias": mpnet(),
+    "rotary": book(attention=RotaryAttention),
+}
 models, moved = {}, {}
-for name, model in {"a table of places": book(), **without}.items():
+for name, model in kinds.items():
+    if name != "a table of places":  # of the others none has a table
+        model.embeddings.position.weight.requires_grad_(False).zero_()
     models[name] = Embedder(model)
     last_loss = learn(models[name])
     moved[name] = found(models[name]), found(models[name], FAR)
