@@ -63,8 +63,7 @@ print(f"difference from the whole encoder: {apart:.1e}")
 assert apart < 1e-5, "cut in two, it is still the same model"
 
 # %% [markdown]
-# The three sets, and the scores before any training. Dev is every third pair, to save time. Test is all of it.
-
+# The three sets, and the scores before any training. Dev is every third pair, to save time.
 
 # %%
 from lessons.last_layer import spearman, tokens
@@ -79,12 +78,14 @@ print(f"before training: dev {start_dev:.2f}, test {start_test:.2f}")
 assert abs(start_test - 82.03) < 0.02, "the published number of lesson 09"
 
 # %% [markdown]
-# The loss, and a run. Every now and then the run looks at dev between two steps. `vectors` turns dropout off for that.
-# Forget to turn it on again, and the rest of the run has none.
+# The loss, and a run, by lesson 11's `fit`. On demand it looks at dev every few steps; `vectors` turns dropout off for
+# that. Forget to turn it on again, and the rest of the run has none.
 
 
 # %%
-from lessons.last_layer import both, cosines
+import inspect
+
+from lessons.last_layer import both, run
 from minisbert.core import losses
 
 
@@ -94,39 +95,7 @@ def regression(model, pairs):
     return losses.cosine_mse_loss(u, v, target)
 
 
-def on_dev(model):
-    """Spearman x 100, and the regression's loss."""
-    error = cosines(model, dev) - np.array([pair.score / 5 for pair in dev])
-    return spearman(model, dev), (error**2).mean()
-
-
-# %%
-from functools import partial
-
-from minisbert.core import loop, metrics
-from minisbert.core.data import length_grouped_batches
-
-
-def run(loss, pairs, lr=3e-4, epochs=1, seed=0, look=None):
-    """A trained model, the loss of each step, and what dev says after every `look` steps."""
-    torch.manual_seed(seed)  # for dropout
-    model, generator = LastLayer(), torch.Generator().manual_seed(seed)
-    lengths = [tokens(pair) for pair in pairs]
-    batches = []
-    for _ in range(epochs):
-        epoch = length_grouped_batches(lengths, 32, generator)
-        batches += [[pairs[row] for row in rows] for rows in epoch]
-    steps = {"warmup": round(0.1 * len(batches)), "total": len(batches)}
-    schedule = partial(loop.linear_schedule, **steps)
-    optimizer = loop.adamw(list(model.parameters()), lr=lr)
-    curve, seen = [], []
-    for step in loop.fit(model.train(), loss, batches, optimizer, schedule, clip=1.0):
-        curve.append(step.loss)
-        if look and step.number % look == 0:
-            seen.append(on_dev(model))
-            model.train()
-    return model, np.array(curve), seen
-
+print(inspect.getsource(run))
 
 # %% [markdown]
 # ## The learning rate
@@ -151,9 +120,6 @@ for lr, (_, curve, _) in rates.items():
 assert dev_by_rate[3e-4] > max(dev_by_rate[1e-5], start_dev) + 0.1, (
     "the middle one learns most"
 )
-assert start_dev < dev_by_rate[1e-5] + 0.1, (
-    "the small one does no harm and hardly anything else"
-)
 assert dev_by_rate[1e-2] < start_dev - 10, (
     "the large one forgets in 65 steps what a billion pairs had taught"
 )
@@ -175,7 +141,7 @@ guess = predict(
 )
 
 # %%
-_, small_curve, small_dev = run(regression, train[::16][:128], 1e-3, 12, look=4)
+_, small_curve, small_dev = run(regression, train[::16][:128], 1e-3, 12, look=(4, dev))
 small_loss = small_curve.reshape(12, 4).mean(1)  # four steps an epoch
 small_spearman, small_dev_loss = map(np.array, zip(*small_dev, strict=True))
 for row in zip(small_loss, small_dev_loss, small_spearman, strict=True):
@@ -202,16 +168,15 @@ guess.answer("after epoch 1 or 2")
 # replacement, take the mean of the three models minus the model before, and do it 300 times.
 
 # %%
-trained = {
-    seed: run(regression, train, epochs=2, seed=seed, look=16 if seed == 0 else None)
-    for seed in range(3)
-}
-model, curve, watched = trained[0]
+from lessons.last_layer import cosines
+from minisbert.core import metrics
+
+trained = {seed: run(regression, train, epochs=2, seed=seed) for seed in range(3)}
+model, curve, _ = trained[0]
 gold = np.array([pair.score for pair in test])
 models = [before, *(each for each, _, _ in trained.values())]
 found = [cosines(each, test) for each in models]
 on_test = [100 * metrics.spearman(values, gold) for values in found]
-print("dev of seed 0 every 16 steps:", *(f"{score:.2f}" for score, _ in watched))
 print("test before and after:", *(f"{score:.2f}" for score in on_test))
 chance = np.random.default_rng(0)
 gains = []
@@ -230,8 +195,7 @@ assert np.ptp(on_test[1:]) < gain, "and whichever of these seeds"
 
 # %% [markdown]
 # That is the sentence a paper may write: so many points, on test, over three seeds, with an interval. It is a claim
-# about pairs like these. STS-B's train and test sets come from the same sources, and nobody has shown that your
-# customers' questions do.
+# about pairs like these: train and test come from the same sources.
 #
 # **Exercise 2.** A colleague reports a dev score of 96. You have the model and the data. How do you find out whether
 # dev leaked?
@@ -359,7 +323,7 @@ assert negations["regression"] <= 9, (
 guess.answer("2 and 4")
 
 # %% [markdown]
-# Hardly any. Of STS-B's 5,749 training pairs 190 have a *not*, *no*, *never* or *n't* on one side only, and people gave
+# Hardly any. Of STS-B's 5,749 training pairs 189 have a *not*, *no*, *never* or *n't* on one side only, and people gave
 # them 2.3 on average, hardly less than the 2.7 of all pairs. The loss had no reason to look for a "not". A Spearman of
 # 84 does not tell you what a model is blind to.
 #
@@ -391,15 +355,13 @@ attracted, _, _ = run(attract, paraphrases, lr=1e-3, epochs=2)
 collapsed = report("attracted", attracted, dev)
 assert collapsed[2] > 0.9, "everything is near everything"
 assert collapsed[1] > -0.5, "where -4 is an even spread, and 0 is a single point"
-assert 60 < collapsed[0] < at_first[0] - 3, (
-    "and Spearman hardly minds: it reads the order of cosines near 1"
-)
+assert 60 < collapsed[0] < at_first[0] - 3, "and Spearman hardly minds"
 guess.answer("1 and 80")
 
 # %% [markdown]
 # That is **collapse**: all texts get nearly the same vector, which is a perfect answer to a loss that only pulls. The
-# order of what is left still gives a fair Spearman. Round the vectors to bytes (lesson 27) and it is gone. So look at
-# uniformity, not at the score alone.
+# order of cosines near 1 still gives a fair Spearman; rounded to bytes (lesson 27) it is gone. So look at uniformity,
+# not at the score alone.
 #
 # **3.** The cure costs no labels either. For pair i the other 31 partners of its batch are wrong answers: **in-batch
 # negatives**. It is SimCSE's loss from lesson 10. Same pairs, same rate, same steps. Where is uniformity now, after
@@ -426,18 +388,14 @@ negations["in-batch"] = understood("after in-batch negatives", cured_model, line
 assert cured[1] < -2.5, (
     "spread out again: whoever must be told from 31 others cannot sit on their point"
 )
-assert cured[2] < 0.4, "unrelated sentences are unrelated"
-assert cured[0] > collapsed[0] + 1, (
-    "and the score is better than that of the collapsed model"
-)
 assert cured[0] < at_first[0], (
     "though not than before: a billion pairs were learned with this very loss"
 )
 guess.answer("-3.3 and lower")
 
 # %% [markdown]
-# No collapse, no gain, and the negations have not moved. An in-batch negative is a sentence about something else, and
-# those were far away before. A model learns the difference that its negatives make.
+# No collapse, no gain, and the negations have not moved. An in-batch negative is a sentence about something else. A
+# model learns the difference that its negatives make.
 #
 # **4.** So show it the one that we care about. Take the paraphrases whose first sentence has "is", "are", "was" or
 # "were", add a "not" by a rule, and give the result to the loss as a **hard negative**: one that is hard to tell from
@@ -514,17 +472,13 @@ assert broken["gradients not zeroed"][1] < start_dev - 1, (
 assert broken["multipliers that compound"][1] == start_dev, (
     "0 times anything: not a single weight has moved"
 )
-assert np.ptp(broken["multipliers that compound"][0]) > 0.005, (
-    "yet its loss wobbles: other pairs, other dropout"
-)
 
 # %% [markdown]
-# The second is the sly one. A loss that moves looks like training. Compare the weights with those before, or simply the
-# dev score to all its digits.
+# The second is the sly one: its loss wobbles, by other pairs and other dropout, and a loss that moves looks like
+# training. Compare the weights with those before, or simply the dev score to all its digits.
 #
-# Last, a mistake with excellent results: the dev pairs are among the training pairs. It happens by a careless
-# concatenation, or by a data set that contains another: 17 to 50 % of the pairs of STS12 to STS16 are in STS-B's
-# training set (counted in docs/retrieval.md). Two epochs.
+# Last, a mistake with excellent results: the dev pairs are among the training pairs, by a careless concatenation, or by
+# a data set that contains another. Two epochs.
 
 # %%
 guess = predict(
@@ -545,8 +499,8 @@ torch.set_num_threads(threads)
 guess.answer("96 and 84")
 
 # %% [markdown]
-# **Exercise 5.** Delete `model.train()` in `run`, and train with `look=16`. What does the training loss say, and what
-# does dev?
+# **Exercise 5.** Delete `model.train()` in `run`, and train with `look=(16, dev)`. What does the training loss say, and
+# what does dev?
 
 # %% [markdown]
 # ## Exercises

@@ -4,19 +4,20 @@ The five layers below it never change, so what they compute for a text is comput
 """
 
 import copy
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from minisbert.checkpoints.layout import find_model
-from minisbert.core import metrics
+from minisbert.core import loop, metrics
+from minisbert.core.data import length_grouped_batches
 from minisbert.core.encoder import SentenceEncoder, normalize
 from minisbert.core.pooling import mean_pool
 from minisbert.core.tokenizer import pad_batch
-from minisbert.data.reader import Row
+from minisbert.data.formats import Row
 from minisbert.evaluation.metrics import mean_off_diagonal_cosine, uniformity
 
 encoder = SentenceEncoder.load(find_model("all-MiniLM-L6-v2"))
@@ -100,3 +101,35 @@ def report(name: str, model: LastLayer, pairs: Sequence[Row]) -> tuple[float, fl
     score, spread, mean = spearman(model, pairs), uniformity(everything), mean_off_diagonal_cosine(everything)
     print(f"{name:12} dev {score:.2f}   uniformity {spread:5.2f}   mean cosine {mean:.3f}")
     return score, spread, mean
+
+
+def on_dev(model: LastLayer, dev: Sequence[Row]) -> tuple[float, float]:
+    """Spearman x 100, and the loss of ``regression``."""
+    error = cosines(model, dev) - np.array([pair.score / 5 for pair in dev])
+    return spearman(model, dev), (error**2).mean()
+
+
+def run(
+    loss: Callable,
+    pairs: Sequence[Row],
+    lr: float = 3e-4,
+    epochs: int = 1,
+    seed: int = 0,
+    look: tuple[int, Sequence[Row]] | None = None,
+) -> tuple[LastLayer, np.ndarray, list[tuple[float, float]]]:
+    """A trained model, the loss of each step, and with ``look=(4, dev)`` what dev says after every four steps."""
+    torch.manual_seed(seed)  # for dropout
+    model, generator = LastLayer(), torch.Generator().manual_seed(seed)
+    lengths, batches = [tokens(pair) for pair in pairs], []
+    for _ in range(epochs):
+        epoch = length_grouped_batches(lengths, 32, generator)
+        batches += [[pairs[row] for row in rows] for rows in epoch]
+    schedule = partial(loop.linear_schedule, warmup=round(0.1 * len(batches)), total=len(batches))
+    optimizer = loop.adamw(list(model.parameters()), lr=lr)
+    curve, seen = [], []
+    for step in loop.fit(model.train(), loss, batches, optimizer, schedule, clip=1.0):
+        curve.append(step.loss)
+        if look and step.number % look[0] == 0:
+            seen.append(on_dev(model, look[1]))
+            model.train()
+    return model, np.array(curve), seen
