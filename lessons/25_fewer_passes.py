@@ -61,7 +61,8 @@ assert once == 6_291_456, "read once, written once"
 # **Fused operations.** The formulas of `bert.py` go over the numbers many times: `layer_norm` takes a mean, subtracts
 # it, squares, takes a mean again, multiplies twice and adds, and each step reads from memory what the last one has
 # written there. For each of the three formulas PyTorch has one operation that does all of it. `bert.FUSED` chooses;
-# outside of lessons it is True. Is it the same formula? In float64:
+# outside of lessons it is True. (`fused(choice, function, ...)` of `lessons/compiled.py` is a call with that choice.)
+# Is it the same formula? In float64:
 
 
 # %%
