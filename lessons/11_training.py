@@ -60,9 +60,8 @@ assert largest_difference(after, [0.9, 0.9, 1.1]) < 1e-6, (
 # %% [markdown]
 # That is the point of Adam: the gradient's size cancels, its direction and its steadiness remain.
 #
-# The decay in the formula above is PyTorch's. In the paper (algorithm 2, line 12) the decay is share * w * p,
-# without lr. So the same `weight_decay=0.01` is, at lr 2e-5, fifty thousand times weaker
-# here than there. Both are AdamW; only one of them is what `torch.optim.AdamW` does.
+# The decay in the formula above is PyTorch's. The paper's (algorithm 2, line 12) is share * w * p, without lr: at lr
+# 2e-5 the same `weight_decay=0.01` is fifty thousand times as strong there.
 #
 # The schedule, and the clipping:
 
@@ -153,12 +152,8 @@ steps = fit(
 assert model.weight.item() == 3, "no one has asked yet"
 step = next(steps)
 moments = optimizer.state[model.weight]
-print(
-    step,
-    f"gradient {model.weight.grad.item():.4f}, m {moments['exp_avg'].item():.4f}",
-    sep="\n",
-)
-print(f"v {moments['exp_avg_sq'].item():.4f}, weight {model.weight.item():.4f}")
+print(step)
+print({name: value.item() for name, value in moments.items()}, model.weight.item())
 assert (step.number, step.batch, step.loss, step.multiplier) == (1, [0, 1], 10, 1), (
     "what the step reports"
 )
@@ -169,9 +164,6 @@ assert abs(moments["exp_avg"].item() - 0.5) < 1e-6, "m: a tenth of it"
 assert abs(moments["exp_avg_sq"].item() - 0.025) < 1e-6, "v: a thousandth of its square"
 assert abs(model.weight.item() - 2.9) < 1e-6, (
     "0.5 / 0.1 = 5, sqrt(0.025 / 0.001) = 5: moved by lr, towards 1"
-)
-assert next(steps).number == 2, (
-    "on we go; and the third step is never made, because no one asks for it"
 )
 
 # %% [markdown]

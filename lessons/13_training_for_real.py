@@ -2,7 +2,7 @@
 # # Lesson 13: training for real
 #
 # Steps through `minisbert/core/loop.py`, `minisbert/core/losses.py`,
-# `minisbert/evaluation/metrics.py`. About 82 minutes. You will train MiniLM to a better score
+# `minisbert/evaluation/metrics.py`. About 60 minutes. You will train MiniLM to a better score
 # and prove it, ruin it in four ways, collapse it, and find out whether a negation can be taught.
 
 # %%
@@ -43,6 +43,8 @@ from course import figure, largest_difference, predict
 # layers below it never change, so what they compute for a text is computed once, without dropout. Fewer parameters bear
 # longer steps: our learning rate will be 3e-4, not 2e-5. The rest is as `train` has it: the objective, batches of 32, a
 # warm-up of a tenth of the steps, linear decay, gradients clipped to length 1, dropout in the layer that is trained.
+#
+# `lessons/last_layer.py` has this model, `LastLayer`: texts in, unit vectors out. Its `vectors` turns dropout off.
 
 # %%
 from minisbert.core import bert
@@ -52,179 +54,48 @@ threads = torch.get_num_threads()
 torch.set_num_threads(min(threads, 2))
 
 # %%
-import copy
-
-from minisbert.checkpoints.layout import find_model
-from minisbert.core.encoder import SentenceEncoder
-from minisbert.core.tokenizer import pad_batch
-
-encoder = SentenceEncoder.load(find_model("all-MiniLM-L6-v2"))
-lower = copy.deepcopy(encoder.bert)
-lower.layers = lower.layers[:-1]  # five of six
-states = {}  # text -> (T, D), what the last layer reads
-
-
-@torch.no_grad()
-def read(texts):
-    """Fill `states` for the texts that are not in it."""
-    new = sorted({*texts} - states.keys())
-    ids = dict(zip(new, encoder.tokenizer.encode(new).ids, strict=True)) if new else {}
-    new.sort(key=lambda text: len(ids[text]))  # texts of like length: few pads
-    for part in (new[start : start + 64] for start in range(0, len(new), 64)):
-        hidden = lower(
-            *pad_batch([ids[text] for text in part], encoder.tokenizer.pad_id)
-        )
-        states.update(
-            {
-                text: row[: len(ids[text])].clone()
-                for text, row in zip(part, hidden, strict=True)
-            }
-        )
-
-
-# %%
-from torch import nn
-
-from minisbert.core.encoder import normalize
-from minisbert.core.pooling import mean_pool
-
-
-class LastLayer(nn.Module):
-    """Texts to unit vectors: the sixth layer, the mean over tokens, length 1. All that is trained."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = copy.deepcopy(encoder.bert.layers[-1])
-
-    def forward(self, texts):
-        read(texts)
-        rows = [states[text] for text in texts]
-        mask = nn.utils.rnn.pad_sequence(
-            [torch.ones(len(row), dtype=torch.bool) for row in rows], batch_first=True
-        )
-        hidden, _ = self.layer(
-            nn.utils.rnn.pad_sequence(rows, batch_first=True), mask[:, None, None, :]
-        )  # (B, T, D)
-        return normalize(mean_pool(hidden, mask))  # (B, D)
-
-
-# %%
-@torch.no_grad()
-def vectors(model, texts):
-    """(N, D), with dropout off."""
-    read(texts)
-    model.eval()
-    order = sorted(range(len(texts)), key=lambda row: len(states[texts[row]]))
-    found = torch.empty(len(texts), encoder.bert.config.hidden_size)
-    for rows in (order[start : start + 64] for start in range(0, len(order), 64)):
-        found[rows] = model([texts[row] for row in rows])
-    return found
-
+from lessons.last_layer import LastLayer, encoder, vectors
 
 before = LastLayer()
 few = ["A man is playing a guitar.", "Rain."]
-print(
-    f"difference from the whole encoder: {largest_difference(vectors(before, few), encoder.encode(few)):.1e}"
-)
-assert largest_difference(vectors(before, few), encoder.encode(few)) < 1e-5, (
-    "cut in two, it is still the same model"
-)
+apart = largest_difference(vectors(before, few), encoder.encode(few))
+print(f"difference from the whole encoder: {apart:.1e}")
+assert apart < 1e-5, "cut in two, it is still the same model"
 
 # %% [markdown]
-# The three sets, and the scores before any training. Dev is every third pair, to save time. Test is all of it.
-
-
-# %%
-from functools import cache
-
-from minisbert.core import metrics
-
-
-@cache
-def tokens(pair):
-    return max(map(len, encoder.tokenizer.encode([pair.sentence1, pair.sentence2]).ids))
-
-
-def both(pairs):
-    """All first sentences, then all second ones."""
-    return [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
-
-
-def cosines(model, pairs):
-    u, v = vectors(model, both(pairs)).chunk(2)
-    return (u * v).sum(1).numpy()  # (N,)
-
-
-def spearman(model, pairs):
-    return 100 * metrics.spearman(cosines(model, pairs), [pair.score for pair in pairs])
-
+# The three sets, and the scores before any training. Dev is every third pair, to save time.
 
 # %%
+from lessons.last_layer import spearman, tokens
 from minisbert.data.datasets import load_scored_pairs
 
 short = [pair for pair in load_scored_pairs("stsb", "train") if tokens(pair) <= 16]
-train, dev, test = (
-    short[::2],
-    load_scored_pairs("stsb", "dev")[::3],
-    load_scored_pairs("stsb", "test"),
-)
+train, dev = short[::2], load_scored_pairs("stsb", "dev")[::3]
+test = load_scored_pairs("stsb", "test")
 print(f"{len(train)} pairs to train on, {len(dev)} of dev, {len(test)} of test")
 start_dev, start_test = spearman(before, dev), spearman(before, test)
 print(f"before training: dev {start_dev:.2f}, test {start_test:.2f}")
 assert abs(start_test - 82.03) < 0.02, "the published number of lesson 09"
 
 # %% [markdown]
-# The loss, and a run. `fit` takes any batch; here it is a list of pairs. Every now and then the run looks at dev
-# between two steps. `vectors` turns dropout off for that. Forget to turn it on again, and the rest of the run has none.
+# The loss, and a run, by lesson 11's `fit`. On demand it looks at dev every few steps; `vectors` turns dropout off for
+# that. Forget to turn it on again, and the rest of the run has none.
 
 
 # %%
+import inspect
+
+from lessons.last_layer import both, run
 from minisbert.core import losses
 
 
 def regression(model, pairs):
     u, v = model(both(pairs)).chunk(2)
-    return losses.cosine_mse_loss(
-        u, v, torch.tensor([pair.score / 5 for pair in pairs])
-    )
+    target = torch.tensor([pair.score / 5 for pair in pairs])
+    return losses.cosine_mse_loss(u, v, target)
 
 
-def on_dev(model):
-    """Spearman x 100, and the regression's loss."""
-    error = cosines(model, dev) - np.array([pair.score / 5 for pair in dev])
-    return spearman(model, dev), (error**2).mean()
-
-
-# %%
-from functools import partial
-
-from minisbert.core import loop
-from minisbert.core.data import length_grouped_batches
-
-
-def run(loss, pairs, lr=3e-4, epochs=1, seed=0, look=None):
-    """A trained model, the loss of each step, and what dev says after every `look` steps."""
-    torch.manual_seed(seed)  # for dropout
-    model, generator = LastLayer(), torch.Generator().manual_seed(seed)
-    lengths = [tokens(pair) for pair in pairs]
-    order = [
-        rows
-        for _ in range(epochs)
-        for rows in length_grouped_batches(lengths, 32, generator)
-    ]
-    batches = [[pairs[row] for row in rows] for rows in order]
-    schedule = partial(
-        loop.linear_schedule, warmup=round(0.1 * len(batches)), total=len(batches)
-    )
-    optimizer = loop.adamw(list(model.parameters()), lr=lr)
-    curve, seen = [], []
-    for step in loop.fit(model.train(), loss, batches, optimizer, schedule, clip=1.0):
-        curve.append(step.loss)
-        if look and step.number % look == 0:
-            seen.append(on_dev(model))
-            model.train()
-    return model, np.array(curve), seen
-
+print(inspect.getsource(run))
 
 # %% [markdown]
 # ## The learning rate
@@ -243,13 +114,11 @@ rates = {lr: run(regression, train, lr) for lr in (1e-5, 3e-4, 1e-2)}
 dev_by_rate = {lr: spearman(model, dev) for lr, (model, _, _) in rates.items()}
 for lr, (_, curve, _) in rates.items():
     print(
-        f"lr {lr:<6g} loss {curve[:8].mean():.4f} -> {curve[-8:].mean():.4f}   dev {dev_by_rate[lr]:.2f}"
+        f"lr {lr:<6g} loss {curve[:8].mean():.4f} -> {curve[-8:].mean():.4f}", end=" "
     )
+    print(f"  dev {dev_by_rate[lr]:.2f}")
 assert dev_by_rate[3e-4] > max(dev_by_rate[1e-5], start_dev) + 0.1, (
     "the middle one learns most"
-)
-assert start_dev < dev_by_rate[1e-5] + 0.1, (
-    "the small one does no harm and hardly anything else"
 )
 assert dev_by_rate[1e-2] < start_dev - 10, (
     "the large one forgets in 65 steps what a billion pairs had taught"
@@ -258,7 +127,7 @@ guess.answer("about 57")
 
 # %% [markdown]
 # Too small is a waste, and safe. Too large is not safe: nothing crashed, no loss was infinite, and the model is ruined.
-# It did not go back to knowing nothing; it went somewhere else. We have looked at dev, and choose 3e-4.
+# We have looked at dev, and choose 3e-4.
 #
 # ## Overfitting
 #
@@ -272,19 +141,11 @@ guess = predict(
 )
 
 # %%
-_, small_curve, small_dev = run(
-    regression, train[::16][:128], lr=1e-3, epochs=12, look=4
-)
+_, small_curve, small_dev = run(regression, train[::16][:128], 1e-3, 12, look=(4, dev))
 small_loss = small_curve.reshape(12, 4).mean(1)  # four steps an epoch
 small_spearman, small_dev_loss = map(np.array, zip(*small_dev, strict=True))
-for epoch, row in enumerate(
-    zip(small_loss, small_dev_loss, small_spearman, strict=True), start=1
-):
-    print(
-        "epoch {:2}   training loss {:.4f}   dev loss {:.4f}   dev Spearman {:.2f}".format(
-            epoch, *row
-        )
-    )
+for row in zip(small_loss, small_dev_loss, small_spearman, strict=True):
+    print("training loss {:.4f}   dev loss {:.4f}   dev Spearman {:.2f}".format(*row))
 assert small_loss[-1] < small_loss[0] / 8, "it knows these 128 pairs by heart"
 assert small_dev_loss.argmin() < 2, "dev's loss was lowest early,"
 assert small_dev_loss[-1] > 1.25 * small_dev_loss.min(), (
@@ -293,9 +154,8 @@ assert small_dev_loss[-1] > 1.25 * small_dev_loss.min(), (
 guess.answer("after epoch 1 or 2")
 
 # %% [markdown]
-# The training loss fell to nearly 0 and says nothing about the model. Dev does: its loss is lowest after the first
-# epoch or two, and far higher at the end. Its Spearman minds less, because it reads only the order. That is what dev is
-# for: `python -m minisbert.train` looks at it after each epoch and keeps the best one.
+# The training loss fell to nearly 0 and says nothing about the model. Dev does. Its Spearman minds less than its loss,
+# because it reads only the order. `python -m minisbert.train` looks at dev after each epoch and keeps the best one.
 #
 # **Exercise 1.** Repeat *Overfitting* with half the learning rate, with twice the pairs, and with a weight decay of
 # 0.1. Which of the three helps?
@@ -308,42 +168,34 @@ guess.answer("after epoch 1 or 2")
 # replacement, take the mean of the three models minus the model before, and do it 300 times.
 
 # %%
-trained = {
-    seed: run(regression, train, epochs=2, seed=seed, look=16 if seed == 0 else None)
-    for seed in range(3)
-}
-model, curve, watched = trained[0]
+from lessons.last_layer import cosines
+from minisbert.core import metrics
+
+trained = {seed: run(regression, train, epochs=2, seed=seed) for seed in range(3)}
+model, curve, _ = trained[0]
 gold = np.array([pair.score for pair in test])
-found = [
-    cosines(before, test),
-    *(cosines(each, test) for each, _, _ in trained.values()),
-]
+models = [before, *(each for each, _, _ in trained.values())]
+found = [cosines(each, test) for each in models]
 on_test = [100 * metrics.spearman(values, gold) for values in found]
-print(
-    f"dev of seed 0 every 16 steps: {', '.join(f'{score:.2f}' for score, _ in watched)}"
-)
-print(
-    f"test before {on_test[0]:.2f}, after {', '.join(f'{score:.2f}' for score in on_test[1:])}"
-)
+print("test before and after:", *(f"{score:.2f}" for score in on_test))
 chance = np.random.default_rng(0)
 gains = []
-for rows in (chance.integers(len(gold), size=len(gold)) for _ in range(300)):
+for _ in range(300):
+    rows = chance.integers(len(gold), size=len(gold))
     first, *others = (
         100 * metrics.spearman(values[rows], gold[rows]) for values in found
     )
     gains.append(np.mean(others) - first)
 low, high = np.percentile(gains, [2.5, 97.5])
 gain = np.mean(on_test[1:]) - on_test[0]
-print(
-    f"gain {gain:.2f}, 95 % of the draws in {low:.2f} .. {high:.2f}; seeds differ by {np.ptp(on_test[1:]):.2f}"
-)
+print(f"gain {gain:.2f}, 95 % of the draws in {low:.2f} .. {high:.2f}", end="; ")
+print(f"seeds differ by {np.ptp(on_test[1:]):.2f}")
 assert low > 0.4, "the model is better, whichever pairs had been drawn"
 assert np.ptp(on_test[1:]) < gain, "and whichever of these seeds"
 
 # %% [markdown]
 # That is the sentence a paper may write: so many points, on test, over three seeds, with an interval. It is a claim
-# about pairs like these. STS-B's train and test sets come from the same sources, and nobody has shown that your
-# customers' questions do.
+# about pairs like these: train and test come from the same sources.
 #
 # **Exercise 2.** A colleague reports a dev score of 96. You have the model and the data. How do you find out whether
 # dev leaked?
@@ -450,23 +302,6 @@ He passed the exam. / He failed the exam. / He got through the test.
 
 
 # %%
-def understood(name, model):
-    """How often of twelve, and of the other twelve, is the paraphrase nearer than the negation? And both cosines."""
-    texts = [
-        text
-        for line in (WITH_BE.strip() + OTHERWISE.rstrip()).splitlines()
-        for text in line.split(" / ")
-    ]
-    said, negated, meant = vectors(model, texts).view(24, 3, -1).unbind(1)
-    far, near = (said * negated).sum(1), (said * meant).sum(1)
-    right = (near > far).view(2, 12).sum(1).tolist()
-    print(
-        f"{name:26} {right[0]:2} and {right[1]:2} of 12; mean cosines {far.mean():.2f} and {near.mean():.2f}"
-    )
-    return sum(right)
-
-
-# %%
 guess = predict(
     "13.3",
     "The paraphrase is nearer, before and after:",
@@ -474,9 +309,12 @@ guess = predict(
 )
 
 # %%
+from lessons.last_layer import understood
+
+lines = [*WITH_BE.strip().splitlines(), *OTHERWISE.strip().splitlines()]
 negations = {
-    "before": understood("before", before),
-    "regression": understood("after regression", model),
+    "before": understood("before", before, lines),
+    "regression": understood("after regression", model, lines),
 }
 assert negations["before"] <= 4, "lesson 01 was not unlucky with its sentence"
 assert negations["regression"] <= 9, (
@@ -485,7 +323,7 @@ assert negations["regression"] <= 9, (
 guess.answer("2 and 4")
 
 # %% [markdown]
-# Hardly any. Of STS-B's 5,749 training pairs 190 have a *not*, *no*, *never* or *n't* on one side only, and people gave
+# Hardly any. Of STS-B's 5,749 training pairs 189 have a *not*, *no*, *never* or *n't* on one side only, and people gave
 # them 2.3 on average, hardly less than the 2.7 of all pairs. The loss had no reason to look for a "not". A Spearman of
 # 84 does not tell you what a model is blind to.
 #
@@ -503,27 +341,6 @@ def attract(model, pairs):
 
 
 # %%
-from minisbert.evaluation.metrics import mean_off_diagonal_cosine, uniformity
-
-
-def report(name, model):
-    """Dev's Spearman, the uniformity of its sentences and their mean cosine."""
-    everything = vectors(
-        model,
-        sorted({text for pair in dev for text in (pair.sentence1, pair.sentence2)}),
-    )
-    score, spread, mean = (
-        spearman(model, dev),
-        uniformity(everything),
-        mean_off_diagonal_cosine(everything),
-    )
-    print(
-        f"{name:12} dev {score:.2f}   uniformity {spread:5.2f}   mean cosine {mean:.3f}"
-    )
-    return score, spread, mean
-
-
-# %%
 guess = predict(
     "13.4",
     "Mean cosine, and dev's Spearman:",
@@ -531,19 +348,20 @@ guess = predict(
 )
 
 # %%
-at_first = report("before", before)
-collapsed = report("attracted", run(attract, paraphrases, lr=1e-3, epochs=2)[0])
+from lessons.last_layer import report
+
+at_first = report("before", before, dev)
+attracted, _, _ = run(attract, paraphrases, lr=1e-3, epochs=2)
+collapsed = report("attracted", attracted, dev)
 assert collapsed[2] > 0.9, "everything is near everything"
 assert collapsed[1] > -0.5, "where -4 is an even spread, and 0 is a single point"
-assert 60 < collapsed[0] < at_first[0] - 3, (
-    "and Spearman hardly minds: it reads the order of cosines near 1"
-)
+assert 60 < collapsed[0] < at_first[0] - 3, "and Spearman hardly minds"
 guess.answer("1 and 80")
 
 # %% [markdown]
 # That is **collapse**: all texts get nearly the same vector, which is a perfect answer to a loss that only pulls. The
-# order of what is left still gives a fair Spearman. Round the vectors to bytes (lesson 27) and it is gone. So look at
-# uniformity, not at the score alone.
+# order of cosines near 1 still gives a fair Spearman; rounded to bytes (lesson 27) it is gone. So look at uniformity,
+# not at the score alone.
 #
 # **3.** The cure costs no labels either. For pair i the other 31 partners of its batch are wrong answers: **in-batch
 # negatives**. It is SimCSE's loss from lesson 10. Same pairs, same rate, same steps. Where is uniformity now, after
@@ -565,14 +383,10 @@ guess = predict(
 
 # %%
 cured_model, _, _ = run(rank, paraphrases, lr=1e-3, epochs=2)
-cured = report("ranked", cured_model)
-negations["in-batch"] = understood("after in-batch negatives", cured_model)
+cured = report("ranked", cured_model, dev)
+negations["in-batch"] = understood("after in-batch negatives", cured_model, lines)
 assert cured[1] < -2.5, (
     "spread out again: whoever must be told from 31 others cannot sit on their point"
-)
-assert cured[2] < 0.4, "unrelated sentences are unrelated"
-assert cured[0] > collapsed[0] + 1, (
-    "and the score is better than that of the collapsed model"
 )
 assert cured[0] < at_first[0], (
     "though not than before: a billion pairs were learned with this very loss"
@@ -580,8 +394,8 @@ assert cured[0] < at_first[0], (
 guess.answer("-3.3 and lower")
 
 # %% [markdown]
-# No collapse, no gain, and the negations have not moved. An in-batch negative is a sentence about something else, and
-# those were far away before. A model learns the difference that its negatives make.
+# No collapse, no gain, and the negations have not moved. An in-batch negative is a sentence about something else. A
+# model learns the difference that its negatives make.
 #
 # **4.** So show it the one that we care about. Take the paraphrases whose first sentence has "is", "are", "was" or
 # "were", add a "not" by a rule, and give the result to the loss as a **hard negative**: one that is hard to tell from
@@ -603,9 +417,8 @@ def tell_apart(model, pairs):
 
 
 with_be = [pair for pair in paraphrases if negate(pair.sentence1) != pair.sentence1]
-print(
-    f"{len(with_be)} pairs, for example: {with_be[0].sentence1} / {negate(with_be[0].sentence1)}"
-)
+one = with_be[0].sentence1
+print(f"{len(with_be)} pairs, for example: {one} / {negate(one)}")
 
 # %%
 guess = predict(
@@ -616,8 +429,8 @@ guess = predict(
 
 # %%
 taught, _, _ = run(tell_apart, with_be, epochs=4)
-negations["taught"] = understood("after hard negatives", taught)
-price = report("taught", taught)
+negations["taught"] = understood("after hard negatives", taught, lines)
+price = report("taught", taught, dev)
 assert negations["taught"] >= negations["regression"] + 5, "from a few to most of them,"
 assert price[0] < at_first[0] - 0.5, (
     "and similarity pays: people had called much alike that differs by a not"
@@ -637,41 +450,35 @@ guess.answer("9 and 9")
 #
 # Mistakes that no error message mentions, in one epoch at 3e-4. For each, guess dev and the shape of the loss:
 # *gradients not zeroed* (the steps drag all earlier gradients along), *multipliers that compound* (the rate of the last
-# step is multiplied, not the first one; remember that the warm-up begins at 0), *clip forgotten*.
+# step is multiplied, not the first one; remember that the warm-up begins at 0).
 
 # %%
 from lessons.mistakes import MISTAKES, planted
 
 _, right_curve, _ = rates[3e-4]
 broken = {"the right code": (right_curve, dev_by_rate[3e-4])}
-for name in ("gradients not zeroed", "multipliers that compound", "clip forgotten"):
+for name in ("gradients not zeroed", "multipliers that compound"):
     with planted(MISTAKES[name]):
         wrong_model, wrong_curve, _ = run(regression, train)
     broken[name] = wrong_curve, spearman(wrong_model, dev)
 for name, (values, score) in broken.items():
     print(
-        f"{name:26} loss {values[:8].mean():.4f} -> {values[-8:].mean():.4f}   dev {score:.2f}"
+        f"{name:26} loss {values[:8].mean():.4f} -> {values[-8:].mean():.4f}", end=" "
     )
+    print(f"  dev {score:.2f}")
 assert broken["gradients not zeroed"][1] < start_dev - 1, (
     "worse than no training, though the loss fell"
 )
 assert broken["multipliers that compound"][1] == start_dev, (
     "0 times anything: not a single weight has moved"
 )
-assert np.ptp(broken["multipliers that compound"][0]) > 0.005, (
-    "yet its loss wobbles: other pairs, other dropout"
-)
-assert abs(broken["clip forgotten"][1] - dev_by_rate[3e-4]) < 0.5, (
-    "and this one did not matter, today"
-)
 
 # %% [markdown]
-# The second is the sly one. A loss that moves looks like training. Compare the weights with those before, or simply the
-# dev score to all its digits.
+# The second is the sly one: its loss wobbles, by other pairs and other dropout, and a loss that moves looks like
+# training. Compare the weights with those before, or simply the dev score to all its digits.
 #
-# Last, a mistake with excellent results: the dev pairs are among the training pairs. It happens by a careless
-# concatenation, or by a data set that contains another: 17 to 50 % of the pairs of STS12 to STS16 are in STS-B's
-# training set (counted in docs/retrieval.md). Two epochs.
+# Last, a mistake with excellent results: the dev pairs are among the training pairs, by a careless concatenation, or by
+# a data set that contains another. Two epochs.
 
 # %%
 guess = predict(
@@ -692,8 +499,8 @@ torch.set_num_threads(threads)
 guess.answer("96 and 84")
 
 # %% [markdown]
-# **Exercise 5.** Delete `model.train()` in `run`, and train with `look=16`. What does the training loss say, and what
-# does dev?
+# **Exercise 5.** Delete `model.train()` in `run`, and train with `look=(16, dev)`. What does the training loss say, and
+# what does dev?
 
 # %% [markdown]
 # ## Exercises

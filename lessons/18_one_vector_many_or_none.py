@@ -244,8 +244,7 @@ assert gain[0] > 0, "not luck"
 
 # %% [markdown]
 # Its price is paid in bytes and milliseconds. Two ways to pay less: fewer columns per token, by the principal
-# components of the tokens; and to ask it only about the dense engine's fifty best, as lesson 17 did with a
-# cross-encoder.
+# components of the tokens; and to ask it only about the dense engine's fifty best, which is *reranking* (lesson 17).
 
 # %%
 from minisbert.models.static_encoder import principal_components

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lessons.mistakes import planted
+from minisbert.architectures.mpnet import MPNet, MPNetConfig
 from minisbert.core import bert
 from minisbert.core.encoder import normalize
 from minisbert.core.loop import adamw, fit, linear_schedule
@@ -79,6 +80,33 @@ class Embedder(nn.Module):
     def encode(self, rows: list[list[int]]) -> Tensor:
         with torch.no_grad():
             return normalize(self(*batch_of(rows, self.left)))
+
+
+SIZES = {
+    "vocab_size": 30,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 40,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+
+
+def book(layers: int = 2, attention: type = bert.Attention, size: float = 0.15) -> bert.Bert:
+    """A new encoder of the book, on demand with another attention; a thin model starts with larger weights."""
+    torch.manual_seed(0)
+    config = bert.BertConfig(**SIZES, num_hidden_layers=layers, initializer_range=size)
+    model = bert.Bert(config, pooler=False)
+    for layer in model.layers:
+        layer.attention.__class__ = attention  # the same parameters
+    return model
+
+
+def mpnet() -> MPNet:
+    """The same sizes with MPNet's bias for each distance."""
+    torch.manual_seed(0)
+    return MPNet(MPNetConfig(**SIZES, num_hidden_layers=2, initializer_range=0.15), pooler=False)
 
 
 def trained(model: nn.Module, loss: Callable, batches: list, rate: float) -> float:

@@ -1,0 +1,135 @@
+"""The short form of training of lesson 13: of MiniLM's six layers only the last one learns.
+
+The five layers below it never change, so what they compute for a text is computed once, without dropout.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from minisbert.checkpoints.layout import find_model
+from minisbert.core import loop, metrics
+from minisbert.core.data import length_grouped_batches
+from minisbert.core.encoder import SentenceEncoder, normalize
+from minisbert.core.pooling import mean_pool
+from minisbert.core.tokenizer import pad_batch
+from minisbert.data.formats import Row
+from minisbert.evaluation.metrics import mean_off_diagonal_cosine, uniformity
+
+encoder = SentenceEncoder.load(find_model("all-MiniLM-L6-v2"))
+lower = copy.deepcopy(encoder.bert)
+lower.layers = lower.layers[:-1]  # five of six
+states: dict[str, Tensor] = {}  # text -> (T, D), what the last layer reads
+
+
+@torch.no_grad()
+def read(texts: Sequence[str]) -> None:
+    """Fill ``states`` for the texts that are not in it."""
+    new = sorted({*texts} - states.keys())
+    ids = dict(zip(new, encoder.tokenizer.encode(new).ids, strict=True)) if new else {}
+    new.sort(key=lambda text: len(ids[text]))  # texts of like length: few pads
+    for part in (new[start : start + 64] for start in range(0, len(new), 64)):
+        hidden = lower(*pad_batch([ids[text] for text in part], encoder.tokenizer.pad_id))
+        states.update({text: row[: len(ids[text])].clone() for text, row in zip(part, hidden, strict=True)})
+
+
+class LastLayer(nn.Module):
+    """Texts to unit vectors: the sixth layer, the mean over tokens, length 1. All that is trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = copy.deepcopy(encoder.bert.layers[-1])
+
+    def forward(self, texts: Sequence[str]) -> Tensor:
+        read(texts)
+        rows = [states[text] for text in texts]
+        real = [torch.ones(len(row), dtype=torch.bool) for row in rows]
+        mask = nn.utils.rnn.pad_sequence(real, batch_first=True)
+        x = nn.utils.rnn.pad_sequence(rows, batch_first=True)  # (B, T, D)
+        hidden, _ = self.layer(x, mask[:, None, None, :])
+        return normalize(mean_pool(hidden, mask))  # (B, D)
+
+
+@torch.no_grad()
+def vectors(model: LastLayer, texts: Sequence[str]) -> Tensor:
+    """(N, D), with dropout off."""
+    read(texts)
+    model.eval()
+    order = sorted(range(len(texts)), key=lambda row: len(states[texts[row]]))
+    found = torch.empty(len(texts), encoder.bert.config.hidden_size)
+    for rows in (order[start : start + 64] for start in range(0, len(order), 64)):
+        found[rows] = model([texts[row] for row in rows])
+    return found
+
+
+@cache
+def tokens(pair: Row) -> int:
+    return max(map(len, encoder.tokenizer.encode([pair.sentence1, pair.sentence2]).ids))
+
+
+def both(pairs: Sequence[Row]) -> list[str]:
+    """All first sentences, then all second ones."""
+    return [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
+
+
+def cosines(model: LastLayer, pairs: Sequence[Row]) -> np.ndarray:
+    u, v = vectors(model, both(pairs)).chunk(2)
+    return (u * v).sum(1).numpy()  # (N,)
+
+
+def spearman(model: LastLayer, pairs: Sequence[Row]) -> float:
+    return 100 * metrics.spearman(cosines(model, pairs), [pair.score for pair in pairs])
+
+
+def understood(name: str, model: LastLayer, lines: Sequence[str]) -> int:
+    """How often of 24 lines, "said / negated / meant", is the paraphrase nearer than the negation?"""
+    texts = [text for line in lines for text in line.split(" / ")]
+    said, negated, meant = vectors(model, texts).view(24, 3, -1).unbind(1)
+    far, near = (said * negated).sum(1), (said * meant).sum(1)
+    right = (near > far).view(2, 12).sum(1).tolist()
+    print(f"{name:26} {right[0]:2} and {right[1]:2} of 12; mean cosines {far.mean():.2f} and {near.mean():.2f}")
+    return sum(right)
+
+
+def report(name: str, model: LastLayer, pairs: Sequence[Row]) -> tuple[float, float, float]:
+    """Spearman of the pairs, the uniformity of their sentences and their mean cosine."""
+    everything = vectors(model, sorted({*both(pairs)}))
+    score, spread, mean = spearman(model, pairs), uniformity(everything), mean_off_diagonal_cosine(everything)
+    print(f"{name:12} dev {score:.2f}   uniformity {spread:5.2f}   mean cosine {mean:.3f}")
+    return score, spread, mean
+
+
+def on_dev(model: LastLayer, dev: Sequence[Row]) -> tuple[float, float]:
+    """Spearman x 100, and the loss of ``regression``."""
+    error = cosines(model, dev) - np.array([pair.score / 5 for pair in dev])
+    return spearman(model, dev), (error**2).mean()
+
+
+def run(
+    loss: Callable,
+    pairs: Sequence[Row],
+    lr: float = 3e-4,
+    epochs: int = 1,
+    seed: int = 0,
+    look: tuple[int, Sequence[Row]] | None = None,
+) -> tuple[LastLayer, np.ndarray, list[tuple[float, float]]]:
+    """A trained model, the loss of each step, and with ``look=(4, dev)`` what dev says after every four steps."""
+    torch.manual_seed(seed)  # for dropout
+    model, generator = LastLayer(), torch.Generator().manual_seed(seed)
+    lengths, batches = [tokens(pair) for pair in pairs], []
+    for _ in range(epochs):
+        epoch = length_grouped_batches(lengths, 32, generator)
+        batches += [[pairs[row] for row in rows] for rows in epoch]
+    schedule = partial(loop.linear_schedule, warmup=round(0.1 * len(batches)), total=len(batches))
+    optimizer = loop.adamw(list(model.parameters()), lr=lr)
+    curve, seen = [], []
+    for step in loop.fit(model.train(), loss, batches, optimizer, schedule, clip=1.0):
+        curve.append(step.loss)
+        if look and step.number % look[0] == 0:
+            seen.append(on_dev(model, look[1]))
+            model.train()
+    return model, np.array(curve), seen
