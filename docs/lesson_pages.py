@@ -21,6 +21,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell
 from sphinx import addnodes
 from sphinx.application import Sphinx
+from sphinx.util.parallel import make_chunks
 
 from lessons.quiz import questions
 from lessons.slides import OBJECTIVES, objectives
@@ -34,6 +35,7 @@ ANSWERS = CARDS.with_name("answers.toml")
 DRAWING = re.compile(r"\]\((drawings/\w+\.svg)\)")
 FORMULAS = ROOT / "docs" / "formulas.toml"
 INTERACTIVE = FORMULAS.with_name("interactive.md")
+LONGEST = (13, 19, 17, 23, 18, 26, 20, 25)  # lessons by the seconds of CPU that they take
 NOTEBOOKS = "notebooks"  # a branch: Colab and Binder open what a repository holds
 PICTURE = re.compile(r"\n*!\[([^\]]*)\]\(figures/[^)]*\)")  # of a lesson, with its description
 
@@ -233,15 +235,19 @@ def write_notebooks(app: Sphinx, error: Exception | None) -> None:
 
 
 def order_documents(app: Sphinx, env: Any, names: list[str]) -> None:
-    """The lessons with even numbers, those with odd ones, all else: each process of ``-j 2`` then gets half of them."""
+    """Give each process of ``-j 2`` half of the lessons' work: Sphinx hands out names in batches, in this order."""
 
-    def place(name: str) -> tuple[int, str]:
-        found = re.match(r"lessons/(\d\d)_", name)
-        if found is None:
-            return 2, name
-        return int(found[1]) % 2, name
+    def place(name: str) -> int:
+        number = int(re.search(r"/(\d\d)_", name)[1])
+        return LONGEST.index(number) if number in LONGEST else len(LONGEST)
 
-    names.sort(key=place)
+    lessons = sorted((name for name in names if re.match(r"lessons/\d\d_", name)), key=place)
+    others = [name for name in names if name not in lessons]
+    # The first takes the longest, the second the next two, the first the next two, ...
+    first, second = lessons[0::4] + lessons[3::4], lessons[1::4] + lessons[2::4]
+    # Pages without code fill the first batch, so that the second begins with the second half.
+    fill = max(0, len(make_chunks(names, app.parallel)[0]) - len(first))
+    names[:] = first + others[:fill] + second + others[fill:]
 
 
 def write_mathjax(app: Sphinx, error: Exception | None) -> None:

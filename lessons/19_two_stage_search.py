@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Lesson 19: two-stage search
 #
-# Steps through `minisbert/search/dense.py`, `minisbert/search/late_interaction.py`,
-# `minisbert/evaluation/retrieval.py`. About 65 minutes. You will search documents that are too long
-# for an encoder, join two engines that disagree, and let a third one judge what they found.
+# Steps through `minisbert/search/late_interaction.py`, `minisbert/evaluation/retrieval.py`.
+# About 60 minutes. You will search documents that are too long for an encoder, join two engines
+# that disagree, and let a third one judge what they found.
 
 # %%
 import numpy as np
@@ -19,9 +19,9 @@ from course import figure, largest_difference, predict
 # search engine has **two stages**: a fast one that *finds* some candidates among all documents, and
 # a slow one that *sorts* them.
 #
-# The corpus: docstrings of Python, NumPy and parts of PyTorch, long ones, each without its first
+# The corpus: long docstrings of Python, NumPy and parts of PyTorch, each without its first
 # sentence. That sentence is the question. So the questions are English, and nobody has written them
-# to suit a search engine.
+# to suit a search engine. To keep the lesson short, we take the modules of the test split (lesson 17).
 
 # %%
 from minisbert.core import bert
@@ -40,23 +40,19 @@ folders = {"": get_path("stdlib"), "numpy": Path(np.__file__).parent}
 folders |= {
     f"torch.{name}": library / name for name in ("nn", "optim", "distributions")
 }
-entries = docstrings.read_questions(folders)
+entries = [
+    entry
+    for entry in docstrings.read_questions(folders)
+    if docstrings.split_of(entry.module) == "test"
+]
 documents = [entry.document for entry in entries]  # N texts
+questions = [entry.query for entry in entries]
 N = len(documents)
-right = np.array(
-    [
-        i
-        for i, entry in enumerate(entries)
-        if docstrings.split_of(entry.module) == "test"
-    ]
-)  # Q rows of documents, one for each question
-questions = [entries[i].query for i in right]
-Q = len(questions)
-print(f"{Q} questions, {N:,} documents")
-for i in right[:: Q // 4]:
-    print(f"{entries[i].query}\n    {shorten(entries[i].document, 84)}")
-assert 1000 < N < 4000, "other versions of the three packages have a few more or fewer"
-assert Q > 200, "enough to tell engines apart"
+right = np.arange(N)  # question i asks for document i
+print(f"{N} documents, and a question for each")
+for entry in entries[:: N // 4]:
+    print(f"{entry.query}\n    {shorten(entry.document, 84)}")
+assert 400 < N < 1200, "other versions of the three packages have a few more or fewer"
 
 # %% [markdown]
 # ## The formula
@@ -86,7 +82,7 @@ assert joined.argmax() == 1, "second and first"
 
 
 # %%
-def chunks(text, size=80, overlap=20):
+def chunks(text, size=80, overlap=10):
     """Pieces of ``size`` words, each beginning with the last ``overlap`` of the one before."""
     words = text.split()
     starts = range(0, max(1, len(words) - overlap), size - overlap)
@@ -110,7 +106,7 @@ results = {}  # name -> nDCG@10 of each question
 
 
 def judge(name, scores):
-    """Enter an engine by its scores (Q, N), and print it."""
+    """Enter an engine by its scores (N, N), a row for each question, and print it."""
     found = np.argsort(-scores, axis=1, kind="stable")[:, :10]
     results[name] = ndcg_of_each(found, right)
     low, high = interval(results[name])
@@ -130,7 +126,7 @@ from lessons.search import bm25
 
 words = [docstrings.terms(text) for text in documents]
 asked = [docstrings.terms(text) for text in questions]
-lexical = bm25.bm25_scores(asked, words)  # (Q, N)
+lexical = bm25.bm25_scores(asked, words)  # (N, N)
 judge("BM25", lexical)
 
 # %%
@@ -141,56 +137,60 @@ guess = predict(
 )
 
 # %%
-import time
+import torch.nn.functional as F
 
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.assets import ensure
 
 encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
-asking = encoder.encode(questions, dtype="auto")  # (Q, 384)
-started = time.perf_counter()
+
+
+def read(texts):
+    """The states of each text's tokens, N tensors (T, 384)."""
+    return encoder.encode(texts, output_value="token_embeddings", dtype="auto")
+
+
+def means(states):
+    """One unit vector for each text (N, 384): what encode returns."""
+    return F.normalize(torch.stack([x.mean(dim=0) for x in states])).numpy()
+
+
+asked_states = read(questions)
+asking = means(asked_states)
 encoder.max_seq_length = 48
-judge("MiniLM, 48 tokens", asking @ encoder.encode(documents, dtype="auto").T)
+judge("MiniLM, 48 tokens", asking @ means(read(documents)).T)
 encoder.max_seq_length = 256
-states = []  # of each document's tokens, (T, 384) in half precision
-for some in encoder.encode_stream(
-    documents, output_value="token_embeddings", dtype="auto"
-):
-    states += [x.half() for x in some]
-means = np.stack([x.float().mean(dim=0).numpy() for x in states])
-means /= np.linalg.norm(means, axis=1, keepdims=True)
-dense = asking @ means.T  # (Q, N)
+states = read(documents)  # the second stage needs them again
+vectors = means(states)
+dense = asking @ vectors.T  # (N, N)
 judge("MiniLM, 256 tokens", dense)
-print(f"{time.perf_counter() - started:.0f} s")
 lost, low, _ = gain("MiniLM, 256 tokens", "MiniLM, 48 tokens")
 assert low > 0.08, "what was cut away was part of the answer"
 guess.answer("more than eight points")
 
 # %% [markdown]
-# Half of the documents are longer than 128 words. If 48 tokens lose so much, what do 256 lose of the
-# longest? Chunks lose nothing.
+# Nearly half of the documents have more than 256 tokens. If 48 tokens lose so much, what do 256 lose
+# of those? Chunks lose nothing.
 
 # %%
 guess = predict(
     "19.2",
     "All text in chunks of 80 words, the best chunk counts. Against 256 tokens of each document it is ...",
-    ["clearly worse", "about the same", "clearly better"],
+    ["no better", "a few points better", "more than eight points better"],
 )
 
 # %%
 parts = [chunks(text) for text in documents]
 counts = np.array([len(some) for some in parts])
 starts = np.cumsum(counts) - counts
-started = time.perf_counter()
-piece_vectors = encoder.encode(
-    [piece for some in parts for piece in some], dtype="auto"
-)
-print(f"{len(piece_vectors):,} chunks, {time.perf_counter() - started:.0f} s")
-chunked = np.maximum.reduceat(asking @ piece_vectors.T, starts, axis=1)  # (Q, N)
+flat = [piece for some in parts for piece in some]
+piece_vectors = encoder.encode(flat, dtype="auto")
+print(f"{len(flat):,} chunks of {N} documents")
+chunked = np.maximum.reduceat(asking @ piece_vectors.T, starts, axis=1)  # (N, N)
 judge("MiniLM, best chunk", chunked)
 more, low, high = gain("MiniLM, best chunk", "MiniLM, 256 tokens")
-assert -0.04 < more < 0.04, "nearly three times the vectors, and no better"
-guess.answer("about the same")
+assert -0.06 < more < 0.01, "three times the vectors, and no better"
+guess.answer("no better")
 
 # %% [markdown]
 # The reason is in the questions: they ask for a document *as a whole*, and its beginning says what it
@@ -205,22 +205,20 @@ guess.answer("about the same")
 #
 # ## Join them
 #
-# BM25 and MiniLM are about equally good. Are they wrong about the same questions?
+# BM25 is a little behind MiniLM. Has it anything to add, or are both wrong about the same questions?
 
 # %%
 guess = predict(
     "19.3",
-    "BM25 and MiniLM by reciprocal ranks: against the better of the two ...",
-    ["worse: the average of both", "the same", "three to eight points better"],
+    "BM25 and MiniLM by reciprocal ranks: against MiniLM alone ...",
+    ["worse: the average of both", "the same", "one to six points better"],
 )
 
 # %%
 both = reciprocal_ranks(lexical) + reciprocal_ranks(dense)
 judge("BM25 + MiniLM", both)
-better = max(("BM25", "MiniLM, 256 tokens"), key=lambda name: results[name].mean())
-more, low, _ = gain("BM25 + MiniLM", better)
-assert low > 0, "for nothing but a sum of ranks"
-assert 0.03 < more < 0.1, "five points, in round numbers"
+more, _, _ = gain("BM25 + MiniLM", "MiniLM, 256 tokens")
+assert 0.01 < more < 0.06, "three points or so, for nothing but a sum of ranks"
 missed = {name: results[name] == 0 for name in ("BM25", "MiniLM, 256 tokens")}
 neither = (missed["BM25"] & missed["MiniLM, 256 tokens"]).mean()
 print(
@@ -228,7 +226,7 @@ print(
     f"MiniLM {missed['MiniLM, 256 tokens'].mean():.0%}, both {neither:.0%}",
 )
 assert neither < 0.75 * missed["MiniLM, 256 tokens"].mean(), "they miss different ones"
-guess.answer("three to eight points better")
+guess.answer("one to six points better")
 
 # %% [markdown]
 # **Exercise 3.** (easy) Fuse three: BM25, 256 tokens and the best chunk. Is there a gain, and does its interval leave
@@ -244,7 +242,7 @@ guess.answer("three to eight points better")
 
 # %%
 K = 20
-candidates = np.argsort(-both, axis=1, kind="stable")[:, :K]  # (Q, K)
+candidates = np.argsort(-both, axis=1, kind="stable")[:, :K]  # (N, K)
 recall = (candidates == right[:, None]).any(axis=1).mean()
 first = (candidates[:, 0] == right).mean()
 print(f"among {K}: {recall:.3f}, first: {first:.3f}")
@@ -261,54 +259,43 @@ assert recall > 0.85, "no judge can do better than this share"
 
 
 # %%
-def unit(x):
-    return torch.nn.functional.normalize(x.float(), dim=-1)
-
-
 def late_scores(candidates):
-    """The mean best match of the question's tokens in each of its candidates: (Q, K) -> (Q, K)."""
-    tokens = encoder.encode(questions, output_value="token_embeddings", dtype="auto")
+    """The mean best match of the question's tokens in each of its candidates: (N, K) -> (N, K)."""
     scores = np.empty(candidates.shape)
     for i, row in enumerate(candidates):
-        question = unit(tokens[i])  # (T, 384)
+        question = F.normalize(asked_states[i], dim=1)  # (T, 384)
         for k, document in enumerate(row):
-            best = (question @ unit(states[document]).T).amax(dim=1)  # (T,)
-            scores[i, k] = best.mean()
+            tokens = F.normalize(states[document], dim=1)  # (T, 384)
+            scores[i, k] = (question @ tokens.T).amax(dim=1).mean()
     return scores
 
 
 # %%
-from minisbert.search.dense import top_k
-
-started = time.perf_counter()
-late = late_scores(candidates)  # (Q, K)
-late_ms = 1000 * (time.perf_counter() - started) / Q
-started = time.perf_counter()
-top_k(asking, means, K)
-dense_ms = 1000 * (time.perf_counter() - started) / Q
-print(f"{late_ms:.1f} ms for a question, the first stage's vectors {dense_ms:.2f} ms")
-assert late_ms > 5 * dense_ms, "why it is the second stage"
+late = late_scores(candidates)  # (N, K)
+products = np.mean([len(x) for x in asked_states]) * np.mean([len(x) for x in states])
+print(f"{products:,.0f} products of vectors for a document, the first stage needs 1")
+assert products > 1000, "why it is the second stage"
 
 
 def resorted(scores):
-    """Scores (Q, N) that put the candidates, by ``scores`` (Q, K), before all other documents."""
+    """Scores (N, N) that put the candidates, by ``scores`` (N, K), before all other documents."""
     everything = both.copy()  # below 1/30
     np.put_along_axis(everything, candidates, 1 + scores, axis=1)
     return everything
 
 
 judge("found by both, sorted by late", resorted(late))
-three = reciprocal_ranks(late) + 1 / (
-    61 + np.arange(K)
-)  # the judge and the first stage
-judge("found by both, sorted by all", resorted(three))
+first_stage = 1 / (61 + np.arange(K))  # by its ranks
+judge("found by both, sorted by all", resorted(reciprocal_ranks(late) + first_stage))
+
 # %% [markdown]
-# A judge that replaces the first stage throws its knowledge away; a judge that joins it, by ranks again, keeps it. What
-# did the second stage add to the first, and what are both worth beside the one engine that we began with?
+# A judge that replaces the first stage throws its knowledge away. A judge that joins it, by ranks again, keeps it.
+# Which gain is the surer one? And what are both stages worth beside the one engine that we began with?
 
 # %%
+gain("found by both, sorted by late", "BM25 + MiniLM")
 more, _, _ = gain("found by both, sorted by all", "BM25 + MiniLM")
-assert more > -0.01, "at least the judge does no harm"
+assert more > 0, "the second stage against the first"
 more, _, _ = gain("found by both, sorted by all", "MiniLM, 256 tokens")
 assert more > 0.02, "two stages against one"
 
@@ -325,10 +312,9 @@ assert more > 0.02, "two stages against one"
 
 # %%
 prompted = encoder.encode(questions, prompt="query: ", dtype="auto")
-judge("MiniLM with a prompt", prompted @ means.T)
+judge("MiniLM with a prompt", prompted @ vectors.T)
 more, low, high = gain("MiniLM with a prompt", "MiniLM, 256 tokens")
-assert more < 0.01, "no help: it is just one more word"
-assert more > -0.1, "and not the end of the world"
+assert -0.1 < more < 0.01, "no help, and not the end of the world: one more word"
 
 # %% [markdown]
 # The other way round it is: a model that was trained with prompts loses points without them, and says
@@ -377,7 +363,6 @@ shared = [
 ]
 print(f"of its ten, {shared[0]:.1f} are BM25's and {shared[1]:.1f} MiniLM's")
 assert shared[0] > shared[1] + 2, "the louder one is heard"
-del results["sum of scores"]
 guess.answer("BM25")
 
 # %% [markdown]

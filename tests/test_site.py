@@ -130,6 +130,26 @@ def test_the_first_cell_fetches_and_installs_only_what_is_missing(
     assert all(str(home) in command[-1] and check for command, check in ran)
 
 
+def test_each_of_two_processes_reads_half_of_the_lessons_and_of_the_longest(lesson_pages):
+    from sphinx.util.parallel import make_chunks
+
+    pages = ["CHANGELOG", *(f"docs/page_{number}" for number in range(50)), "weights/README"]
+    lessons = [f"lessons/{path.stem}" for path in LESSONS]
+    names = pages + lessons
+    lesson_pages.order_documents(SimpleNamespace(parallel=2), None, names)
+    assert sorted(names) == sorted(pages + lessons)
+    batches = [[name for name in batch if name in lessons] for batch in make_chunks(names, 2)]
+    assert [len(batch) for batch in batches[:2]] == [len(lessons) // 2] * 2
+    numbers = [[int(name.split("/")[1][:2]) for name in batch] for batch in batches[:2]]
+    first, second, third = lesson_pages.LONGEST[:3]
+    assert [batch[0] for batch in numbers] == [first, second]
+    assert third in numbers[1]  # with the second, which is shorter than the first
+    # a build after one page has changed
+    one = ["lessons/05_attention"]
+    lesson_pages.order_documents(SimpleNamespace(parallel=2), None, one)
+    assert one == ["lessons/05_attention"]
+
+
 def test_the_workflow_builds_the_site_as_the_readme_does():
     workflow = (ROOT / ".github" / "workflows" / "site.yml").read_text(encoding="utf-8")
     assert all(readme_command(end) in workflow for end in ("build/site", "constraints.txt torch"))
