@@ -10,7 +10,7 @@ TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "minisbert"
 ROOMS = {
     "core": 1_505,
-    "system": 1_490,
+    "system": 1_507,
     "search": 835,
     "architectures": 1_068,
     "checkpoints": 1_380,
@@ -18,14 +18,14 @@ ROOMS = {
     "backends": 1_209,
     "data": 1_697,
     "evaluation": 1_307,
-    "training": 3_330,
+    "training": 3_329,
     "corpus": 674,
     "diagnosis": 2_235,
     "serving": 1_004,
     "integrations": 569,
     "commands": 2_691,
 }
-PACKAGE_LINES, TEST_LINES = 24_587, 34_854  # goals: 19,000 and 26,500
+PACKAGE_LINES, TEST_LINES = 24_603, 34_899  # goals: 19,000 and 26,500
 DENSITIES = {  # per 1,000 lines outside core/ that are not blank
     "conditional expressions": 15,
     "starred expressions": 12,

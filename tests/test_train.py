@@ -488,6 +488,7 @@ def test_patience_ends_a_run_that_no_longer_gets_better(run, monkeypatch):
 def test_bfloat16_reaches_the_encoder_and_nothing_else(run, monkeypatch, capsys):
     """Matrix products in bfloat16, weights, vectors, losses and what is saved in float32."""
     monkeypatch.setattr(devices, "bfloat16_hardware", lambda _: (True, "the CPU has it"))
+    monkeypatch.setitem(devices.CHOICES, "bfloat16", True)
     seen = {"linear": set(), "loss": set()}
     linear, loss = torch.nn.functional.linear, formulas.cosine_mse_loss
 

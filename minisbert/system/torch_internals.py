@@ -1,8 +1,6 @@
 """The only file that uses private parts of torch, each behind a check and with a public fallback."""
 
 import importlib
-import sys
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
@@ -13,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from minisbert.system.devices import best_seconds
+from minisbert.system.devices import CHOICES, one_thread_seconds
 
 # the linear layer that ``torch.compile`` chooses on a CPU: on some twice as fast as torch's own
 ONEDNN = (
@@ -91,11 +89,7 @@ def onednn_gain(width: int, inner: int, rows: tuple[int, ...], packed: bool = Fa
 
 @cache
 def layer_seconds(rows: int, inputs: int, outputs: int, gelu: bool, packed: bool) -> list[float]:
-    """Time a linear layer of torch, of oneDNN, and if packed of oneDNN with GELU within the product.
-
-    The time is the CPU's, of one thread: on a busy machine no product is left alone from its beginning to its end, and
-    threads wait for each other. By the clock on the wall, beside six processes, one gain came out as 1.05 to 1.75.
-    """
+    """Time a linear layer of torch, of oneDNN, and if packed of oneDNN with GELU within the product."""
     x, weight, bias = torch.ones(rows, inputs), torch.ones(outputs, inputs), torch.ones(outputs)
     transposed, multiply = weight.mT, torch.ops.mkldnn._linear_pointwise
     after = nn.GELU() if gelu else nn.Identity()
@@ -104,20 +98,7 @@ def layer_seconds(rows: int, inputs: int, outputs: int, gelu: bool, packed: bool
     calls = [lambda: after(torch.addmm(bias, x, transposed)), lambda: after(multiply(x, weight, bias, "none", [], ""))]
     if packed and gelu:
         calls.append(lambda: multiply(x, weight, bias, "gelu", [], "none"))
-    # the clock of CPU time ticks every 16 ms on Windows
-    clock = time.perf_counter if sys.platform == "win32" else time.thread_time
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with torch.inference_mode(), torch.autocast("cpu", enabled=False):
-            return best_seconds(calls, 7, clock=clock)
-    finally:
-        torch.set_num_threads(threads)
-
-
-# for eager encoders by their sizes: True for oneDNN. A resumed run restores those that it began with, because last bits
-# differ, in a teacher's vectors and in the scores that choose the best model
-CHOICES: dict[str, bool] = {}
+    return one_thread_seconds(calls, 7)
 
 
 def fastest_linear(width: int = 384, inner: int = 1536) -> AbstractContextManager:

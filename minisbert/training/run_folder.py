@@ -29,6 +29,7 @@ from minisbert.checkpoints.weights import write_safetensors
 from minisbert.core import InputError, one_line, read_json, reading
 from minisbert.core.weights import read_safetensors
 from minisbert.system.assets import local_path
+from minisbert.system.devices import CHOICES
 from minisbert.system.files import (
     atomic_file,
     atomic_folder,
@@ -39,7 +40,6 @@ from minisbert.system.files import (
     remove_leftovers,
     write_json,
 )
-from minisbert.system.torch_internals import CHOICES
 from minisbert.training import LAST, MODEL, REPLACEMENT, RESULTS, RUN_CONFIG, RUN_LOG, STATE
 from minisbert.training.distributed import processes, say_once
 from minisbert.training.objectives.base import Objective, Scores

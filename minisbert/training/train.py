@@ -22,8 +22,7 @@ from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.sparse_encoder import SparseEncoder
 from minisbert.system.console import say
-from minisbert.system.devices import choose_dtype, save_training_memory, use_threads
-from minisbert.system.torch_internals import CHOICES
+from minisbert.system.devices import CHOICES, choose_dtype, save_training_memory, use_threads
 from minisbert.training import STATE
 from minisbert.training.distributed import ProcessGroup, lost_contact, process_group, say_once
 from minisbert.training.gradient_cache import Cut, cut, whole

@@ -61,14 +61,37 @@ def test_auto_never_takes_apples_gpu(monkeypatch):
 
 
 @pytest.mark.parametrize("flag", ["avx512_bf16", "amx_bf16", "bf16"])
-def test_auto_chooses_bfloat16_if_the_cpu_has_it_and_says_why(cpu_flags, flag):
+def test_auto_chooses_bfloat16_if_the_cpu_has_it_and_says_why(cpu_flags, flag, monkeypatch):
     cpu_flags(flag)
+    monkeypatch.setattr(devices, "CHOICES", {"bfloat16": True})
     for name in ("auto", "bfloat16"):
         assert choose_dtype(name, CPU) == (torch.bfloat16, f"the CPU has {flag}")
     assert choose_dtype("float32", CPU) == (torch.float32, "as requested")
     for name in ("float16", "int8"):
         with pytest.raises(InputError, match=name):
             choose_dtype(name, CPU)
+
+
+def test_bfloat16_that_is_slower_is_not_chosen(cpu_flags, monkeypatch):
+    """As on a Xeon whose AMX is hidden; whoever asks for it gets it. AMX itself is not measured."""
+    measured = []
+    monkeypatch.setattr(devices, "CHOICES", {})
+    monkeypatch.setattr(devices, "bfloat16_gain", lambda: measured.append(1) or 0.6)
+    cpu_flags("avx512_bf16")
+    for _ in range(2):
+        assert choose_dtype("auto", CPU) == (torch.float32, "the CPU has avx512_bf16, but bfloat16 is slower")
+    assert choose_dtype("bfloat16", CPU)[0] == torch.bfloat16
+    assert devices.CHOICES == {"bfloat16": False}, "which a resumed run restores"
+    cpu_flags("avx512_bf16 amx_bf16")
+    assert choose_dtype("auto", CPU)[0] == torch.bfloat16
+    assert len(measured) == 1
+
+
+@pytest.mark.skipif(not bfloat16_hardware(CPU)[0], reason="the CPU has no bfloat16 instructions")
+def test_the_gain_of_bfloat16_is_a_ratio():
+    before = torch.get_num_threads()
+    assert 0.05 < devices.bfloat16_gain() < 50
+    assert torch.get_num_threads() == before
 
 
 @pytest.mark.parametrize("flags", ["", "avx512f avx512vl", "bf160"])

@@ -176,6 +176,7 @@ def test_a_resumed_run_multiplies_by_the_library_that_it_began_with(tiny, files,
     teacher = reference("tiny-distiluse")
     flags = [*toys.flags(files, "distillation", "--teacher", str(teacher), "--data", files["sentences"])]
     flags += ["--model", str(tiny), "--batch-size", "8", "--epochs", "2", "--out", str(tmp_path / "run")]
+    flags += ["--dtype", "float32"]
     monkeypatch.setattr(torch_internals, "onednn_gain", lambda *sizes: 2.0)
     torch_internals.CHOICES.clear()
     toys.stop_at(5, (VectorNetwork, "forward"), main, flags)
