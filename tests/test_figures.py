@@ -222,7 +222,7 @@ UNMEASURED = {  # figures of the front pages that no table has, and why
     "92 MB": "the file of the weights, as assets.md lists it",
     "1.4 MB": "the file of the data, as assets.md lists it",
     "90 seconds": "of the first command with its downloads; its output below has the 45 of training",
-    "100 minutes": "how long the longest lesson takes a reader",
+    "60 minutes": "how long the longest lesson takes a reader",
 }
 
 
