@@ -19,6 +19,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.peers import stay_offline, turns
 from minisbert.core.loop import adamw, fit
+from minisbert.data.datasets import load_scored_pairs
 from minisbert.system.assets import ensure
 from minisbert.system.console import bounded, run_command
 from minisbert.system.devices import keep_freed_memory, save_training_memory
@@ -66,8 +67,6 @@ def peer_steps() -> Iterator[None]:
     """The same steps by sentence-transformers' model and loss."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.losses import CosineSimilarityLoss
-
-    from minisbert.data.datasets import load_scored_pairs
 
     model = SentenceTransformer(str(ensure("all-MiniLM-L6-v2")), device="cpu").train()
     loss, pairs = CosineSimilarityLoss(model), load_scored_pairs("stsb", "train")

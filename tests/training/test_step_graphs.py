@@ -118,13 +118,17 @@ def test_a_resumed_run_makes_the_same_steps_by_graphs(flags, tmp_path, monkeypat
 )
 def test_runs_without_graphs_say_why(flags, monkeypatch, objective, more, processes, message):
     """By default silently, and with ``--graphs on`` the reason is an error."""
-    auto, on, off = (parse(flags(objective, "--graphs", choice, *more)) for choice in ("auto", "on", "off"))
+    auto, on = (parse(flags(objective, "--graphs", choice, *more)) for choice in ("auto", "on"))
     task = make_objective(auto, load_trainable(auto, CPU), None)
     if message != "there is no CUDA GPU":
         monkeypatch.setattr(type(task.encoder), "device", torch.device("cuda"))
     with pytest.raises(InputError, match=message):
         use_graphs(on, task, processes)
     assert not use_graphs(auto, task, processes)
-    if not more and objective == "cosine":
-        monkeypatch.setattr(type(task.encoder), "device", torch.device("cuda"))
-        assert [use_graphs(options, task, 1) for options in (auto, on, off)] == [True, True, False]
+
+
+def test_a_run_on_a_gpu_has_graphs_unless_it_asks_for_none(flags, monkeypatch):
+    auto, on, off = (parse(flags("cosine", "--graphs", choice)) for choice in ("auto", "on", "off"))
+    task = make_objective(auto, load_trainable(auto, CPU), None)
+    monkeypatch.setattr(type(task.encoder), "device", torch.device("cuda"))
+    assert [use_graphs(options, task, 1) for options in (auto, on, off)] == [True, True, False]
