@@ -2,6 +2,7 @@
 
     python -m benchmarks.gpu                            ten minutes
     python -m benchmarks.gpu --rounds 9 --device cuda:1
+    python -m benchmarks.gpu --tables latency sizes
     python -m benchmarks.train_speed --device cuda      training
 
 rates    texts a second at the fastest of several batch sizes, from strings to an array on the CPU, medians of rounds,
@@ -44,6 +45,7 @@ from minisbert.system.devices import choose_device, choose_dtype
 
 MODEL, PEER, COMPILED = "all-MiniLM-L6-v2", "sentence-transformers", "compiled"
 DTYPES = ("float32", "bfloat16")
+TABLES = ("rates", "latency", "sizes")
 BATCH_SIZES = (32, 128, 512, 2048)
 TEXTS_A_CALL = (1, 16, 256)
 CALLS = 10  # of one side in a row, in each round
@@ -216,6 +218,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--device", default="cuda", help="cuda, or cuda:1 and so on (default: %(default)s)")
     parser.add_argument("--rounds", type=bounded(int, 1), default=5, help="number of rounds (default: %(default)s)")
+    parser.add_argument("--tables", nargs="+", choices=TABLES, default=TABLES, help="the tables (default: all three)")
     options = parser.parse_args(arguments)
     stay_offline()
     device = choose_device(options.device)
@@ -227,14 +230,18 @@ def main(arguments: list[str] | None = None) -> None:
     layers = ", ".join(f"{dtype} {rate:,.0f}" for dtype, rate in found.items())
     print(f"{identity(device)}\nTFLOP/s: {layers}, 8192 x 8192 in bfloat16 {peak:,.0f}", flush=True)
     sides, kinds = loaded(folder, device), texts_by_kind(exact)
-    for kind, texts in kinds.items():
-        lengths = list(map(len, exact.tokenizer.encode(texts).ids))
-        reference = exact.encode(texts) if kind == "stsb" else sides["minisbert float32"](texts, batch_size=512)
-        if kind != "many":  # sentences as before
-            sizes = {name: fastest(name, encode, texts) for name, encode in sides.items()}
-        rates(Task(kind, texts, operations(exact.bert.config, lengths), peak), sides, sizes, options.rounds, reference)
-    latency(kinds["stsb"], sides, options.rounds)
-    sizes_table(folder, kinds, device, peak, options.rounds)
+    if "rates" in options.tables:
+        for kind, texts in kinds.items():
+            lengths = list(map(len, exact.tokenizer.encode(texts).ids))
+            reference = exact.encode(texts) if kind == "stsb" else sides["minisbert float32"](texts, batch_size=512)
+            if kind != "many":  # sentences as before
+                sizes = {name: fastest(name, encode, texts) for name, encode in sides.items()}
+            task = Task(kind, texts, operations(exact.bert.config, lengths), peak)
+            rates(task, sides, sizes, options.rounds, reference)
+    if "latency" in options.tables:
+        latency(kinds["stsb"], sides, options.rounds)
+    if "sizes" in options.tables:
+        sizes_table(folder, kinds, device, peak, options.rounds)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from minisbert.models.pooling import Pooling
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.run import Run
 from minisbert.training.settings import OBJECTIVES
+from minisbert.training.step_graphs import RecordedStep
 from minisbert.training.train import main
 from tests import toys
 
@@ -172,8 +173,8 @@ def test_losses_and_scores_of_training(objective, files, tmp_path, monkeypatch):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("graphs", ["auto", "off"])
 def test_runs_repeat_and_resume_to_the_same_bits(files, tmp_path, monkeypatch, dtype, graphs):
-    recorded, record = [], torch.cuda.make_graphed_callables
-    monkeypatch.setattr(torch.cuda, "make_graphed_callables", lambda *a, **b: recorded.append(a) or record(*a, **b))
+    recorded, record = [], RecordedStep.record
+    monkeypatch.setattr(RecordedStep, "record", lambda *given: recorded.append(given) or record(*given))
     given = ["--model", str(TINY), *toys.flags(files, "cosine", "--log-every", "1", "--epochs", "3")]
     given += ["--device", "cuda", "--dtype", dtype, "--batch-size", "4", "--graphs", graphs]
     for name in ("one", "other"):

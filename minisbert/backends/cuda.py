@@ -244,9 +244,8 @@ class CudaEncoder(TextEncoder):
     def vectors(self, batch: RaggedBatch, skip: int = 0) -> Tensor:
         sent = []
         for array in (batch.ids, batch.lengths):
-            host = torch.from_numpy(array.copy())
-            if self.device.type == "cuda":
-                host = host.pin_memory()
+            host = torch.empty(len(array), dtype=torch.int32, pin_memory=self.device.type == "cuda")
+            host.numpy()[:] = array  # not by torch, whose threads would then wait at full speed in the tokenizer's way
             sent.append(host.to(self.device, non_blocking=True))
         return self.compute(*sent, int(batch.lengths[0]), skip)
 

@@ -1,16 +1,19 @@
-"""Replay a network's forward and backward as CUDA graphs, one for each shape of batch.
+"""Replay a network's forward and backward as CUDA graphs, a pair for each shape of batch.
 
 A training step of a small model is some thousand short operations, which a GPU finishes sooner than Python can start
 them. A graph starts all of them at once. It holds for one shape, so lengths are rounded up: to 16 tokens instead of
 13, with three pads that no text sees. ``GraphedNetwork`` is called with row numbers like any network, and the loss of
-its result, clipping and optimizer are ``fit``'s, as without graphs.
+its result, clipping and optimizer are ``fit``'s, as without graphs; but with ``FlatAdamW`` they see a parameter or two
+in place of a hundred.
 """
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
 
 from minisbert.backends.cuda import LENGTH_STEP
 from minisbert.core import one_line
@@ -24,30 +27,107 @@ from minisbert.training.objectives.base import Objective, PairNetwork, VectorNet
 from minisbert.training.settings import RunSettings
 
 OFTEN = 3  # batches of a shape in an epoch: recording one takes as long as a few steps
+ALIGNED = 64  # numbers: where a parameter may begin, for the fastest kernels
 
 
-class Computed(nn.Module):
-    """A network's ``compute``, as a module of its own: recording replaces a module's ``forward``."""
+class FlatAdamW(AdamW):
+    """Do another AdamW's steps, with the parameters of each of its groups one after the other in one tensor.
 
-    def __init__(self, network: VectorNetwork | PairNetwork):
-        super().__init__()
-        self.network = network
+    The parameters, their gradients and the other optimizer's state become views of the new tensors, so a run is saved
+    and resumed by the other one. Gradients are never None: graphs add to them in their place.
+    """
 
-    def forward(self, *inputs: Tensor) -> Tensor:
-        return self.network.compute(*inputs)
+    def __init__(self, optimizer: Optimizer):
+        groups = []
+        flat = [flattened(group["params"], optimizer.state) for group in optimizer.param_groups]
+        for group, (parameter, _) in zip(optimizer.param_groups, flat, strict=True):
+            groups.append({"params": [parameter], "lr": group["lr"], "weight_decay": group["weight_decay"]})
+        super().__init__(groups, fused=True)
+        self.state.update(flat)
+
+    def zero_grad(self, set_to_none: bool = False) -> None:
+        """Set the gradients to 0 where they are."""
+        super().zero_grad(set_to_none=False)
 
 
-def recorded_step(network: VectorNetwork | PairNetwork, inputs: tuple[Tensor, ...]) -> Callable[..., Tensor]:
-    """Record ``network.compute`` and its backward for inputs of these shapes; return the function that replays both."""
-    device = inputs[0].device
-    # subtle: what is computed to warm up draws dropout masks, which a resumed run would draw at another step
-    before = random_state(device)
-    with torch.cuda.device(device):  # of several GPUs
-        graphed = torch.cuda.make_graphed_callables(
-            Computed(network), inputs, num_warmup_iters=1, allow_unused_input=True
-        )
-    set_random_state(before, device)
-    return graphed
+def flattened(
+    parameters: list[nn.Parameter], states: dict[nn.Parameter, Any]
+) -> tuple[nn.Parameter, dict[str, Tensor]]:
+    """Move parameters, gradients and AdamW's states to tensors (L,); return the parameter of all, and its state."""
+    room = [parameter.numel() + -parameter.numel() % ALIGNED for parameter in parameters]
+    data, gradients, means, squares = (parameters[0].detach().new_zeros(sum(room)) for _ in range(4))
+    step = torch.zeros((), device=data.device)
+    for parameter, *places in zip(parameters, *(x.split(room) for x in (data, gradients, means, squares)), strict=True):
+        value, gradient, mean, square = (place[: parameter.numel()].view_as(parameter) for place in places)
+        value.copy_(parameter.detach())
+        parameter.data, parameter.grad = value, gradient
+        if states[parameter]:  # of a resumed run
+            step.copy_(states[parameter]["step"])
+            mean.copy_(states[parameter]["exp_avg"])
+            square.copy_(states[parameter]["exp_avg_sq"])
+        states[parameter] = {"step": step, "exp_avg": mean, "exp_avg_sq": square}
+    flat = nn.Parameter(data)
+    flat.grad = gradients
+    return flat, {"step": step, "exp_avg": means, "exp_avg_sq": squares}
+
+
+class RecordedStep:
+    """Two CUDA graphs for inputs of one shape: of ``network.compute``, and of its backward, which adds to gradients.
+
+    All parameters must have gradients that stay where they are (``FlatAdamW``).
+    """
+
+    def __init__(self, network: VectorNetwork | PairNetwork, inputs: tuple[Tensor, ...], pool: Any):
+        device = inputs[0].device
+        self.inputs = [x.clone() for x in inputs]
+        # subtle: what is computed to warm up draws dropout masks, which a resumed run would draw at another step
+        before = random_state(device)
+        with torch.cuda.device(device):  # of several GPUs
+            self.record(network, pool)
+        set_random_state(before, device)
+
+    def record(self, network: VectorNetwork | PairNetwork, pool: Any) -> None:
+        trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+        # once before: libraries take memory and choose kernels at first use, which no graph can hold
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            output = network.compute(*self.inputs)
+            torch.autograd.grad(output, trained, torch.ones_like(output), allow_unused=True)
+        torch.cuda.current_stream().wait_stream(stream)
+        self.forward, self.backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.forward, pool=pool):
+            output = network.compute(*self.inputs)
+        self.output, self.gradient = output.detach(), torch.zeros_like(output)
+        with torch.cuda.graph(self.backward, pool=pool):
+            added = torch.autograd.grad(output, trained, self.gradient, allow_unused=True)
+            reached = [(x.grad, gradient) for x, gradient in zip(trained, added, strict=True) if gradient is not None]
+            torch._foreach_add_(*map(list, zip(*reached, strict=True)))
+        for parameter, gradient in zip(trained, added, strict=True):
+            if gradient is None:  # which ``Objective.check_gradients`` will see
+                parameter.grad = None
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        """Copy the inputs to the graph's own and replay it; the backward of what it returns replays the other graph."""
+        return Replay.apply(torch.zeros((), requires_grad=True), self, *inputs)
+
+
+class Replay(torch.autograd.Function):
+    """``RecordedStep`` for autograd. The parameters are no inputs, so one that needs a gradient stands for them."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, step: RecordedStep, *inputs: Tensor) -> Tensor:
+        for mine, given in zip(step.inputs, inputs, strict=True):
+            mine.copy_(given)
+        step.forward.replay()
+        ctx.step, ctx.count = step, len(inputs)
+        return step.output.detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, ...]:
+        ctx.step.gradient.copy_(gradient)
+        ctx.step.backward.replay()
+        return (None,) * (2 + ctx.count)
 
 
 class GraphedNetwork(nn.Module):
@@ -57,12 +137,15 @@ class GraphedNetwork(nn.Module):
     """
 
     def __init__(
-        self, network: VectorNetwork | PairNetwork, encoder: SentenceEncoder, capture: Callable = recorded_step
+        self, network: VectorNetwork | PairNetwork, encoder: SentenceEncoder, capture: Callable = RecordedStep
     ):
         super().__init__()
         self.network = network
         self.capture: Callable | None = capture
         self.config, self.pad_id = encoder.bert.config, encoder.tokenizer.pad_id
+        cuda = next(network.parameters()).device.type == "cuda"
+        # of all graphs: no two run at once, and what one leaves for its backward is read before the next
+        self.pool = torch.cuda.graph_pool_handle() if cuda else None
         self.often: set[tuple[int, int]] = set()
         self.graphs: dict[tuple[int, int], Callable[..., Tensor]] = {}
 
@@ -84,7 +167,7 @@ class GraphedNetwork(nn.Module):
         padded = self.padded(*inputs, tokens=shape[1])
         if shape not in self.graphs:
             try:
-                self.graphs[shape] = self.capture(self.network, padded)
+                self.graphs[shape] = self.capture(self.network, padded, self.pool)
             except RuntimeError as error:
                 say_once(f"no CUDA graphs, so steps take longer: {one_line(error)}")
                 self.capture = None

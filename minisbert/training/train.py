@@ -33,7 +33,7 @@ from minisbert.training.objectives.registry import make_objective
 from minisbert.training.run import Run
 from minisbert.training.run_options import list_recipes, parse
 from minisbert.training.settings import OBJECTIVES, SCHEDULE_NAMES, RunSettings, reads
-from minisbert.training.step_graphs import GraphedNetwork, use_graphs
+from minisbert.training.step_graphs import FlatAdamW, GraphedNetwork, use_graphs
 
 MICRO_TOKENS = 768  # per process and part: no slower on a CPU, and memory stops growing with the batch
 CACHED_TOKENS = 4096  # per process: a larger batch whose loss compares rows is cached, for a quarter more time
@@ -255,6 +255,7 @@ def step_through(run: Run, options: RunSettings, graphs: bool = False) -> None:
     clip = options.clip or math.inf
     cut_batch, network = divide(run.objective, options, run.group, graphs)
     network.train()
+    optimizer = FlatAdamW(run.optimizer) if graphs else run.optimizer
     # a turn for each epoch: fit ends with the batches that it is given
     while True:
         if run.evaluation_due:
@@ -264,7 +265,7 @@ def step_through(run: Run, options: RunSettings, graphs: bool = False) -> None:
         batches = run.epoch()
         if graphs:
             network.plan(run.batches)
-        steps = fit(network, loss, batches, run.optimizer, schedule, run.state.step, clip, cut_batch)
+        steps = fit(network, loss, batches, optimizer, schedule, run.state.step, clip, cut_batch)
         for step in run.recorded(steps):
             run.show(step)
             if step.number % options.save_every == 0 and step.number < run.total:

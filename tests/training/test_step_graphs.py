@@ -4,13 +4,15 @@ from functools import partial
 
 import pytest
 import torch
+from torch import nn
 
 from minisbert.core import InputError
+from minisbert.core.loop import adamw
 from minisbert.training import train
 from minisbert.training.objectives.registry import make_objective
 from minisbert.training.run import Run
 from minisbert.training.run_options import parse
-from minisbert.training.step_graphs import Computed, GraphedNetwork, use_graphs
+from minisbert.training.step_graphs import FlatAdamW, GraphedNetwork, use_graphs
 from minisbert.training.train import load_trainable, main
 from tests import toys
 
@@ -28,13 +30,12 @@ class Recorder:
     def __init__(self):
         self.recorded, self.replayed = [], []
 
-    def __call__(self, network, inputs):
+    def __call__(self, network, inputs, pool):
         self.recorded.append(tuple(inputs[0].shape))
-        module = Computed(network)
 
         def replay(*inputs):
             self.replayed.append(tuple(inputs[0].shape))
-            return module(*inputs)
+            return network.compute(*inputs)
 
         return replay
 
@@ -82,7 +83,7 @@ def test_shapes_that_occur_often_have_a_graph(flags):
 def test_what_cannot_be_recorded_is_told_once_and_trained_without(flags, capsys):
     task = make_objective(parse(flags("cosine")), load_trainable(parse(flags("cosine", "--dropout", "0")), CPU), None)
 
-    def refuse(network, inputs):
+    def refuse(network, inputs, pool):
         raise RuntimeError("operation not permitted when stream is capturing")
 
     graphed = GraphedNetwork(task.network, task.encoder, refuse)
@@ -90,6 +91,46 @@ def test_what_cannot_be_recorded_is_told_once_and_trained_without(flags, capsys)
         graphed.plan([[0, 1]] * 3)
         assert graphed([0, 1]).shape == (2, 2, 24)
     assert capsys.readouterr().err.count("no CUDA graphs") == 1
+
+
+def test_a_flat_optimizer_takes_the_steps_of_the_one_that_it_is_made_of():
+    """In float64, from the third step on; the state of the one is always that of the other."""
+    torch.manual_seed(4)
+    shapes, rates = [(5, 7), (70,), (3,)], [0.1, 0.1, 0.3]
+    gradients = torch.randn(5, 108, dtype=torch.float64).split([35, 70, 3], dim=1)
+    found = []
+    for flat in (False, True):
+        torch.manual_seed(5)
+        parameters = [nn.Parameter(torch.randn(shape, dtype=torch.float64)) for shape in shapes]
+        groups = [{"params": parameters[:2], "lr": rates[0]}, {"params": parameters[2:], "lr": rates[2]}]
+        optimizer = stepped = adamw(groups, lr=0.1, weight_decay=0.02)
+        for step in range(5):
+            if flat and step == 2:
+                stepped = FlatAdamW(optimizer)
+                assert [len(group["params"]) for group in stepped.param_groups] == [1, 1]
+            stepped.zero_grad()
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                (parameter.flatten() @ gradient[step]).backward()
+            norm = nn.utils.clip_grad_norm_([x for group in stepped.param_groups for x in group["params"]], 3.0)
+            stepped.step()
+        states = [optimizer.state[parameter] for parameter in parameters]
+        found.append([*parameters, norm, *(x for state in states for x in state.values())])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_a_run_by_graphs_has_the_losses_of_one_without_and_resumes_as_one(flags, tmp_path, monkeypatch):
+    given = flags("cosine", "--log-every", "1", "--batch-size", "4", "--epochs", "2", "--dropout", "0")
+    main([*given, "--out", str(tmp_path / "without")])
+    monkeypatch.setattr(train, "use_graphs", lambda options, objective, processes: True)  # there is no GPU
+    monkeypatch.setattr(train, "GraphedNetwork", partial(GraphedNetwork, capture=Recorder()))
+    main([*given, "--out", str(tmp_path / "with")])
+    toys.stop_at(5, (Run, "show"), main, [*given, "--out", str(tmp_path / "stopped")])
+    monkeypatch.undo()
+    main(["--resume", str(tmp_path / "stopped")])
+    losses = toys.losses(tmp_path / "without")
+    assert toys.losses(tmp_path / "with") == pytest.approx(losses, rel=1e-4)
+    assert toys.losses(tmp_path / "stopped") == pytest.approx(losses, rel=1e-4)
 
 
 @pytest.mark.exact("the same steps of one process and of two")
