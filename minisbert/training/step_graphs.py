@@ -109,25 +109,16 @@ class RecordedStep:
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         """Copy the inputs to the graph's own and replay it; the backward of what it returns replays the other graph."""
-        return Replay.apply(torch.zeros((), requires_grad=True), self, *inputs)
-
-
-class Replay(torch.autograd.Function):
-    """``RecordedStep`` for autograd. The parameters are no inputs, so one that needs a gradient stands for them."""
-
-    @staticmethod
-    def forward(ctx: Any, anchor: Tensor, step: RecordedStep, *inputs: Tensor) -> Tensor:
-        for mine, given in zip(step.inputs, inputs, strict=True):
+        for mine, given in zip(self.inputs, inputs, strict=True):
             mine.copy_(given)
-        step.forward.replay()
-        ctx.step, ctx.count = step, len(inputs)
-        return step.output.detach()
+        self.forward.replay()
+        output = self.output.detach().requires_grad_()
+        output.register_hook(self.replay_backward)
+        return output
 
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, ...]:
-        ctx.step.gradient.copy_(gradient)
-        ctx.step.backward.replay()
-        return (None,) * (2 + ctx.count)
+    def replay_backward(self, gradient: Tensor) -> None:
+        self.gradient.copy_(gradient)
+        self.backward.replay()
 
 
 class GraphedNetwork(nn.Module):

@@ -46,7 +46,8 @@ class CosineRegression(Objective):
         super().__init__(VectorNetwork(encoder, TextColumns(encoder.tokenizer, two_columns(pairs))), notes)
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
-        return losses.cosine_mse_loss(*network(rows).unbind(dim=1), self.targets[rows])
+        targets = self.targets[rows]  # before the network: a GPU gets row numbers when it has no other work
+        return losses.cosine_mse_loss(*network(rows).unbind(dim=1), targets)
 
     def evaluate(self, split: str) -> Scores:
         loss = losses.mse_loss if self.separable else None
@@ -59,8 +60,9 @@ class CoSENT(CosineRegression):
     separable = False
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
+        targets = self.targets[rows]
         u, v = network(rows).unbind(dim=1)  # (B, D) each
-        return more_losses.cosent_loss(u, v, self.targets[rows], scale=1 / self.options.temperature)
+        return more_losses.cosent_loss(u, v, targets, scale=1 / self.options.temperature)
 
 
 class Contrastive(Objective):
@@ -76,7 +78,8 @@ class Contrastive(Objective):
         super().__init__(VectorNetwork(encoder, TextColumns(encoder.tokenizer, two_columns(pairs))), notes)
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
-        return self.formula(*network(rows).unbind(dim=1), self.labels[rows])
+        labels = self.labels[rows]
+        return self.formula(*network(rows).unbind(dim=1), labels)
 
     def evaluate(self, split: str) -> Scores:
         return cosine_scores(self.encoder, self.rows[split], self.rows["dev"], self.formula)

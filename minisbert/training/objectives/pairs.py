@@ -72,7 +72,8 @@ class PairObjective(Objective):
         return ConcatHead(encoder.width, self.concat, options.head_hidden, outputs, options.head_dropout)
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
-        return self.formula(network(rows), self.targets[rows])
+        targets = self.targets[rows]
+        return self.formula(network(rows), targets)
 
     def evaluate(self, split: str) -> Scores:
         return pair_scores(self.model, self.rows[split], self.formula)
