@@ -90,8 +90,8 @@ def check_texts(texts: Sequence[str]) -> list[str]:
         found = "one string: put it in brackets" if isinstance(texts, str) else type(texts).__name__
         raise InputError(f"a list of texts is needed, not {found}")  # a generator would serve its first reader only
     texts = list(texts)  # read once: what has a length may still be an iterator
-    for i, text in enumerate(texts):
-        check_text(i, text)
+    for i in [i for i, text in enumerate(texts) if type(text) is not str or not text.isascii()]:  # ASCII is valid
+        check_text(i, texts[i])
     return texts
 
 

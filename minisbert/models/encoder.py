@@ -342,7 +342,7 @@ class TextEncoder(EncoderProperties):
                     line.update(batch.tokens)
         self._check_finite(distinct, vectors)
         if len(distinct) < len(keys):
-            vectors = vectors[[row_of[key] for key in keys]]
+            vectors = torch.from_numpy(vectors.numpy()[[row_of[key] for key in keys]])
         return vectors.to(self.dtype)
 
     def _encode_states(

@@ -139,11 +139,14 @@ class GraphedNetwork(nn.Module):
         self.pool = torch.cuda.graph_pool_handle() if cuda else None
         self.often: set[tuple[int, int]] = set()
         self.graphs: dict[tuple[int, int], Callable[..., Tensor]] = {}
+        self.next: dict[tuple[int, ...], Sequence[int]] = {}  # the batch after each
+        self.ready: dict[tuple[int, ...], tuple[tuple[int, int], tuple[Tensor, ...]]] = {}
 
     def plan(self, batches: Sequence[Sequence[int]]) -> None:
         """Choose the shapes of an epoch that get a graph, from its batches of row numbers."""
         counts = Counter(self.shape(self.network.inputs(rows)[0]) for rows in batches)
         self.often = {shape for shape, count in counts.items() if count >= OFTEN}
+        self.next = dict(zip(map(tuple, batches), batches[1:], strict=False))
 
     def shape(self, ids: Tensor) -> tuple[int, int]:
         """Round up the length of ids (R, T) -> R and the rounded T, at most the encoder's positions."""
@@ -151,11 +154,9 @@ class GraphedNetwork(nn.Module):
         return rows, min(tokens + -tokens % LENGTH_STEP, self.config.positions)
 
     def forward(self, rows: Sequence[int]) -> Tensor:
-        inputs = self.network.inputs(rows)
-        shape = self.shape(inputs[0])
+        shape, padded = self.ready.pop(tuple(rows), None) or self.prepared(rows)
         if shape not in self.often or self.capture is None or not torch.is_grad_enabled():
             return self.network(rows)
-        padded = self.padded(*inputs, tokens=shape[1])
         if shape not in self.graphs:
             try:
                 self.graphs[shape] = self.capture(self.network, padded, self.pool)
@@ -163,21 +164,28 @@ class GraphedNetwork(nn.Module):
                 say_once(f"no CUDA graphs, so steps take longer: {one_line(error)}")
                 self.capture = None
                 return self.network(rows)
-        return self.graphs[shape](*padded)
+        output = self.graphs[shape](*padded)
+        output.register_hook(lambda gradient: self.prepare(self.next.get(tuple(rows))))
+        return output
 
-    def padded(
-        self, ids: Tensor, mask: Tensor | None, types: Tensor | None = None, *, tokens: int
-    ) -> tuple[Tensor, ...]:
-        """Pad a batch to ``tokens``, on the model's device: ids, mask and, if there are some, token types."""
-        # a graph cannot look at values
-        check_ids(self.config, ids, ids.shape[1], types)
-        more = tokens - ids.shape[1]
+    def prepare(self, rows: Sequence[int] | None) -> None:
+        """Prepare the next batch while the GPU computes this one's backward."""
+        self.ready = {tuple(rows): self.prepared(rows)} if rows else {}
+
+    def prepared(self, rows: Sequence[int]) -> tuple[tuple[int, int], tuple[Tensor, ...]]:
+        """Return the rounded shape of a batch, and its inputs of that shape on the model's device.
+
+        These are ids, mask and, if there are some, token types.
+        """
+        ids, mask, *types = self.network.inputs(rows)
+        shape = self.shape(ids)
+        check_ids(self.config, ids, ids.shape[1], *types)  # a graph cannot look at values
         if mask is None:
             mask = torch.ones_like(ids, dtype=torch.bool)
-        inputs = [nn.functional.pad(ids, (0, more), value=self.pad_id), nn.functional.pad(mask, (0, more))]
-        if types is not None:
-            inputs.append(nn.functional.pad(types, (0, more)))
-        return tuple(x.to(self.network.model.device) for x in inputs)
+        more = 0, shape[1] - ids.shape[1]
+        inputs = [nn.functional.pad(ids, more, value=self.pad_id)]
+        inputs += [nn.functional.pad(x, more) for x in (mask, *types) if x is not None]
+        return shape, tuple(x.to(self.network.model.device) for x in inputs)
 
 
 def use_graphs(options: RunSettings, objective: Objective, processes: int) -> bool:
