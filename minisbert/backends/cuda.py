@@ -133,17 +133,23 @@ def has_graph(folder: ModelFolder) -> bool:
 # ---------------------------------------------------------------------------------------------- graphs
 
 
+@contextmanager
+def warming_up() -> Iterator[None]:
+    """Compute on a stream of its own what a graph will hold: libraries take memory and choose kernels at first use."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        yield
+    torch.cuda.current_stream().wait_stream(stream)
+
+
 def recorded(compute: Callable[[], Tensor], pool: Any = None) -> Callable[[], Tensor]:
     """Record a computation as a CUDA graph; return a function that replays it, with the same tensor as its result.
 
     Graphs of one ``pool`` share the memory of what they compute in between, so no two may run at once.
     """
-    # once before: libraries take memory and choose kernels at first use, which no graph can hold
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
+    with warming_up():
         compute()
-    torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
         result = compute()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from minisbert.backends.cuda import LENGTH_STEP
+from minisbert.backends.cuda import LENGTH_STEP, warming_up
 from minisbert.core import one_line
 from minisbert.models.guards import check_ids
 from minisbert.models.pair_model import PairModel
@@ -88,13 +88,9 @@ class RecordedStep:
 
     def record(self, network: VectorNetwork | PairNetwork, pool: Any) -> None:
         trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
-        # once before: libraries take memory and choose kernels at first use, which no graph can hold
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        with warming_up():
             output = network.compute(*self.inputs)
             torch.autograd.grad(output, trained, torch.ones_like(output), allow_unused=True)
-        torch.cuda.current_stream().wait_stream(stream)
         self.forward, self.backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.forward, pool=pool):
             output = network.compute(*self.inputs)
