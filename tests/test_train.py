@@ -373,6 +373,7 @@ def assert_same_run(one: Path, other: Path) -> None:
 
 # In the first step, within an epoch, at the ends of epochs and in the last step; in the evaluations of dev and test
 # before training, and of dev after an epoch.
+@pytest.mark.exact("one side is computed in a fixture, before the mode begins")
 @pytest.mark.parametrize(
     ("call", "target"), [*((step, LOSS) for step in (1, 5, 6, 15)), *((i, EVALUATION) for i in (1, 2, 3))]
 )
@@ -383,6 +384,7 @@ def test_a_resumed_run_is_the_run_that_was_never_stopped(run, whole, tmp_path, c
     assert_same_run(tmp_path / "run", whole)
 
 
+@pytest.mark.exact("one side is computed in a fixture, before the mode begins")
 def test_a_run_can_be_stopped_again_and_again(run, whole, tmp_path):
     stop_at(4, LOSS, run, "run", *DROPOUT)
     for call in (3, 1, 6):
@@ -422,6 +424,7 @@ def test_heads_projections_and_early_stops_resume_too(tiny, files, tmp_path, obj
     assert_same_run(tmp_path / "run", tmp_path / "whole")
 
 
+@pytest.mark.exact("the same steps of one process and of two")
 def test_a_killed_process_resumes_to_the_same_bits(flags, tmp_path):
     """kill -9: nothing is said, nothing is tidied, and the last saved state is what there is."""
     flags = [*flags, "--batch-size", "4", "--lr", "1e-3", "--epochs", "12", "--save-every", "20", "--log-every", "1"]

@@ -22,6 +22,7 @@ from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import check_usage
 from minisbert.system.devices import random_state, set_random_state
+from minisbert.system.torch_internals import add_each
 from minisbert.training.distributed import say_once
 from minisbert.training.objectives.base import Objective, PairNetwork, VectorNetwork
 from minisbert.training.settings import RunSettings
@@ -39,7 +40,7 @@ class FlatAdamW(AdamW):
 
     def __init__(self, optimizer: Optimizer):
         groups = []
-        flat = [flattened(group["params"], optimizer.state) for group in optimizer.param_groups]
+        flat = [in_one_tensor(group["params"], optimizer.state) for group in optimizer.param_groups]
         for group, (parameter, _) in zip(optimizer.param_groups, flat, strict=True):
             groups.append({"params": [parameter], "lr": group["lr"], "weight_decay": group["weight_decay"]})
         super().__init__(groups, fused=True)
@@ -50,7 +51,7 @@ class FlatAdamW(AdamW):
         super().zero_grad(set_to_none=False)
 
 
-def flattened(
+def in_one_tensor(
     parameters: list[nn.Parameter], states: dict[nn.Parameter, Any]
 ) -> tuple[nn.Parameter, dict[str, Tensor]]:
     """Move parameters, gradients and AdamW's states to tensors (L,); return the parameter of all, and its state."""
@@ -98,7 +99,7 @@ class RecordedStep:
         with torch.cuda.graph(self.backward, pool=pool):
             added = torch.autograd.grad(output, trained, self.gradient, allow_unused=True)
             reached = [(x.grad, gradient) for x, gradient in zip(trained, added, strict=True) if gradient is not None]
-            torch._foreach_add_(*map(list, zip(*reached, strict=True)))
+            add_each(reached)
         for parameter, gradient in zip(trained, added, strict=True):
             if gradient is None:  # which ``Objective.check_gradients`` will see
                 parameter.grad = None

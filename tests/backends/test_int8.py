@@ -63,6 +63,7 @@ def tensor(*rows: list[float]) -> torch.Tensor:
     return torch.tensor(rows)
 
 
+@pytest.mark.exact("products of integers, which no CPU rounds")
 @pytest.mark.parametrize("unsigned", [True, False])
 @pytest.mark.parametrize("private", [True, False])
 def test_the_product_of_the_docstring(private, unsigned, monkeypatch):

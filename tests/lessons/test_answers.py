@@ -18,7 +18,10 @@ from lessons.grader.result import RUNGS, Result
 from lessons.grader.stubs import lesson_stubs
 from tests.conftest import ROOT
 
-pytestmark = pytest.mark.usefixtures("folder")
+pytestmark = [
+    pytest.mark.usefixtures("folder"),
+    pytest.mark.exact("answers are graded at the rounding of their numbers"),
+]
 ANSWERS = tomllib.loads((ROOT / "tests" / "lessons" / "answers.toml").read_text(encoding="utf-8"))
 FIRST = {answer["piece"]: answer["body"] for answer in reversed(ANSWERS["right"]) if "body" in answer}
 

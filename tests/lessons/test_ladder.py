@@ -27,6 +27,7 @@ def written_again(function):
     return again
 
 
+@pytest.mark.exact("answers are compared at the rounding of their numbers")
 @pytest.mark.parametrize("piece", PIECES.values(), ids=PIECES)
 def test_every_master_passes(piece):
     result = climb(piece, written_again(piece.original))

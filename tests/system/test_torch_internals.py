@@ -32,6 +32,7 @@ def used(monkeypatch):
     return shapes
 
 
+@pytest.mark.exact("counts calls, and the mode takes the place of the function that is counted")
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(FEW_ROWS, 24), (3, 100, 24), (2, 5, 60, 24)])
 @torch.no_grad()

@@ -8,6 +8,7 @@ from torch import nn
 
 from minisbert.core import InputError
 from minisbert.core.loop import adamw
+from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training import train
 from minisbert.training.objectives.registry import make_objective
 from minisbert.training.run import Run
@@ -96,21 +97,21 @@ def test_what_cannot_be_recorded_is_told_once_and_trained_without(flags, capsys)
 def test_a_flat_optimizer_takes_the_steps_of_the_one_that_it_is_made_of():
     """In float64, from the third step on; the state of the one is always that of the other."""
     torch.manual_seed(4)
-    shapes, rates = [(5, 7), (70,), (3,)], [0.1, 0.1, 0.3]
     gradients = torch.randn(5, 108, dtype=torch.float64).split([35, 70, 3], dim=1)
     found = []
     for flat in (False, True):
         torch.manual_seed(5)
-        parameters = [nn.Parameter(torch.randn(shape, dtype=torch.float64)) for shape in shapes]
-        groups = [{"params": parameters[:2], "lr": rates[0]}, {"params": parameters[2:], "lr": rates[2]}]
+        parameters = [nn.Parameter(torch.randn(shape, dtype=torch.float64)) for shape in [(5, 7), (70,), (3,)]]
+        groups = [{"params": parameters[:2], "lr": 0.1}, {"params": parameters[2:], "lr": 0.3}]
         optimizer = stepped = adamw(groups, lr=0.1, weight_decay=0.02)
-        for step in range(5):
-            if flat and step == 2:
+        for number in range(5):
+            if flat and number == 2:
                 stepped = FlatAdamW(optimizer)
                 assert [len(group["params"]) for group in stepped.param_groups] == [1, 1]
             stepped.zero_grad()
             for parameter, gradient in zip(parameters, gradients, strict=True):
-                (parameter.flatten() @ gradient[step]).backward()
+                added = gradient[number].view_as(parameter)
+                parameter.grad = added.clone() if parameter.grad is None else parameter.grad.add_(added)
             norm = nn.utils.clip_grad_norm_([x for group in stepped.param_groups for x in group["params"]], 3.0)
             stepped.step()
         states = [optimizer.state[parameter] for parameter in parameters]
@@ -119,18 +120,25 @@ def test_a_flat_optimizer_takes_the_steps_of_the_one_that_it_is_made_of():
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
-def test_a_run_by_graphs_has_the_losses_of_one_without_and_resumes_as_one(flags, tmp_path, monkeypatch):
-    given = flags("cosine", "--log-every", "1", "--batch-size", "4", "--epochs", "2", "--dropout", "0")
+def weights(model):
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def test_a_run_by_graphs_goes_the_way_of_one_without_and_resumes_as_one(tiny, flags, tmp_path, monkeypatch):
+    """Not to the bit: AdamW's first steps go by a gradient's sign, and of some weights that is rounding."""
+    ends = []
+    monkeypatch.setattr(Run, "finish", lambda run: ends.append(weights(run.objective.model)))
+    given = flags("cosine", "--batch-size", "4", "--epochs", "2", "--dropout", "0", "--clip", "0.5")
     main([*given, "--out", str(tmp_path / "without")])
-    monkeypatch.setattr(train, "use_graphs", lambda options, objective, processes: True)  # there is no GPU
-    monkeypatch.setattr(train, "GraphedNetwork", partial(GraphedNetwork, capture=Recorder()))
-    main([*given, "--out", str(tmp_path / "with")])
-    toys.stop_at(5, (Run, "show"), main, [*given, "--out", str(tmp_path / "stopped")])
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "use_graphs", lambda options, objective, processes: True)  # there is no GPU
+        patch.setattr(train, "GraphedNetwork", partial(GraphedNetwork, capture=Recorder()))
+        main([*given, "--out", str(tmp_path / "with")])
+        toys.stop_at(5, (Run, "show"), main, [*given, "--out", str(tmp_path / "stopped")])
     main(["--resume", str(tmp_path / "stopped")])
-    losses = toys.losses(tmp_path / "without")
-    assert toys.losses(tmp_path / "with") == pytest.approx(losses, rel=1e-4)
-    assert toys.losses(tmp_path / "stopped") == pytest.approx(losses, rel=1e-4)
+    expected, *found = ends
+    way = (expected - weights(SentenceEncoder.load(tiny))).norm()
+    assert all((other - expected).norm() < 0.1 * way for other in found)
 
 
 @pytest.mark.exact("the same steps of one process and of two")
