@@ -23,7 +23,7 @@ from minisbert.models.tokenizer import Tokenizer
 CHARACTERS = 2**18  # to encode at once, in a stream
 TOKENIZED = 2**16  # characters to tokenize at once: two such chunks keep all cores busy
 ID_BYTES = array("i").itemsize  # bytes per token id
-# A row alone in a batch has pads only between these numbers of tokens. Shorter: each takes 3 % of the time. Longer:
+# A text alone in a batch has pads only between these numbers of tokens. Shorter: each takes 3 % of the time. Longer:
 # decoders would build a mask of T x T numbers for them. Between, a library would compile and keep too many kernels.
 UNPADDED, LONG = 32, 512
 SHORT = 200  # of rows up to this length compiled packages may compute attention in another way: they share no batch
@@ -186,8 +186,8 @@ def make_batch(keys: Sequence[bytes], lengths: np.ndarray, rows: Sequence[np.nda
     texts = np.concatenate(rows)
     counts = lengths[texts]  # (N,)
     longest, total = int(counts.max()), int(counts.sum())
-    if len(rows) == 1 and not UNPADDED < total <= LONG:
-        width = total
+    if len(texts) == 1 and not UNPADDED < longest <= LONG:
+        width = longest
     before = counts.cumsum() - counts  # tokens of the texts before each text, (N,)
     sizes = np.array([len(row) for row in rows])
     row_of = np.repeat(np.arange(len(rows)), sizes)  # (N,)
