@@ -25,7 +25,7 @@ TOKENIZED = 2**16  # characters to tokenize at once: two such chunks keep all co
 ID_BYTES = array("i").itemsize  # bytes per token id
 # A text alone in a batch has pads only between these numbers of tokens. Shorter: each takes 3 % of the time. Longer:
 # decoders would build a mask of T x T numbers for them. Between, a library would compile and keep too many kernels.
-UNPADDED, LONG = 32, 512
+UNPADDED, LONG = 24, 512
 SHORT = 200  # of rows up to this length compiled packages may compute attention in another way: they share no batch
 FEW_PADS = 32  # cost about as much time as one more forward pass
 ROW = 60  # tokens of a row that short texts share, on average: docs/speed.md has the rates of other lengths
