@@ -172,7 +172,7 @@ def test_encode_is_without_dropout_and_restores_the_mode_also_after_an_error(tin
 
 def test_a_mask_is_as_small_as_the_batch_allows(tiny, monkeypatch):
     """None without pads, (R, T) for a text with pads in its row, and (R, 1, T, T) for two texts in a row."""
-    model, shapes = SentenceEncoder.load(tiny), []
+    model, shapes = SentenceEncoder.load(tiny, max_seq_length=32), []
     forward = model.bert.forward
 
     def spy(ids, mask, *others):
