@@ -315,7 +315,10 @@ def find_model(model: str | Path) -> Path:
         return ensure(str(model))
     # not Path.is_dir, which raises OSError for a name that is too long
     if os.path.isdir(model):
-        return Path(model)
+        folder = Path(model)
+        if (folder / "metrics.jsonl").is_file() and (folder / "model").is_dir():
+            raise InputError(f"{folder} is the folder of a run: its model is {folder / 'model'}")
+        return folder
     if os.path.lexists(model):
         raise InputError(f"no model {one_line(str(model))}: a file or a broken link")
     # a repository of the manifest is that asset, at its fixed revision, unless another revision is named

@@ -210,7 +210,7 @@ def if_compiled(options: argparse.Namespace, load: Callable[[str | bool], Any], 
         return None
     gpu = gpu and options.compiled == "yes" and options.device.startswith("cuda")
     if options.device not in ("auto", "cpu") and not gpu:
-        raise InputError(f"--compiled is for the CPU, not for --device {options.device}")
+        raise InputError(f"a package is for the CPU, not for --device {options.device}; a GPU needs --compiled alone")
     package = {"yes": True, "auto": "auto"}.get(options.compiled, options.compiled)
     if package not in (True, "auto"):
         check_ending("--compiled", Path(package), ".pt2")

@@ -412,5 +412,5 @@ def check_columns(path: str | Path, rows: Sequence[Sequence[Any]], named: bool) 
 
 
 def unknown_format(path: str | Path, names: Sequence[str]) -> InputError:
-    needed = f"scores need {SCORED.names}; pairs need {PAIRS.names}; training also takes --columns"
+    needed = f"scores need {SCORED.names}; pairs need {PAIRS.names}; train and evaluate read others by --columns"
     return header_error(str(path), names, needed)

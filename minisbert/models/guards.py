@@ -25,7 +25,7 @@ def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
     """Raise ``InputError`` unless an argument is one of the choices."""
     # A tensor is hashable, but ``in`` would compare it element by element.
     if not isinstance(value, Hashable) or isinstance(value, Tensor) or value not in choices:
-        allowed = ", ".join(map(str, choices))
+        allowed = ", ".join(str(choice) for choice in choices if choice is not None)
         raise InputError(f"{name} must be one of {allowed}, not {one_line(value)}")
 
 

@@ -138,6 +138,7 @@ OPTIONS = {
     "token": "set the environment variable HF_TOKEN, or run: hf auth login",
     "use_auth_token": "set the environment variable HF_TOKEN, or run: hf auth login",
     "local_files_only": "set the environment variable HF_HUB_OFFLINE=1",
+    "compiled": "minisbert.load(name, compiled=True) opens a compiled encoder",
     "backend": "leave it out; minisbert.load(name, compiled=True) is faster, minisbert export-onnx writes ONNX",
     "model_kwargs": 'weights stay in float32; encode(texts, dtype="bfloat16") computes in another dtype',
     "automodel_args": 'weights stay in float32; encode(texts, dtype="bfloat16") computes in another dtype',

@@ -366,7 +366,8 @@ class PairModel(PairScorer, nn.Module):
         elif folder.model.classifier:
             file, parts = CONFIG, read_cross_encoder(folder, max_length)
         else:
-            raise InputError(f"{folder.path} has no {HEAD_FILE}: its encoder has no head that was trained on pairs")
+            advice = "name a CrossEncoder, or train a head (train --objective cross-encoder)"
+            raise InputError(f"{folder.path} has no {HEAD_FILE}, no head that was trained on pairs: {advice}")
         with reading(folder.path / file):  # parts that do not fit
             model = cls(*parts)
         model.activation_fn = activation_fn

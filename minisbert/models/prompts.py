@@ -49,7 +49,7 @@ def choose_prompt(settings: EncoderSettings, prompt: str | None = None, name: st
         return settings.prompts[name]
     if name in PROMPT_NAMES:  # as in sentence-transformers, where every model has these two
         return ""
-    names = ", ".join(map(one_line, settings.prompts)) or "none"
+    names = ", ".join(map(one_line, dict.fromkeys([*settings.prompts, *PROMPT_NAMES])))
     raise InputError(f"the model has no prompt {one_line(name)}; it has {names}")
 
 

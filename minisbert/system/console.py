@@ -53,6 +53,8 @@ def run_command(main: Callable[[], None]) -> None:
         message = out_of_memory(error)
         if isinstance(error, InputError | OSError):
             message = str(error)
+            if isinstance(error, OSError) and error.strerror:
+                message = ": ".join(filter(None, [error.filename and str(error.filename), error.strerror]))
         if message is None or os.environ.get("MINISBERT_TRACEBACK"):
             raise
         say(f"error: {message[:MESSAGE]}")
@@ -79,7 +81,10 @@ def bounded(kind: type, least: float, below: float = math.inf) -> Callable[[str]
             raise ValueError
         return value
 
-    convert.__name__ = f"{kind.__name__} in [{least:g}, {below:g})"  # argparse shows it
+    # argparse shows it
+    convert.__name__ = f"{'integer' if kind is int else 'number'} from {least:g}"
+    if below < math.inf:
+        convert.__name__ += f", below {below:g}"
     return convert
 
 

@@ -110,7 +110,7 @@ def choose_dtype(name: str, device: torch.device) -> tuple[torch.dtype, str]:
     if name == "int8":
         raise InputError("dtype int8 is for compiled models: minisbert compile --dtype int8, then --compiled")
     if name not in ("auto", "bfloat16"):
-        raise InputError(f"dtype {name!r} is not one of auto, float32, bfloat16")
+        raise InputError(f"dtype {name!r} is not one of auto, float32, bfloat16, and of a compiled model int8")
     # emulated bfloat16 is correct and many times slower, which looks like a hang: refused, not warned of
     able, reason = bfloat16_hardware(device)
     if able and name == "auto" and device.type == "cpu" and "amx" not in reason:

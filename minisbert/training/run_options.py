@@ -10,7 +10,7 @@ from typing import Any
 from minisbert.core import InputError, read_json, reading
 from minisbert.system.command_line import Parser, command_parser
 from minisbert.system.files import recover
-from minisbert.training import LAST, MODEL, REPLACEMENT, RESULTS, RUN_CONFIG, RUN_FILES, STATE
+from minisbert.training import LAST, MODEL, REPLACEMENT, RESULTS, RUN_CONFIG, RUN_FILES, RUN_LOG, STATE
 from minisbert.training.settings import FIRST_ADVANCED, FREE, GROUPS, OBJECTIVES, SETTINGS, RunSettings, reads
 
 ABOUT = ("source", "needs", "expected")  # describe a recipe; all its other keys are options
@@ -140,6 +140,10 @@ def resumed(explicit: dict[str, Any], run: Path) -> RunSettings:
     if (run / RESULTS).is_file():
         run = publish(run)  # it may have been killed while it replaced another run
         raise InputError(f"{run} is finished: its model is in {run / MODEL}, its scores are in {RESULTS}")
+    if not (run / RUN_LOG).is_file():
+        raise InputError(f"{run} is not the folder of a run (it has no {RUN_LOG})")
+    if explicit.get("overwrite"):
+        raise InputError("--resume continues a run, --overwrite begins it anew: give one of them")
     config = vars(read_run_settings(run / RUN_CONFIG))
     if not (run / STATE / "state.json").is_file():
         raise InputError(f"{run} was stopped before its state was saved (--save-every): start it again, --overwrite")
@@ -149,7 +153,8 @@ def resumed(explicit: dict[str, Any], run: Path) -> RunSettings:
         else:
             changed = value != config[name] and name not in FREE
         if changed:
-            raise InputError(f"{flag(name)} {value}: {run} was started with {config[name]} and continues with it")
+            before = "without it" if config[name] is None else f"with {config[name]}"
+            raise InputError(f"{flag(name)} {value}: {run} was started {before} and continues like that")
     config["threads"] = None  # by default the number of threads in the state
     return RunSettings(**config | explicit)
 

@@ -190,7 +190,7 @@ def use_graphs(options: RunSettings, objective: Objective, processes: int) -> bo
     network, model = objective.network, objective.model
     recordable = type(network) in (VectorNetwork, PairNetwork) and type(model) in (SentenceEncoder, PairModel)
     reasons = (
-        (objective.encoder.device.type != "cuda", "--graphs: there is no CUDA GPU"),
+        (objective.encoder.device.type != "cuda", "--graphs are CUDA's, and the run is not on a CUDA GPU"),
         (processes > 1, "--graphs: several processes send each other gradients, which no graph does"),
         (options.micro_tokens is not None, "--graphs and --micro-tokens: give one of them"),
         (not (recordable and objective.by_rows), f"--graphs: objective {options.objective} is not made for them"),

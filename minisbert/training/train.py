@@ -220,9 +220,10 @@ def describe(run: Run, counts: tuple[int, int], arithmetic: str) -> None:
     for split in ("dev", "test"):
         shared = shared_rows(objective.rows["train"], objective.rows.get(split, ()))
         if shared:
-            say(f"warning: {shared:,} rows of {split} are training rows too, so its score is too high: drop them")
+            advice = ": drop them" if options.data else ""
+            say(f"warning: {shared:,} rows of {split} are training rows too, so its score is too high{advice}")
     rows = f"{options.batch_size} rows"
-    if objective.keys is not None and run.rows_per_step < 0.9 * min(options.batch_size, len(objective.keys)):
+    if objective.keys is not None and run.steps_per_epoch > 1.1 * math.ceil(len(objective.keys) / options.batch_size):
         rows = f"{run.rows_per_step:.1f} rows on average, not {options.batch_size}: rows that share a text never meet"
     say(f"plan   {run.total} steps of {rows}, AdamW {options.lr:g}, {arithmetic}, seed {options.seed}")
     truncated = sum(encoded.truncated for encoded in objective.encoded)

@@ -159,7 +159,7 @@ def test_a_resumed_run_makes_the_same_steps_by_graphs(flags, tmp_path, monkeypat
 @pytest.mark.parametrize(
     ("objective", "more", "processes", "message"),
     [
-        ("cosine", [], 1, "there is no CUDA GPU"),
+        ("cosine", [], 1, "not on a CUDA GPU"),
         ("cosine", [], 2, "several processes"),
         ("cosine", ["--micro-tokens", "64"], 1, "give one of them"),
         ("cross-encoder-ranking", [], 1, "not made for them"),
@@ -169,7 +169,7 @@ def test_runs_without_graphs_say_why(flags, monkeypatch, objective, more, proces
     """By default silently, and with ``--graphs on`` the reason is an error."""
     auto, on = (parse(flags(objective, "--graphs", choice, *more)) for choice in ("auto", "on"))
     task = make_objective(auto, load_trainable(auto, CPU), None)
-    if message != "there is no CUDA GPU":
+    if message != "not on a CUDA GPU":
         monkeypatch.setattr(type(task.encoder), "device", torch.device("cuda"))
     with pytest.raises(InputError, match=message):
         use_graphs(on, task, processes)
