@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+import minisbert
 from minisbert.core import InputError
 from minisbert.core import losses as formulas
 from minisbert.data.datasets import load_scored_pairs
@@ -455,11 +456,19 @@ def test_a_run_that_cannot_be_resumed_says_why(run, tmp_path, files):
         resume(tmp_path / "none")
     with pytest.raises(InputError, match="is finished: its model is in"):
         resume(run("whole", "--max-steps", "1"))
+    with pytest.raises(InputError, match="model is not the folder of a run"):
+        resume(tmp_path / "whole" / "model")
+    with pytest.raises(InputError, match=r"is the folder of a run: its model is .*whole/model$"):
+        minisbert.load(tmp_path / "whole")
     rows = tmp_path / "rows.tsv"
     rows.write_text(Path(files["scored"]).read_text())
     stop_at(3, LOSS, run, "run", *DROPOUT, "--data", str(rows))
     with pytest.raises(InputError, match=r"--resume .* to continue it"):
         run("run")
+    with pytest.raises(InputError, match="--resume continues a run, --overwrite begins it anew"):
+        resume(tmp_path / "run", "--overwrite")
+    with pytest.raises(InputError, match="was started without it"):
+        resume(tmp_path / "run", "--patience", "3")
     rows.write_text(rows.read_text() + "5\ta dog\ta cat\n")
     with pytest.raises(InputError, match="the training rows, dev, test,"):
         resume(tmp_path / "run")

@@ -140,7 +140,7 @@ def resumed(explicit: dict[str, Any], run: Path) -> RunSettings:
     if (run / RESULTS).is_file():
         run = publish(run)  # it may have been killed while it replaced another run
         raise InputError(f"{run} is finished: its model is in {run / MODEL}, its scores are in {RESULTS}")
-    if not (run / RUN_LOG).is_file():
+    if run.is_dir() and not (run / RUN_LOG).is_file():
         raise InputError(f"{run} is not the folder of a run (it has no {RUN_LOG})")
     if explicit.get("overwrite"):
         raise InputError("--resume continues a run, --overwrite begins it anew: give one of them")
@@ -153,8 +153,10 @@ def resumed(explicit: dict[str, Any], run: Path) -> RunSettings:
         else:
             changed = value != config[name] and name not in FREE
         if changed:
-            before = "without it" if config[name] is None else f"with {config[name]}"
-            raise InputError(f"{flag(name)} {value}: {run} was started {before} and continues like that")
+            before = f"with {config[name]} and continues with it"
+            if config[name] is None:
+                before = "without it and continues so"
+            raise InputError(f"{flag(name)} {value}: {run} was started {before}")
     config["threads"] = None  # by default the number of threads in the state
     return RunSettings(**config | explicit)
 

@@ -352,7 +352,7 @@ def test_a_prompt_is_put_before_each_text(make):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"prompt_name": "passage"}, "the model has no prompt 'passage'; it has 'q', 'other'"),
+        ({"prompt_name": "passage"}, "the model has no prompt 'passage'; it has 'q', 'other', 'query', 'document'"),
         ({"prompt_name": "q", "prompt": ""}, "prompt '' and prompt_name 'q': give one of them"),
     ],
 )

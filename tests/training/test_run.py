@@ -390,8 +390,12 @@ def test_the_plan_says_how_many_rows_meet_if_texts_repeat(tiny, files, tmp_path,
     path.write_text("".join(["anchor\tpositive\n", *rows]))
     data = ["--data", str(path), "--dev", files["dev"], "--test", files["test"], "--max-steps", "2"]
     main(["--objective", "mnr", "--model", str(tiny), *data, "--out", str(tmp_path / "run")])
+    path.write_text("".join(["anchor\tpositive\n", *(f"the {i} cat\tthe {i} sun\n" for i in range(40))]))
+    main(["--objective", "mnr", "--model", str(tiny), *data, "--out", str(tmp_path / "other")])
     plan = "plan   2 steps of 3.0 rows on average, not 32: rows that share a text never meet, AdamW 2e-05"
-    assert plan in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert plan in said
+    assert "plan   2 steps of 32 rows, AdamW 2e-05" in said  # the last of 8 has no texts of the first
 
 
 def test_rows_of_dev_and_test_that_are_training_rows_are_counted(flags, files, tmp_path, capsys):
