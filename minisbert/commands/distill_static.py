@@ -17,9 +17,7 @@ from minisbert.system.files import check_output
 parser = command_parser("distill-static", __doc__)
 add_model_option(parser)
 parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="write the model to this folder")
-parser.add_argument(
-    "--dim", type=bounded(int, 1), default=256, metavar="N", help="columns of a vector (default: %(default)s)"
-)
+parser.add_argument("--dim", type=bounded(int, 1), default=256, metavar="N", help="columns (default: %(default)s)")
 parser.add_argument(
     "--sif",
     type=bounded(float, 1e-9),

@@ -31,6 +31,7 @@ from minisbert.system.files import atomic_file, check_ending, check_output
 if TYPE_CHECKING:
     from minisbert.loading import Encoder
 
+TextSource = list[str] | Iterator[str]
 VECTOR_FILES = (".npy", ".safetensors")
 MAX_MATRIX = 12  # texts; a larger matrix is unreadable
 MAX_HEATMAP = 60  # texts
@@ -182,7 +183,7 @@ def check_shown(total: int, heatmap: Path | None) -> None:
         raise InputError(f"{total:,} texts are too many for a matrix (at most {MAX_MATRIX}): give --out vectors.npy")
 
 
-def read_input(options: argparse.Namespace) -> tuple[list[str] | Iterator[str], int]:
+def read_input(options: argparse.Namespace) -> tuple[TextSource, int]:
     """Return the texts and their number. A long file for a ``.npy`` is read twice, and never held in memory."""
     # the header of .npy, which comes first, holds the number of rows: count them, then stream. A pipe is read once only
     if options.file and options.out and options.out.suffix == ".npy" and Path(options.file).is_file():
@@ -197,11 +198,7 @@ def read_input(options: argparse.Namespace) -> tuple[list[str] | Iterator[str], 
 
 
 def encode_to_file(
-    encoder: "Encoder",
-    texts: list[str] | Iterator[str],
-    total: int,
-    options: argparse.Namespace,
-    settings: dict[str, Any],
+    encoder: "Encoder", texts: TextSource, total: int, options: argparse.Namespace, settings: dict[str, Any]
 ) -> tuple[int, int]:
     """Encode ``total`` texts with the ``settings`` of ``encode`` and write them to ``--out``; return (N, D).
 

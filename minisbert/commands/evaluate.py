@@ -128,9 +128,8 @@ def evaluate_rows(options: argparse.Namespace) -> None:
     from minisbert.evaluation.sts import PROTOCOL, load_rows
 
     # the file's header or keys say what its rows are, and so which measure fits
-    kind, (rows, skipped, unread), measure = load_rows(
-        options.data, options.split or "", options.scale, options.columns
-    )
+    found = load_rows(options.data, options.split or "", options.scale, options.columns)
+    kind, (rows, skipped, unread), measure = found
     say_unread(options.data, skipped, unread)
     encoder = load_pooled(options, ONLY_SEARCH)
     result = measure(encoder, rows, progress=True)
@@ -210,10 +209,8 @@ def evaluate_search(options: argparse.Namespace) -> None:
         order = f"exact search by {similarity}, the first {options.candidates} sorted by {options.rerank}"
     scores = retrieval_scores(encoder, task, search=search)
     unjudged = f" ({task.unjudged:,} more have no relevant document)" if task.unjudged else ""
-    header = {
-        "data": f"{queries:,} queries{unjudged}, {documents:,} documents",
-        "protocol": f"{order}; mean over the queries",
-    }
+    header = {"data": f"{queries:,} queries{unjudged}, {documents:,} documents"}
+    header["protocol"] = f"{order}; mean over the queries"
     data = {name: getattr(options, name) for name in (*RETRIEVAL, "ignore_identical_ids", "rerank")}
     lines = retrieval_table(scores)
     # the scores of two stages are no longer those of the similarity

@@ -163,11 +163,8 @@ def chosen_encoder(options: argparse.Namespace) -> "Encoder":
     use_threads(options.threads)
     # a package has its dtype, so "auto" is settled before one is looked for; other models choose at each call
     dtype = getattr(options, "dtype", None)
-    if (
-        dtype == "auto"
-        and options.compiled
-        and (options.compiled != "yes" or choose_device(options.device).type == "cpu")
-    ):
+    no_package = options.compiled == "yes" and choose_device(options.device).type != "cpu"
+    if dtype == "auto" and options.compiled and not no_package:
         dtype = package_dtype("auto")
     model = find_model(options.model)
     settings = {"pooling": options.pooling, "max_seq_length": options.max_length}
@@ -186,9 +183,7 @@ def chosen_encoder(options: argparse.Namespace) -> "Encoder":
     similarity = getattr(options, "similarity", None)
     if similarity is not None:
         if encoder.vectors_are == "per token":
-            raise InputError(
-                f"{options.model} has a vector per token, which only maxsim compares: leave out --similarity"
-            )
+            raise InputError(f"{options.model} has a vector per token, which only maxsim compares: omit --similarity")
         encoder.similarity_fn_name = similarity
     return encoder
 
