@@ -44,10 +44,17 @@ def read_run(folder: Path) -> History:
         raise InputError(f"{folder} is not the folder of a run: it has no {RUN_LOG}, which training writes")
     with reading(folder / RUN_CONFIG):
         metric = read_json(folder / RUN_CONFIG)["best_metric"]
+    lines = read_text(log).split("\n")
+    # what follows the last line break is empty, or what a run that was killed could still write of a line
+    rest = lines.pop()
+    with suppress(ValueError, RecursionError):
+        json.loads(rest)
+        lines.append(rest)
     # by step, so what a resumed run logs again counts once
     losses, rates, scores, dev_losses = {}, {}, {}, {}
     with reading(log) as at:
-        for at.line, entry in enumerate(read_lines(log), 1):
+        for at.line, line in enumerate(lines, 1):
+            entry = json.loads(line)
             step, dev = int(number_in(entry, "step")), entry.get("dev")
             if dev is None:
                 losses[step], rates[step] = number_in(entry, "loss"), number_in(entry, "lr")
@@ -66,17 +73,6 @@ def number_in(entry: dict[str, Any], name: str) -> float:
     if 1e100 < abs(value) < math.inf:
         raise ValueError(f"{name} {value} is too large")
     return value
-
-
-def read_lines(log: Path) -> list[Any]:
-    """Read each line of JSON, except an incomplete last line, left by a run that was killed."""
-    lines = read_text(log).split("\n")
-    rest = lines.pop()  # after the last line break: empty, unless the run was killed
-    with suppress(ValueError, RecursionError):
-        json.loads(rest)
-        lines.append(rest)
-    with reading(log) as at:
-        return [json.loads(line) for at.line, line in enumerate(lines, 1)]
 
 
 def running_mean(values: Sequence[float], window: int) -> np.ndarray:
