@@ -51,11 +51,8 @@ add_prompt_option(of_model)
 of_vectors = parser.add_argument_group("the vectors")
 of_vectors.add_argument("--normalize", action="store_true", help="scale to length 1 at the end (many models do anyway)")
 of_vectors.add_argument("--tokens", action="store_true", help="every token's hidden state, to F.safetensors")
-of_vectors.add_argument(
-    "--quantize",
-    choices=("int8", "binary"),
-    help="write int8 codes (a quarter of the bytes) or bits (a 32nd) to F.safetensors, for search --index F",
-)
+quantize_help = "write int8 codes (a quarter of the bytes) or bits (a 32nd) to F.safetensors, for search --index F"
+of_vectors.add_argument("--quantize", choices=("int8", "binary"), help=quantize_help)
 of_shards = parser.add_argument_group("shards, for millions of texts: an encoding that can be interrupted at any time")
 of_shards.add_argument("--shard-rows", type=bounded(int, 1), metavar="N", help="write N vectors per file to --out DIR")
 of_shards.add_argument("--overwrite", action="store_true", help="replace shards of another input, model or option")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from minisbert.core import InputError, read_json, reading
-from minisbert.evaluation.plots import COLOURS, new_figure, require, save, tidy
+from minisbert.evaluation.plots import COLOURS, new_figure, tidy
 from minisbert.system.files import read_text
 from minisbert.training import RUN_CONFIG, RUN_LOG
 
@@ -82,12 +82,6 @@ def running_mean(values: Sequence[float], window: int) -> np.ndarray:
     end = np.arange(1, len(sums))
     start = np.maximum(0, end - window)
     return (sums[end] - sums[start]) / (end - start)
-
-
-def curves(runs: Sequence[Path], target: Path) -> None:
-    """Plot training loss, dev score and learning rate of the runs over steps, to ``target``, a PNG file."""
-    require()
-    save(draw_curves([read_run(Path(run)) for run in runs]), target)
 
 
 def draw_curves(runs: Sequence[History]) -> Any:

@@ -64,6 +64,8 @@ HEADS_ON_SCORES = where(lambda row: row.head and row.rows == "scores")
 JOINT = where(lambda row: row.head == "joint")
 CONCATENATING = where(lambda row: row.head == "concat")
 RANKING = where(lambda row: row.reads == "pooled" and row.in_batch == "negatives")
+SINGLE = where(lambda row: row.reads != "tokens")  # vectors of single texts, which a search needs
+BINARY = ("binary", "cross-encoder-binary")
 NESTED, TAUGHT = where(lambda row: row.nested), where(lambda row: row.taught)
 COMPARING = where(lambda row: row.in_batch and row.nested)
 
@@ -143,11 +145,7 @@ class RunSettings:
     data: str | None = option("stsb, snli, multinli, quora or a file; NLI takes several: A,B (default: by objective)")
     dev: str | None = option("rows that select the best checkpoint (default: stsb's, or held out)", metavar="FILE")
     test: str | None = option("rows for the final scores (default: stsb's, or held out)", metavar="FILE")
-    retrieval: str | None = option(
-        "BEIR folder whose dev nDCG@10 selects the checkpoint",
-        metavar="DIR",
-        only=where(lambda row: row.reads != "tokens"),  # a search needs vectors of single texts
-    )
+    retrieval: str | None = option("BEIR folder whose dev nDCG@10 selects the checkpoint", metavar="DIR", only=SINGLE)
     scale: float = option("scores in files are 0 to S (default: 5); -1 for -1 to 1", 5.0, score_scale, "S", SCALED)
     columns: str | None = option("read these columns of --data, in the order of a row: score,left,right", metavar="A,B")
     limit: int | None = option("read only the first ROWS training rows", None, COUNT, "ROWS")
@@ -212,9 +210,7 @@ class RunSettings:
     head_dropout: float = option("before a head's last layer (default: 0)", 0.0, FRACTION, only=WITH_HEAD)
     bias_free: bool = option("softmax: no bias in the last layer, as the paper's W_t", False, only=("softmax",))
     variant: str = option("default: compare", "compare", choices=("published", "compare"), only=("cross-attention",))
-    pos_weight: float = option(
-        "weight of label 1 in binary ones (default: 1)", 1.0, POSITIVE, only=("binary", "cross-encoder-binary")
-    )
+    pos_weight: float = option("weight of label 1 in binary ones (default: 1)", 1.0, POSITIVE, only=BINARY)
 
     symmetric: bool = option("mnr in both directions", False, only=("mnr",))
     projection: bool = option("SimCSE's dense layer and tanh, in training only", False, only=("triplet", *RANKING))

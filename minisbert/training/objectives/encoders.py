@@ -196,10 +196,8 @@ class SimCSE(UnscoredRows):
         dropout = config.hidden_dropout_prob or config.attention_probs_dropout_prob
         columns = self.views(rows)
         if not dropout and options.dropout is None and columns[0] == columns[-1]:
-            raise InputError(
-                "objective simcse: this model has no dropout, so both views of a sentence would be the same; "
-                "give --dropout 0.1, or --dropout 0 to train anyway"
-            )
+            remedy = "give --dropout 0.1, or --dropout 0 to train anyway"
+            raise InputError(f"objective simcse: this model has no dropout, so a sentence has one view; {remedy}")
         self.formula = more_losses.nt_xent_loss if options.nt_xent else losses.simcse_loss
         super().__init__(options, encoder, columns, note)
 
