@@ -17,17 +17,9 @@ from minisbert.system.files import check_output
 parser = command_parser("distill-static", __doc__)
 add_model_option(parser)
 parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="write the model to this folder")
-parser.add_argument(
-    "--dim", type=bounded(int, 1), default=256, metavar="N", help="columns of a vector (default: %(default)s)"
-)
-parser.add_argument(
-    "--sif",
-    type=bounded(float, 1e-9),
-    default=1e-4,
-    metavar="A",
-    help="weight a token of frequency p (by Zipf's law) by A / (A + p); a large A weights all alike "
-    "(default: %(default)s)",
-)
+parser.add_argument("--dim", type=bounded(int, 1), default=256, metavar="N", help="columns (default: %(default)s)")
+sif_help = "weight a token of frequency p (Zipf's law) by A / (A + p), with a large A all alike (default: %(default)s)"
+parser.add_argument("--sif", type=bounded(float, 1e-9), default=1e-4, metavar="A", help=sif_help)
 add_device_options(parser)
 
 

@@ -31,6 +31,7 @@ from minisbert.system.files import atomic_file, check_ending, check_output
 if TYPE_CHECKING:
     from minisbert.loading import Encoder
 
+TextSource = list[str] | Iterator[str]
 VECTOR_FILES = (".npy", ".safetensors")
 MAX_MATRIX = 12  # texts; a larger matrix is unreadable
 MAX_HEATMAP = 60  # texts
@@ -50,11 +51,8 @@ add_prompt_option(of_model)
 of_vectors = parser.add_argument_group("the vectors")
 of_vectors.add_argument("--normalize", action="store_true", help="scale to length 1 at the end (many models do anyway)")
 of_vectors.add_argument("--tokens", action="store_true", help="every token's hidden state, to F.safetensors")
-of_vectors.add_argument(
-    "--quantize",
-    choices=("int8", "binary"),
-    help="write int8 codes (a quarter of the bytes) or bits (a 32nd) to F.safetensors, for search --index F",
-)
+quantize_help = "write int8 codes (a quarter of the bytes) or bits (a 32nd) to F.safetensors, for search --index F"
+of_vectors.add_argument("--quantize", choices=("int8", "binary"), help=quantize_help)
 of_shards = parser.add_argument_group("shards, for millions of texts: an encoding that can be interrupted at any time")
 of_shards.add_argument("--shard-rows", type=bounded(int, 1), metavar="N", help="write N vectors per file to --out DIR")
 of_shards.add_argument("--overwrite", action="store_true", help="replace shards of another input, model or option")
@@ -182,7 +180,7 @@ def check_shown(total: int, heatmap: Path | None) -> None:
         raise InputError(f"{total:,} texts are too many for a matrix (at most {MAX_MATRIX}): give --out vectors.npy")
 
 
-def read_input(options: argparse.Namespace) -> tuple[list[str] | Iterator[str], int]:
+def read_input(options: argparse.Namespace) -> tuple[TextSource, int]:
     """Return the texts and their number. A long file for a ``.npy`` is read twice, and never held in memory."""
     # the header of .npy, which comes first, holds the number of rows: count them, then stream. A pipe is read once only
     if options.file and options.out and options.out.suffix == ".npy" and Path(options.file).is_file():
@@ -197,11 +195,7 @@ def read_input(options: argparse.Namespace) -> tuple[list[str] | Iterator[str], 
 
 
 def encode_to_file(
-    encoder: "Encoder",
-    texts: list[str] | Iterator[str],
-    total: int,
-    options: argparse.Namespace,
-    settings: dict[str, Any],
+    encoder: "Encoder", texts: TextSource, total: int, options: argparse.Namespace, settings: dict[str, Any]
 ) -> tuple[int, int]:
     """Encode ``total`` texts with the ``settings`` of ``encode`` and write them to ``--out``; return (N, D).
 

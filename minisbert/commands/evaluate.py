@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from minisbert.commands.options import (
     add_json_option,
     add_model_options,
+    add_rerank_options,
     add_similarity_option,
     chosen_encoder,
     load_pooled,
@@ -30,7 +31,7 @@ from minisbert.commands.options import (
 )
 from minisbert.core import InputError
 from minisbert.system.command_line import command_parser
-from minisbert.system.console import bounded, check_usage, run_command, say, score_scale
+from minisbert.system.console import check_usage, run_command, say, score_scale
 
 if TYPE_CHECKING:
     from minisbert.loading import Encoder
@@ -45,11 +46,8 @@ parser.add_argument(
     help="stsb, quora, or a file: score, sentence1, sentence2; a header label, sentence1, sentence2 and labels; or "
     "anchor, positive, negative (default: stsb)",
 )
-parser.add_argument(
-    "--columns",
-    metavar="A,B,C",
-    help="read these columns or keys of a file of scores: score,sentence1,sentence2 under other names",
-)
+columns_help = "read these columns or keys of a file of scores: score,sentence1,sentence2 under other names"
+parser.add_argument("--columns", metavar="A,B,C", help=columns_help)
 parser.add_argument("--split", choices=("train", "dev", "test"), help="split of stsb (default: dev)")
 parser.add_argument("--queries", metavar="FILE", help=".jsonl with _id and text")
 parser.add_argument("--corpus", metavar="FILE", help=".jsonl with _id, text and maybe title")
@@ -57,21 +55,10 @@ parser.add_argument("--qrels", metavar="FILE", help=".tsv with query-id, corpus-
 parser.add_argument(
     "--ignore-identical-ids", action="store_true", help="exclude the document with the query's own id from its ranking"
 )
-parser.add_argument("--rerank", metavar="MODEL", help="cross-encoder that re-ranks the first documents of a search")
-parser.add_argument(
-    "--candidates",
-    type=bounded(int, 1, 1000),
-    default=50,
-    metavar="N",
-    help="documents for each query that --rerank reads (default: %(default)s)",
-)
+add_rerank_options(parser, below=1000)
 parser.add_argument("--suite", choices=("sts",), help="STS12 to STS16, STS-B and SICK-R")
-parser.add_argument(
-    "--scale",
-    type=score_scale,
-    metavar="S",
-    help="a file's scores must be 0 to S, or -S to S for -S (default: any scale)",
-)
+scale_help = "a file's scores must be 0 to S, or -S to S for -S (default: any scale)"
+parser.add_argument("--scale", type=score_scale, metavar="S", help=scale_help)
 add_json_option(parser)
 model_options = parser.add_argument_group("model")
 add_model_options(model_options)
@@ -128,9 +115,8 @@ def evaluate_rows(options: argparse.Namespace) -> None:
     from minisbert.evaluation.sts import PROTOCOL, load_rows
 
     # the file's header or keys say what its rows are, and so which measure fits
-    kind, (rows, skipped, unread), measure = load_rows(
-        options.data, options.split or "", options.scale, options.columns
-    )
+    kind, loaded, measure = load_rows(options.data, options.split or "", options.scale, options.columns)
+    rows, skipped, unread = loaded
     say_unread(options.data, skipped, unread)
     encoder = load_pooled(options, ONLY_SEARCH)
     result = measure(encoder, rows, progress=True)
@@ -210,10 +196,8 @@ def evaluate_search(options: argparse.Namespace) -> None:
         order = f"exact search by {similarity}, the first {options.candidates} sorted by {options.rerank}"
     scores = retrieval_scores(encoder, task, search=search)
     unjudged = f" ({task.unjudged:,} more have no relevant document)" if task.unjudged else ""
-    header = {
-        "data": f"{queries:,} queries{unjudged}, {documents:,} documents",
-        "protocol": f"{order}; mean over the queries",
-    }
+    header = {"data": f"{queries:,} queries{unjudged}, {documents:,} documents"}
+    header["protocol"] = f"{order}; mean over the queries"
     data = {name: getattr(options, name) for name in (*RETRIEVAL, "ignore_identical_ids", "rerank")}
     lines = retrieval_table(scores)
     # the scores of two stages are no longer those of the similarity

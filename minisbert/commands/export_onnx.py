@@ -57,9 +57,8 @@ def main(arguments: list[str] | None = None) -> None:
             quantize_onnx(path, smaller)
             u, v = onnx_vectors(encoder, smaller), expected
             cosines = (u * v).sum(axis=1) / np.linalg.norm(u, axis=1) / np.linalg.norm(v, axis=1)  # (N,)
-            lines.append(
-                f"onnx/model_int8.onnx: {smaller.stat().st_size / 1e6:.1f} MB, lowest cosine {cosines.min():.4f}"
-            )
+            size = f"{smaller.stat().st_size / 1e6:.1f} MB"
+            lines.append(f"onnx/model_int8.onnx: {size}, lowest cosine {cosines.min():.4f}")
     for line in lines:  # now that the folder is in its place
         print(line)
 

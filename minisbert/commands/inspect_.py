@@ -29,9 +29,7 @@ parser.add_argument(
     "--model", metavar="M", help=f"name, folder, or owner/name on the Hub, for its tokenizer (default: {DEFAULT})"
 )
 parser.add_argument("--max-length", type=int, metavar="N", help="the limit in tokens (default: the model's)")
-parser.add_argument(
-    "--scale", type=score_scale, metavar="S", help="scores are 0 to S (default: inferred from the file)"
-)
+parser.add_argument("--scale", type=score_scale, metavar="S", help="scores are 0 to S (default: as the file shows)")
 parser.add_argument("--plots", type=Path, metavar="DIR", help=f"draw the lengths to DIR/{PICTURE}")
 parser.add_argument("--json", action="store_true", help="print one JSON object")
 

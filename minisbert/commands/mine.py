@@ -139,7 +139,7 @@ def encode_documents(task: "Candidates", corpus: list[str], options: argparse.Na
 
 def summary(task: "Candidates", mined: "Mined", rules: "Rules") -> dict[str, Any]:
     """Return the numbers of ``--json``."""
-    negatives = [len(rows) for rows in mined.negatives]  # of each anchor
+    negatives = list(map(len, mined.negatives))  # of each anchor
     triplets, lost_pairs = 0, []
     for positives, count in zip(task.positives, negatives, strict=True):
         triplets += len(positives) * count  # each positive with each negative

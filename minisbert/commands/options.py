@@ -5,6 +5,7 @@ Parsers are made without torch, which takes a second to import: the functions th
 
 import argparse
 import json
+import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,6 +87,13 @@ def add_similarity_option(group: argparse._ActionsContainer) -> None:
     group.add_argument("--similarity", choices=("cosine", "dot", "euclidean", "manhattan"), help=about)
 
 
+def add_rerank_options(group: argparse._ActionsContainer, below: float = math.inf) -> None:
+    """Add ``--rerank`` and ``--candidates``, a number from 1 that is less than ``below``."""
+    group.add_argument("--rerank", metavar="MODEL", help="cross-encoder that sorts the best texts of a search anew")
+    about = "texts for each query that --rerank reads, in search at least --top (default: %(default)s)"
+    group.add_argument("--candidates", type=bounded(int, 1, below), default=50, metavar="N", help=about)
+
+
 def add_corpus_options(parser: argparse.ArgumentParser, roles: Sequence[str] = ("",)) -> None:
     """Add the options shared by ``search``, ``pairs`` and ``mine``; with a prompt for each of the roles."""
     model = parser.add_argument_group("model")
@@ -163,12 +171,10 @@ def chosen_encoder(options: argparse.Namespace) -> "Encoder":
     use_threads(options.threads)
     # a package has its dtype, so "auto" is settled before one is looked for; other models choose at each call
     dtype = getattr(options, "dtype", None)
-    if (
-        dtype == "auto"
-        and options.compiled
-        and (options.compiled != "yes" or choose_device(options.device).type == "cpu")
-    ):
-        dtype = package_dtype("auto")
+    if dtype == "auto" and options.compiled:
+        needs_no_package = options.compiled == "yes" and choose_device(options.device).type != "cpu"
+        if not needs_no_package:
+            dtype = package_dtype("auto")
     model = find_model(options.model)
     settings = {"pooling": options.pooling, "max_seq_length": options.max_length}
 
@@ -186,9 +192,7 @@ def chosen_encoder(options: argparse.Namespace) -> "Encoder":
     similarity = getattr(options, "similarity", None)
     if similarity is not None:
         if encoder.vectors_are == "per token":
-            raise InputError(
-                f"{options.model} has a vector per token, which only maxsim compares: leave out --similarity"
-            )
+            raise InputError(f"{options.model} has a vector per token, which only maxsim compares: omit --similarity")
         encoder.similarity_fn_name = similarity
     return encoder
 

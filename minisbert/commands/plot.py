@@ -6,10 +6,11 @@ minisbert plot runs/A runs/B runs/C --out compared.png
 
 from pathlib import Path
 
+from minisbert.evaluation.plots import require, save
 from minisbert.system.command_line import command_parser
 from minisbert.system.console import run_command, say
 from minisbert.system.files import check_ending, check_output
-from minisbert.training.curves import curves
+from minisbert.training.curves import draw_curves, read_run
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -20,7 +21,8 @@ def main(arguments: list[str] | None = None) -> None:
     target = options.out or (options.runs[0] if len(options.runs) == 1 else Path()) / "curves.png"
     check_ending("--out", target, ".png")
     check_output(target, *(path for run in options.runs for path in run.glob("*.json*")))
-    curves(options.runs, target)
+    require()  # before the runs are read
+    save(draw_curves([read_run(run) for run in options.runs]), target)
     say(f"wrote {target}")
 
 

@@ -33,14 +33,9 @@ SIX_PAIRS = (  # the pairs of the STS-B notebook, and the scores that it expects
 
 parser = command_parser("score", __doc__)
 parser.add_argument("texts", nargs="*", metavar="TEXT", help="two texts; without any, six examples from 0 to 5")
-parser.add_argument(
-    "--model", required=True, help="a model trained with a head: its folder, or a CrossEncoder's name on the Hub"
-)
-parser.add_argument(
-    "--file",
-    metavar="F",
-    help="tab-separated pairs, one per line; each is printed after its score, which is not clipped to 0..5",
-)
+parser.add_argument("--model", required=True, help="a folder with a trained head, or a CrossEncoder's name on the Hub")
+pairs_help = "tab-separated pairs, one per line; each is printed after its score, which is not clipped to 0..5"
+parser.add_argument("--file", metavar="F", help=pairs_help)
 add_length_options(parser)
 add_device_options(parser)
 

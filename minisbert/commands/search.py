@@ -15,6 +15,7 @@ from minisbert.commands.options import (
     CORPUS_FILES,
     ROLES,
     add_corpus_options,
+    add_rerank_options,
     load_and_encode,
     print_result,
     prompt_of,
@@ -36,14 +37,7 @@ parser.add_argument(
     help="for an --index of encode --quantize binary: score K times --top candidates with the float32 query "
     "(default: 4); int8 codes are compared with float32 queries throughout",
 )
-parser.add_argument("--rerank", metavar="MODEL", help="cross-encoder that re-ranks the top candidates")
-parser.add_argument(
-    "--candidates",
-    type=bounded(int, 1),
-    default=50,
-    metavar="N",
-    help="texts for each query that --rerank reads, at least --top (default: %(default)s)",
-)
+add_rerank_options(parser)
 add_corpus_options(parser, roles=tuple(ROLES))
 
 

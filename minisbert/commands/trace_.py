@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from minisbert.commands.options import check_written
+from minisbert.commands.options import add_model_option, add_pooling_option, check_written
 from minisbert.system.command_line import add_threads_option, command_parser
 from minisbert.system.console import check_usage, exiting, run_command, say
 from minisbert.system.files import atomic_file
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from minisbert.diagnosis.tracing import Stage
     from minisbert.models.sentence_encoder import SentenceEncoder
 
+    Tensors = dict[str, Tensor]
+
 EXAMPLE_TEXTS = ["The cat sits on the mat.", "A happy child is playing with a small red ball in the garden.", "Rain."]
 
 
 def trace_options(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("trace", __doc__)
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="default: three short sentences of different length")
-    parser.add_argument(
-        "--model", default="all-MiniLM-L6-v2", help="name, folder, or owner/name on the Hub (default: %(default)s)"
-    )
-    parser.add_argument("--pooling", help="override the model's pooling: mean, cls, max, ...")
+    add_model_option(parser)
+    add_pooling_option(parser)
     parser.add_argument("--against", metavar="hf|FILE", help="Hugging Face, or a .safetensors file (default: hf)")
     parser.add_argument("--write", metavar="FILE", type=Path, help="write our tensors to FILE.safetensors")
     parser.add_argument("--double", action="store_true", help="compute in float64: real differences stand out more")
@@ -88,11 +88,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def compare_both(
-    options: argparse.Namespace,
-    encoder: "SentenceEncoder",
-    inputs: "dict[str, Tensor]",
-    ours: "dict[str, Tensor]",
-    other: "dict[str, Tensor]",
+    options: argparse.Namespace, encoder: "SentenceEncoder", inputs: "Tensors", ours: "Tensors", other: "Tensors"
 ) -> None:
     """Print the comparison of both sides and the verdict; the exit code is 1 if they differ."""
     from minisbert.diagnosis import tracing

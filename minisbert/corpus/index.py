@@ -92,13 +92,9 @@ def texts_hash(texts: Iterable[str]) -> str:
     """Hash the texts, in order."""
     digest = hashlib.sha256()
     for text in texts:
-        digest.update(text_line(text))
+        # quoted, since ["a", "b"] and ["a\nb"] differ
+        digest.update(json.dumps(text).encode() + b"\n")
     return digest.hexdigest()
-
-
-def text_line(text: str) -> bytes:
-    """Return a text as it is hashed: quoted, since ["a", "b"] and ["a\nb"] differ."""
-    return json.dumps(text).encode() + b"\n"
 
 
 def indexed_vectors(encoder: Encoder, texts: Sequence[str], path: str | Path, prompt: str | None = None) -> np.ndarray:

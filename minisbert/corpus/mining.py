@@ -185,7 +185,7 @@ def belongs(rows: np.ndarray, lists: RowLists, count: int) -> np.ndarray:
 
 def scores_with(anchors: np.ndarray, documents: Source, lists: RowLists, similarity: str) -> list[list[float]]:
     """Compare each anchor with the documents in its list; they may rank too low to be found."""
-    counts = [len(rows) for rows in lists]
+    counts = list(map(len, lists))
     which = torch.arange(len(lists)).repeat_interleave(torch.tensor(counts))  # (n,), the anchor of each score
     rows = torch.tensor([row for rows in lists for row in rows])  # (n,)
     left, right = Vectors(anchors, "anchors", similarity), Vectors(documents, "documents", similarity)

@@ -7,7 +7,6 @@ is written once, before the first shard, and says what all of them are made from
 model and options encodes the shards that are missing; with others it is refused.
 """
 
-import hashlib
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,7 +20,7 @@ import numpy as np
 from numpy.lib.format import open_memmap
 
 from minisbert.core import InputError, read_json, reading
-from minisbert.corpus.index import differences, made_from, text_line, texts_hash
+from minisbert.corpus.index import differences, made_from, texts_hash
 from minisbert.data.lines import every_text
 from minisbert.loading import Encoder
 from minisbert.models.prompts import choose_prompt
@@ -221,11 +220,9 @@ def plan(encoder: Encoder, file: str, folder: Path, shard_rows: int, options: di
         "shard_rows": str(shard_rows),
         "dtype": str(example.dtype),
     }
-    digest, rows = hashlib.sha256(), 0
-    for text in Bar(every_text(file), desc=f"reading {file}", unit=" texts"):
-        digest.update(text_line(text))
-        rows += 1
-    return Shards(folder, made | {"texts": digest.hexdigest()}, rows)
+    texts = Bar(every_text(file), desc=f"reading {file}", unit=" texts")
+    made["texts"] = texts_hash(texts)
+    return Shards(folder, made, texts.n)
 
 
 def write_shards(
@@ -288,7 +285,5 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             lock(file)
         except BlockingIOError as error:
-            raise InputError(
-                f"{folder}: another process is encoding there; wait for it to finish or stop it"
-            ) from error
+            raise InputError(f"{folder}: another process is encoding there; wait for its end or stop it") from error
         yield

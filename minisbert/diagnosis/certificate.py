@@ -14,17 +14,7 @@ import torch
 
 from minisbert.core import InputError
 from minisbert.core.tokenizer import pad_batch
-from minisbert.diagnosis.comparison import (
-    Precision,
-    agreement,
-    nearest_rows,
-    order_in_words,
-    quantization,
-    row_cosines,
-    row_differences,
-    stored_precision,
-    unit_rows,
-)
+from minisbert.diagnosis import comparison
 from minisbert.diagnosis.hypotheses import Hypothesis, Sample, full_lengths
 from minisbert.diagnosis.mistakes import with_each_mistake
 from minisbert.loading import uncompiled
@@ -102,7 +92,7 @@ def certify_vectors(
     Raises ``InputError`` as ``certify`` does.
     """
     check_number(texts, values, name)
-    code = quantization(ours, values)
+    code = comparison.quantization(ours, values)
     if code is not None:
         return Certificate(ROUNDED, code, (code.partition(":")[0],))
     case = Case(encoder, texts, ours, values, prompt)
@@ -133,20 +123,20 @@ class Case:
     ):
         self.encoder, self.texts, self.prompt = encoder, texts, prompt
         self.ours, self.values = ours, values
-        self.precision = stored_precision(values)
+        self.precision = comparison.stored_precision(values)
         # the difference that each leaves; without its vectors
         self.tried: list[tuple[float, Hypothesis]] = []
         self.gaps = np.zeros(len(texts))  # beyond rounding, (N,)
         self.base = Certificate(UNEXPLAINED)
         if ours.shape == values.shape:
-            self.gaps = row_differences(ours, values, self.precision)
-            differences = row_differences(ours, values)  # (N,)
+            self.gaps = comparison.row_differences(ours, values, self.precision)
+            differences = comparison.row_differences(ours, values)  # (N,)
             worst = int(differences.argmax())
             self.base = Certificate(
                 UNEXPLAINED,
                 difference=float(differences[worst]),
                 row=worst,
-                cosine=float(row_cosines(ours, values).min()),
+                cosine=float(comparison.row_cosines(ours, values).min()),
                 differing=np.flatnonzero(self.gaps > FLOAT32).tolist(),
             )
 
@@ -169,15 +159,15 @@ class Case:
 
     def order(self, bound: float = FLOAT32) -> Certificate | None:
         """Look each row up among ours: right vectors in another order."""
-        rows = nearest_rows(self.ours, self.values)
-        left = row_differences(self.ours[rows], self.values[: len(rows)], self.precision)
+        rows = comparison.nearest_rows(self.ours, self.values)
+        left = comparison.row_differences(self.ours[rows], self.values[: len(rows)], self.precision)
         if (left > bound).any() or (rows == np.arange(len(rows))).all():
             return None
         measures = [[len(text) for text in self.texts]]
         if self.encoder is not None:
             tokens, limit = full_lengths(self.encoder.tokenizer, self.texts), self.encoder.tokenizer.limit
             measures += [tokens, [min(count, limit) for count in tokens]]
-        meaning = order_in_words(rows, measures, len(self.ours))
+        meaning = comparison.order_in_words(rows, measures, len(self.ours))
         certificate = replace(self.base, verdict=EXPLAINED, meaning=meaning, causes=("order",))
         return replace(certificate, checked=len(rows), left=float(left.max()))
 
@@ -186,8 +176,9 @@ class Case:
         # relative to a small vector this rounding could be anything
         if self.precision.absolute:
             return None
-        directions = Precision("", 2 * self.precision.relative)
-        left = row_differences(unit_rows(self.ours), unit_rows(self.values), directions).max()
+        directions = comparison.Precision("", 2 * self.precision.relative)
+        ours, given = comparison.unit_rows(self.ours), comparison.unit_rows(self.values)
+        left = comparison.row_differences(ours, given, directions).max()
         sizes = np.linalg.norm(self.values, axis=1)
         # up to 1 % is rounding in bfloat16
         if left > 2 * FLOAT32 or np.abs(sizes / np.linalg.norm(self.ours, axis=1) - 1).max() < 0.01:
@@ -221,7 +212,7 @@ class Case:
                 continue
             left = 0.0
             for candidates, vector in zip(hypothesis.vectors, given, strict=True):  # (C, W), (W,)
-                gaps = row_differences(candidates, vector[None], self.precision)
+                gaps = comparison.row_differences(candidates, vector[None], self.precision)
                 left = max(left, float(gaps.min()))
             if left <= FLOAT32:
                 return self.by_hypothesis(hypothesis, left)
@@ -260,7 +251,7 @@ class Case:
             if mask is not None:
                 mask = mask.to(encoder.device)
             vectors = encoder(padded.to(encoder.device), mask)[:, : given.shape[1]]  # (S, W)
-            gaps = row_differences(vectors.double().cpu().numpy(), given[rows], self.precision)
+            gaps = comparison.row_differences(vectors.double().cpu().numpy(), given[rows], self.precision)
             if not gaps.max() <= FLOAT32:  # NaN is not
                 return False
         return True
@@ -288,14 +279,14 @@ class Case:
 
     def unexplained(self) -> Certificate:
         """Say what the cosines say: the same model with something unknown, or another model."""
-        rows = nearest_rows(self.ours, self.values)
+        rows = comparison.nearest_rows(self.ours, self.values)
         in_place = float((rows == np.arange(len(rows))).mean())
-        typical = float(np.median(np.abs(row_cosines(self.ours, self.values))))
+        typical = float(np.median(np.abs(comparison.row_cosines(self.ours, self.values))))
         if typical >= 0.5 or in_place >= 0.5:
             meaning = f"no known cause: half of the cosines are below {typical:.4f}"
             meaning += f", and {100 * in_place:.0f} % of the vectors are closest to their own text's"
             return replace(self.base, verdict=UNEXPLAINED, meaning=meaning)
-        alike = agreement(self.ours, self.values)
+        alike = comparison.agreement(self.ours, self.values)
         meaning = "another model's vectors of these texts"
         if alike <= 0.5:
             meaning += ", or vectors of other texts"

@@ -205,7 +205,7 @@ class Sample:
     def hypotheses(self) -> Iterator[Hypothesis]:
         """Yield every hypothesis, the model's own way first, then the cheap ones: the reader may stop at any."""
         for pooled in self.pooled():
-            starts = np.cumsum([len(vectors) for vectors in pooled.vectors])[:-1]
+            starts = np.cumsum(list(map(len, pooled.vectors)))[:-1]
             # not a product of lists: what fits after a step depends on the width that it gives
             for dense_steps, vectors in self.dense_layers(torch.cat(pooled.vectors)):
                 for scale_steps, result in self.scalings(vectors):

@@ -26,14 +26,6 @@ EVALUATORS = "minisbert.evaluation.evaluators for lists in memory, minisbert eva
 
 NAMES = {
     "SentenceTransformer": 'use minisbert.SentenceEncoder.load("name")',
-    "SentenceTransformerTrainer": f"use {TRAINING}",
-    "SentenceTransformerTrainingArguments": f"use the options of {TRAINING}",
-    "CrossEncoderTrainer": f"use {TRAINING}",
-    "CrossEncoderTrainingArguments": f"use the options of {TRAINING}",
-    "SparseEncoderTrainer": f"use {TRAINING}",
-    "SparseEncoderTrainingArguments": f"use the options of {TRAINING}",
-    "MultiVectorEncoderTrainer": f"use {TRAINING}",
-    "MultiVectorEncoderTrainingArguments": f"use the options of {TRAINING}",
     "Trainer": f"use {TRAINING}",
     "InputExample": "write the rows into a .tsv, .csv or .jsonl file with a header; docs/training.md lists the columns",
     "SentencesDataset": "write the rows into a file; docs/training.md lists the columns",
@@ -63,14 +55,13 @@ NAMES = {
     "Normalize": "use encode(texts, normalize_embeddings=True), or encoder.normalize = True",
     "Dense": "use minisbert.models.pooling.Dense",
     "StaticEmbedding": 'use minisbert.StaticEncoder.load("name")',
-    # in evaluation
-    "EmbeddingSimilarityEvaluator": f"use {EVALUATORS}",
-    "InformationRetrievalEvaluator": f"use {EVALUATORS}",
-    "BinaryClassificationEvaluator": f"use {EVALUATORS}",
-    "TripletEvaluator": f"use {EVALUATORS}",
-    "RerankingEvaluator": f"use {EVALUATORS}",
-    "LabelAccuracyEvaluator": f"use {EVALUATORS}",
 }
+for kind in ("SentenceTransformer", "CrossEncoder", "SparseEncoder", "MultiVectorEncoder"):
+    NAMES[f"{kind}Trainer"] = f"use {TRAINING}"
+    NAMES[f"{kind}TrainingArguments"] = f"use the options of {TRAINING}"
+# in evaluation
+for task in "EmbeddingSimilarity InformationRetrieval BinaryClassification Triplet Reranking LabelAccuracy".split():
+    NAMES[f"{task}Evaluator"] = f"use {EVALUATORS}"
 
 METHODS = {
     "encode": "a CrossEncoder scores pairs: predict(pairs); its encoder is model.encoder",

@@ -199,7 +199,7 @@ class MultiVectorEncoder(SentenceEncoder):
         tokenizer = copy.copy(self.tokenizer)  # its limit is not that of queries or documents
         tokenizer.limit = min(limit or tokenizer.limit, self.bert.config.positions)
         encoded = tokenizer.encode(texts)
-        return encoded.ids, [len(ids) for ids in encoded.ids], encoded.truncated
+        return encoded.ids, list(map(len, encoded.ids)), encoded.truncated
 
     def forward(self, rows: list[list[int]], own: list[int], query: bool) -> tuple[Tensor, Tensor]:
         """Run rows of ``query_rows`` or ``document_rows`` -> vectors (B, T, K), and which are compared, (B, T)."""
@@ -287,7 +287,7 @@ class MultiVectorEncoder(SentenceEncoder):
         self, rows: list[list[int]], own: list[int], query: bool, batch_tokens: int, line: Progress
     ) -> Matrices:
         """Run the rows in batches, longest first, and keep the compared tokens of each text, in the caller's order."""
-        lengths = [len(row) for row in rows]
+        lengths = list(map(len, rows))
         line.expect(len(rows), sum(lengths))
         matrices = [np.empty((0, self.width), np.float32)] * len(rows)
         for batch in budgeted_batches(lengths, batch_tokens):

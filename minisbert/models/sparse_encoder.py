@@ -8,7 +8,7 @@ Legend as in ``core/bert.py``: B batch, T tokens, D width, V vocabulary, N texts
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -16,14 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from minisbert.checkpoints.encoder_settings import (
-    CONFIG,
-    MODULES_FILE,
-    SENTENCE,
-    TEXT_SETTINGS,
-    JsonSettings,
-    write_settings,
-)
+from minisbert.checkpoints.encoder_settings import CONFIG, MODULES_FILE, SENTENCE, TEXT_SETTINGS, write_settings
 from minisbert.checkpoints.layout import MASKED_MODULE, ModelFolder, write_modules
 from minisbert.checkpoints.weights import load_transformer
 from minisbert.core import InputError, one_line
@@ -82,18 +75,6 @@ class SpladePooling(nn.Module):
         return torch.cat(rows)
 
 
-@dataclass(frozen=True)
-class SpladeSettings:
-    """``1_SpladePooling/config.json``."""
-
-    pooling_strategy: str = "max"
-
-    @classmethod
-    def read(cls, settings: JsonSettings) -> "SpladeSettings":
-        settings.choice("activation_function", "relu")
-        return cls(settings.choice("pooling_strategy", "max", "sum"))
-
-
 class SparseEncoder(SentenceEncoder):
     """A ``SentenceEncoder`` whose vectors have one column for each word of the vocabulary, most of them 0.
 
@@ -107,19 +88,21 @@ class SparseEncoder(SentenceEncoder):
 
     @classmethod
     def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> Self:
-        settings = SpladeSettings()
+        strategy = "max"
         for place in folder.places("SpladePooling"):  # a plain masked-language model has none
             # Without a task, sentence-transformers pools hidden states and not the head's logits.
             stated = folder.encoder.json(TEXT_SETTINGS).get("transformer_task")
             if not stated and not folder.json(MODULES_FILE, list)[0]["type"].endswith("MLMTransformer"):
                 path = folder.encoder.path / TEXT_SETTINGS
                 raise InputError(f"{path} must state transformer_task fill-mask: without it hidden states are pooled")
-            settings = SpladeSettings.read(folder.json_settings(f"{place}/{CONFIG}"))
-        mode = f"splade-{settings.pooling_strategy}"
+            settings = folder.json_settings(f"{place}/{CONFIG}")
+            settings.choice("activation_function", "relu")
+            strategy = settings.choice("pooling_strategy", "max", "sum")
+        mode = f"splade-{strategy}"
         if pooling not in (None, mode):
             raise InputError(f"{folder.path}: pooling must be {mode}, not {one_line(pooling)}")
         bert = load_transformer(folder.encoder)
-        pooled = SpladePooling(load_head(folder.encoder, bert), settings.pooling_strategy)
+        pooled = SpladePooling(load_head(folder.encoder, bert), strategy)
         # Not ``folder.settings``, whose default is the cosine of dense vectors.
         similarity = folder.json(SENTENCE).get("similarity_fn_name") or "dot"
         # truncate_dim is ignored, as in sentence-transformers: no column is less important than those before it

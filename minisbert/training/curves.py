@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from minisbert.core import InputError, read_json, reading
-from minisbert.evaluation.plots import COLOURS, new_figure, require, save, tidy
+from minisbert.evaluation.plots import COLOURS, new_figure, tidy
 from minisbert.system.files import read_text
 from minisbert.training import RUN_CONFIG, RUN_LOG
 
@@ -44,10 +44,17 @@ def read_run(folder: Path) -> History:
         raise InputError(f"{folder} is not the folder of a run: it has no {RUN_LOG}, which training writes")
     with reading(folder / RUN_CONFIG):
         metric = read_json(folder / RUN_CONFIG)["best_metric"]
+    lines = read_text(log).split("\n")
+    # what follows the last line break is empty, or what a run that was killed could still write of a line
+    rest = lines.pop()
+    with suppress(ValueError, RecursionError):
+        json.loads(rest)
+        lines.append(rest)
     # by step, so what a resumed run logs again counts once
     losses, rates, scores, dev_losses = {}, {}, {}, {}
     with reading(log) as at:
-        for at.line, entry in enumerate(read_lines(log), 1):
+        for at.line, line in enumerate(lines, 1):
+            entry = json.loads(line)
             step, dev = int(number_in(entry, "step")), entry.get("dev")
             if dev is None:
                 losses[step], rates[step] = number_in(entry, "loss"), number_in(entry, "lr")
@@ -68,17 +75,6 @@ def number_in(entry: dict[str, Any], name: str) -> float:
     return value
 
 
-def read_lines(log: Path) -> list[Any]:
-    """Read each line of JSON, except an incomplete last line, left by a run that was killed."""
-    lines = read_text(log).split("\n")
-    rest = lines.pop()  # after the last line break: empty, unless the run was killed
-    with suppress(ValueError, RecursionError):
-        json.loads(rest)
-        lines.append(rest)
-    with reading(log) as at:
-        return [json.loads(line) for at.line, line in enumerate(lines, 1)]
-
-
 def running_mean(values: Sequence[float], window: int) -> np.ndarray:
     """Average each value and the ``window - 1`` before it: ``running_mean([1, 2, 6, 7], 3) = [1, 1.5, 3, 5]``."""
     # differences of two running sums: one pass, whatever the window
@@ -86,12 +82,6 @@ def running_mean(values: Sequence[float], window: int) -> np.ndarray:
     end = np.arange(1, len(sums))
     start = np.maximum(0, end - window)
     return (sums[end] - sums[start]) / (end - start)
-
-
-def curves(runs: Sequence[Path], target: Path) -> None:
-    """Plot training loss, dev score and learning rate of the runs over steps, to ``target``, a PNG file."""
-    require()
-    save(draw_curves([read_run(Path(run)) for run in runs]), target)
 
 
 def draw_curves(runs: Sequence[History]) -> Any:

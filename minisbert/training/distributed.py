@@ -65,7 +65,7 @@ class ProcessGroup:
 
         Gradients flow to this process's own rows only; the others' are computed by the processes that own them.
         """
-        shares = [len(share) for share in np.array_split(range(count), self.size)]
+        shares = list(map(len, np.array_split(range(count), self.size)))
         local = outputs[: shares[self.rank]]
         # all must send the same size, so the smaller shares are filled up
         padded = outputs.new_zeros((max(shares), *outputs.shape[1:]))

@@ -68,7 +68,7 @@ def replay(network: nn.Module, parts: Sequence[Part], states: Sequence[dict[str,
 
     The parameters' ``grad`` adds up those of all parts.
     """
-    gradients = gradient.split([len(part) for part in parts])  # (b, n, D) each
+    gradients = gradient.split(list(map(len, parts)))  # (b, n, D) each
     with torch.enable_grad():  # it is off while backward calls this
         for part, state, part_gradient in zip(parts, states, gradients, strict=True):
             # subtle: other dropout masks would be another network's gradient

@@ -21,19 +21,9 @@ from minisbert.system.console import Interrupts, say
 from minisbert.system.devices import random_state, set_random_state
 from minisbert.system.files import naming
 from minisbert.system.progress import LiveLine, duration
-from minisbert.training import LAST, MODEL, RUN_LOG, STATE
+from minisbert.training import LAST, MODEL, RUN_LOG, STATE, run_folder
 from minisbert.training.distributed import ProcessGroup
 from minisbert.training.objectives.base import Objective
-from minisbert.training.run_folder import (
-    RunState,
-    create_folder,
-    finish_folder,
-    load_state,
-    open_log,
-    print_table,
-    run_identity,
-    save_state,
-)
 from minisbert.training.settings import RunSettings
 
 RECENT = 20  # losses in the live line's mean
@@ -47,7 +37,7 @@ class Run:
 
     def __init__(self, options: RunSettings, objective: Objective, optimizer: Optimizer, group: ProcessGroup):
         self.options, self.objective, self.optimizer, self.group = options, objective, optimizer, group
-        self.interrupts, self.line, self.state = Interrupts(), LiveLine(), RunState()
+        self.interrupts, self.line, self.state = Interrupts(), LiveLine(), run_folder.RunState()
         # another generator than dropout's, which must not change which rows meet
         self.order = torch.Generator().manual_seed(options.seed)
         # states of the random generators; "order" is that before the current epoch
@@ -61,17 +51,17 @@ class Run:
         self.folder, self.log = Path(), None  # the log, metrics.jsonl, is rank 0's
         if options.resume:
             self.folder = Path(options.resume)
-            self.log = open_log(self.folder) if group.rank == 0 else None
+            self.log = run_folder.open_log(self.folder) if group.rank == 0 else None
             self._restore()
         elif group.rank == 0:
-            self.folder, self.log = create_folder(options, group.device, objective)
+            self.folder, self.log = run_folder.create_folder(options, group.device, objective)
         self.began = time.monotonic() - self.state.seconds
 
     def _restore(self) -> None:
         """Restore network, optimizer and random generators from the saved state."""
         try:
-            same = run_identity(self.objective, self.options)
-            self.state, self.random = load_state(self.folder / STATE, self.objective.network, self.optimizer, same)
+            network, same = self.objective.network, run_folder.run_identity(self.objective, self.options)
+            self.state, self.random = run_folder.load_state(self.folder / STATE, network, self.optimizer, same)
             log = self.folder / RUN_LOG
             size = log.stat().st_size
             if size < self.state.logged:
@@ -210,8 +200,8 @@ class Run:
         """Save everything that ``--resume`` needs."""
         if self.group.rank == 0:
             with self.interrupts.defer():
-                same = run_identity(self.objective, self.options)
-                save_state(self.folder / STATE, self.objective.network, self.optimizer, self.random, self.state, same)
+                network, same = self.objective.network, run_folder.run_identity(self.objective, self.options)
+                run_folder.save_state(self.folder / STATE, network, self.optimizer, self.random, self.state, same)
 
     def stop(self) -> None:
         """End the run early: save its state and its last weights."""
@@ -249,10 +239,10 @@ class Run:
         results = {"before": state.before, "after": after, "steps": state.step}
         with self.interrupts.defer():
             self.log.close()
-            folder = finish_folder(folder, results | {"training_seconds": round(state.seconds, 2)})
+            folder = run_folder.finish_folder(folder, results | {"training_seconds": round(state.seconds, 2)})
         best = f"best by dev, of step {state.best_step}, in {folder / MODEL}"
         if state.best_step == 0:
             best = f"none was better on dev than the untrained model, which is in {folder / MODEL}"
         times = f"{duration(state.seconds)}, {duration(time.monotonic() - self.began)} with evaluation"
         print(f"\ntrained {state.step} steps in {times}; {best}\n")
-        print_table(state.before, after)
+        run_folder.print_table(state.before, after)

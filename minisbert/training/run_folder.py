@@ -28,18 +28,9 @@ from minisbert.checkpoints.save import SAVED
 from minisbert.checkpoints.weights import write_safetensors
 from minisbert.core import InputError, one_line, read_json, reading
 from minisbert.core.weights import read_safetensors
+from minisbert.system import files
 from minisbert.system.assets import local_path
 from minisbert.system.devices import CHOICES
-from minisbert.system.files import (
-    atomic_file,
-    atomic_folder,
-    check_output,
-    foreign_entries,
-    listed,
-    lock,
-    remove_leftovers,
-    write_json,
-)
 from minisbert.training import LAST, MODEL, REPLACEMENT, RESULTS, RUN_CONFIG, RUN_LOG, STATE
 from minisbert.training.distributed import processes, say_once
 from minisbert.training.objectives.base import Objective, Scores
@@ -57,7 +48,8 @@ def create_folder(options: RunSettings, device: torch.device, objective: Objecti
     """
     folder = out = chosen_path(options)
     # a run may replace the one whose model it reads, but not lie in a model
-    check_output(out / RUN_LOG, local_path(options.model), options.teacher, options.data, options.dev, options.test)
+    model = local_path(options.model)
+    files.check_output(out / RUN_LOG, model, options.teacher, options.data, options.dev, options.test)
     out.mkdir(parents=True, exist_ok=True)
     # a log alone is left by a run that ended before its first line
     if {path.name for path in out.iterdir()} - {RUN_LOG}:
@@ -74,7 +66,7 @@ def create_folder(options: RunSettings, device: torch.device, objective: Objecti
         log.truncate(0)
         resolved = {"out": str(out), "device": str(device), "minisbert": __version__, "torch": torch.__version__}
         config = vars(options) | {"rows": objective.notes, "best_metric": objective.best} | resolved
-        write_json(folder / RUN_CONFIG, config)
+        files.write_json(folder / RUN_CONFIG, config)
     except BaseException:
         log.close()
         raise
@@ -108,15 +100,15 @@ def check_run_replaceable(out: Path, overwrite: bool) -> None:
     if Path.cwd().is_relative_to(os.path.realpath(out)):
         raise InputError(f"{out} cannot be replaced from within it: change to another folder, or choose another --out")
     for name, written in ((MODEL, SAVED), (LAST, SAVED), (STATE, STATE_FILES)):
-        foreign = foreign_entries(out / name, written)
+        foreign = files.foreign_entries(out / name, written)
         if foreign:
-            raise InputError(f"{out / name} holds files that no run wrote ({listed(foreign)}): move them elsewhere")
+            raise InputError(f"{out / name} holds files that no run wrote ({files.listed(foreign)}): move them away")
 
 
 def finish_folder(folder: Path, results: dict[str, Any]) -> Path:
     """Write ``results.json`` and delete what only a resumed run needs; return the folder, which may have moved."""
-    with atomic_file(folder / RESULTS) as partial:
-        write_json(partial, results)
+    with files.atomic_file(folder / RESULTS) as partial:
+        files.write_json(partial, results)
     for name in (STATE, LAST):
         shutil.rmtree(folder / name, ignore_errors=True)
     return publish(folder)
@@ -129,12 +121,12 @@ def open_log(out: Path) -> TextIO:
     """
     log = open(out / RUN_LOG, "a", encoding="utf-8")  # noqa: SIM115 - it stays open as long as the run
     try:
-        lock(log)
+        files.lock(log)
     except BlockingIOError as error:
         log.close()
         raise InputError(f"{out}: another process is training this run; wait for it to finish, or stop it") from error
     for name in (STATE, MODEL, LAST, RESULTS):
-        remove_leftovers(out / name)
+        files.remove_leftovers(out / name)
     return log
 
 
@@ -184,9 +176,9 @@ def save_state(
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     about = {"threads": torch.get_num_threads(), "torch": torch.__version__, "processes": processes(), "data": data}
     about |= {"onednn": CHOICES, "progress": dataclasses.asdict(progress)}
-    with atomic_folder(folder) as partial:
+    with files.atomic_folder(folder) as partial:
         write_safetensors(tensors, partial / "state.safetensors")
-        write_json(partial / "state.json", about | {"sha256": content_hash(tensors, about)})
+        files.write_json(partial / "state.json", about | {"sha256": content_hash(tensors, about)})
 
 
 def load_state(folder: Path, network: nn.Module, optimizer: Optimizer, data: str) -> tuple[RunState, dict[str, Tensor]]:

@@ -64,6 +64,10 @@ HEADS_ON_SCORES = where(lambda row: row.head and row.rows == "scores")
 JOINT = where(lambda row: row.head == "joint")
 CONCATENATING = where(lambda row: row.head == "concat")
 RANKING = where(lambda row: row.reads == "pooled" and row.in_batch == "negatives")
+SINGLE = where(lambda row: row.reads != "tokens")  # vectors of single texts, which a search needs
+BINARY = ("binary", "cross-encoder-binary")
+NESTED, TAUGHT = where(lambda row: row.nested), where(lambda row: row.taught)
+COMPARING = where(lambda row: row.in_batch and row.nested)
 
 # ----------------------------------------------------------- types of options: a text to a value, for argparse
 
@@ -78,7 +82,7 @@ def warmup_length(text: str) -> float:
 
 def prefix_widths(text: str) -> str:
     """Check numbers of columns, each smaller than the one before: ``256,128,64``."""
-    widths = [int(part) for part in text.split(",")]
+    widths = list(map(int, text.split(",")))
     if widths != sorted(set(widths), reverse=True) or widths[-1] < 1:
         raise ValueError
     return ",".join(map(str, widths))
@@ -141,14 +145,8 @@ class RunSettings:
     data: str | None = option("stsb, snli, multinli, quora or a file; NLI takes several: A,B (default: by objective)")
     dev: str | None = option("rows that select the best checkpoint (default: stsb's, or held out)", metavar="FILE")
     test: str | None = option("rows for the final scores (default: stsb's, or held out)", metavar="FILE")
-    retrieval: str | None = option(
-        "BEIR folder whose dev nDCG@10 selects the checkpoint",
-        metavar="DIR",
-        only=where(lambda row: row.reads != "tokens"),  # a search needs vectors of single texts
-    )
-    scale: float = option(
-        "scores in files are 0 to S (default: 5); -1 for scores of -1 to 1", 5.0, score_scale, "S", SCALED
-    )
+    retrieval: str | None = option("BEIR folder whose dev nDCG@10 selects the checkpoint", metavar="DIR", only=SINGLE)
+    scale: float = option("scores in files are 0 to S (default: 5); -1 for -1 to 1", 5.0, score_scale, "S", SCALED)
     columns: str | None = option("read these columns of --data, in the order of a row: score,left,right", metavar="A,B")
     limit: int | None = option("read only the first ROWS training rows", None, COUNT, "ROWS")
     max_length: int | None = option("truncate texts to N tokens (default: the model's limit)", None, COUNT, "N")
@@ -178,21 +176,13 @@ class RunSettings:
     margin: float | None = option(
         "of triplet (default: 1) and contrastive (default: 0.5)", None, POSITIVE, only=("contrastive", "triplet")
     )
-    temperature: float = option(
-        "of in-batch losses (default: 0.05)", 0.05, POSITIVE, only=where(lambda row: row.in_batch and row.nested)
-    )
-    matryoshka: str | None = option(
-        "the loss also of the first N columns: 256,64", None, prefix_widths, "N,N", where(lambda row: row.nested)
-    )
-    teacher: str | None = option(
-        "learn its vectors, or a cross-encoder's scores", metavar="MODEL", only=where(lambda row: row.taught)
-    )
+    temperature: float = option("of in-batch losses (default: 0.05)", 0.05, POSITIVE, only=COMPARING)
+    matryoshka: str | None = option("the loss also of the first N columns: 256,64", None, prefix_widths, "N,N", NESTED)
+    teacher: str | None = option("learn its vectors, or a cross-encoder's scores", metavar="MODEL", only=TAUGHT)
     from_nothing: str | None = option(
         "random weights and a new vocabulary instead of --model: 3x256x6000", None, model_size, "LxDxV", ("mlm",)
     )
-    student_layers: int | None = option(
-        "keep N of --model's layers (default: all)", None, COUNT, "N", where(lambda row: row.taught)
-    )
+    student_layers: int | None = option("keep N of --model's layers (default: all)", None, COUNT, "N", TAUGHT)
 
     # only in --help-all; recipes set some of them
     save_every: int = option("save for --resume every STEPS (default: 100)", 100, COUNT, "STEPS")
@@ -219,12 +209,8 @@ class RunSettings:
     head_hidden: int = option("width of a hidden layer (default: none)", 0, LAYERS, only=CONCATENATING)
     head_dropout: float = option("before a head's last layer (default: 0)", 0.0, FRACTION, only=WITH_HEAD)
     bias_free: bool = option("softmax: no bias in the last layer, as the paper's W_t", False, only=("softmax",))
-    variant: str = option(
-        "default: compare", "compare", choices=("published", "compare"), only=where(lambda row: row.head == "cross")
-    )
-    pos_weight: float = option(
-        "weight of label 1 in binary ones (default: 1)", 1.0, POSITIVE, only=("binary", "cross-encoder-binary")
-    )
+    variant: str = option("default: compare", "compare", choices=("published", "compare"), only=("cross-attention",))
+    pos_weight: float = option("weight of label 1 in binary ones (default: 1)", 1.0, POSITIVE, only=BINARY)
 
     symmetric: bool = option("mnr in both directions", False, only=("mnr",))
     projection: bool = option("SimCSE's dense layer and tanh, in training only", False, only=("triplet", *RANKING))

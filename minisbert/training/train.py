@@ -35,6 +35,7 @@ from minisbert.training.run_options import list_recipes, parse
 from minisbert.training.settings import OBJECTIVES, SCHEDULE_NAMES, RunSettings, reads
 from minisbert.training.step_graphs import FlatAdamW, GraphedNetwork, use_graphs
 
+Counts = tuple[int, int]  # a model's parameters, and those of them that are trained
 MICRO_TOKENS = 768  # per process and part: no slower on a CPU, and memory stops growing with the batch
 CACHED_TOKENS = 4096  # per process: a larger batch whose loss compares rows is cached, for a quarter more time
 
@@ -121,7 +122,7 @@ def set_dropout(bert: Bert, rate: float) -> None:
             module.dropout = rate
 
 
-def count_parameters(module: nn.Module) -> tuple[int, int]:
+def count_parameters(module: nn.Module) -> Counts:
     """Return the number of parameters of a module, and of those that are trained."""
     everything = trained = 0
     for parameter in module.parameters():
@@ -183,10 +184,8 @@ def train(options: RunSettings, group: ProcessGroup) -> None:
         run.finish()
 
 
-def prepare_objective(
-    options: RunSettings, device: torch.device, dtype: torch.dtype
-) -> tuple[Objective, tuple[int, int]]:
-    """Return the objective, ready to train, and the model's number of parameters, all and trainable."""
+def prepare_objective(options: RunSettings, device: torch.device, dtype: torch.dtype) -> tuple[Objective, Counts]:
+    """Return the objective, ready to train, and its model's numbers of parameters."""
     encoder = load_trainable(options, device)
     if options.freeze_layers > len(encoder.bert.layers):
         raise InputError(f"--freeze-layers {options.freeze_layers}: the encoder has {len(encoder.bert.layers)} layers")
@@ -204,8 +203,8 @@ def prepare_objective(
     return objective, counts
 
 
-def describe(run: Run, counts: tuple[int, int], arithmetic: str) -> None:
-    """Print a few lines about the run that begins. ``counts``: all parameters, and those that are not frozen."""
+def describe(run: Run, counts: Counts, arithmetic: str) -> None:
+    """Print a few lines about the run that begins."""
     options, objective, encoder = run.options, run.objective, run.objective.encoder
     parameters, trainable = counts
     size = f"{parameters:,} parameters"

@@ -123,13 +123,11 @@ def test_triplets_equal_those_of_sentence_transformers(rules, own):
 
     pairs, corpus, vectors = random_task(2, own)
     data = Dataset.from_dict({"anchor": [a for a, _ in pairs], "positive": [p for _, p in pairs]})
-    found = mine_hard_negatives(
-        data, Stub(vectors), corpus=corpus or None, verbose=False, output_scores=True, **vars(rules)
-    )
+    options = {"corpus": corpus or None, "verbose": False, "output_scores": True}
+    found = mine_hard_negatives(data, Stub(vectors), **options, **vars(rules))
     task, mined = run(pairs, corpus, vectors, rules)
-    check_triplets(
-        triplets(task, mined), zip(found["anchor"], found["positive"], found["negative"], strict=True), vectors
-    )
+    expected = zip(found["anchor"], found["positive"], found["negative"], strict=True)
+    check_triplets(triplets(task, mined), expected, vectors)
     scores = [
         [positive, negative]
         for own, others in zip(mined.positive_scores, mined.scores, strict=True)

@@ -18,7 +18,7 @@ from minisbert.commands.plot import main
 from minisbert.core import InputError
 from minisbert.evaluation.plots import draw_heatmap, draw_histogram, new_figure
 from minisbert.training import train as train
-from minisbert.training.curves import curves, draw_curves, read_run, running_mean
+from minisbert.training.curves import draw_curves, read_run, running_mean
 from tests import toys
 from tests.conftest import ROOT
 
@@ -271,7 +271,7 @@ def test_the_command_writes_a_png(tmp_path, monkeypatch, capsys):
     assert sorted(path.name for path in run.iterdir()) == ["config.json", "curves.png", "metrics.jsonl"]
     monkeypatch.chdir(tmp_path)
     saved = []
-    monkeypatch.setattr("minisbert.training.curves.save", lambda figure, target: saved.append(target))
+    monkeypatch.setattr("minisbert.commands.plot.save", lambda figure, target: saved.append(target))
     main([str(run), str(run)])
     main([str(run), str(run), "--out", "new/both.png"])
     with pytest.raises(InputError, match="--out"):
@@ -289,7 +289,7 @@ def test_a_failure_leaves_the_old_plot(tmp_path, monkeypatch):
     (run / "curves.png").write_text("the old picture")
     monkeypatch.setattr(Figure, "savefig", full_disk)
     with pytest.raises(OSError, match="No space left"):
-        curves([run], run / "curves.png")
+        main([str(run)])
     assert (run / "curves.png").read_text() == "the old picture"
     assert sorted(path.name for path in run.iterdir()) == ["config.json", "curves.png", "metrics.jsonl"]
 
@@ -299,7 +299,7 @@ def test_the_command_draws_what_a_run_of_training_wrote(tiny, tmp_path, monkeypa
     data = ["--data", files["scored"], "--dev", files["dev"], "--test", files["test"]]
     train.main(["--model", str(tiny), *data, "--batch-size", "8", "--log-every", "2", "--out", str(out)])
     drawn = []
-    monkeypatch.setattr("minisbert.training.curves.save", lambda figure, target: drawn.append((figure, target)))
+    monkeypatch.setattr("minisbert.commands.plot.save", lambda figure, target: drawn.append((figure, target)))
     main([str(out)])
     ((figure, target),) = drawn
     entries = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]

@@ -292,12 +292,7 @@ def test_two_starts_at_once(encode, folder):
         encode()
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"made": None}, {"made": {}}, {"rows": "7"}, {"rows": 0}, {"minisbert": "index"},
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("values", [{"made": None}, {"made": {}}, {"rows": "7"}, {"rows": 0}, {"minisbert": "index"}])
 def test_a_manifest_that_was_edited_or_is_none(encode, folder, values):
     encode()
     path = folder / "manifest.json"

@@ -139,19 +139,19 @@ def endless_body(connection):
         connection.sendall(b" " * 2**16)
 
 
+def sending(content):
+    return lambda connection: connection.sendall(content)
+
+
 RAW = {
     "a head in drops": (dripping_head, "whole answer"),
     "an answer without an end": (endless_body, "MiB"),
-    "a body that is cut off": (lambda c: c.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"), "answered '{'"),
-    "an error that is cut off": (
-        lambda c: c.sendall(b"HTTP/1.1 500 No\r\nContent-Length: 99\r\n\r\nx"),
-        "500|Incomplete",
-    ),
+    "a body that is cut off": (sending(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"), "answered '{'"),
+    "an error that is cut off": (sending(b"HTTP/1.1 500 No\r\nContent-Length: 99\r\n\r\nx"), "500|Incomplete"),
     "chunks that are cut off": (
-        lambda c: c.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\n{"),
-        "IncompleteRead",
+        *(sending(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\n{"), "IncompleteRead"),
     ),
-    "no HTTP": (lambda c: c.sendall(b"\x1b[31mhello\n"), "cannot be asked"),
+    "no HTTP": (sending(b"\x1b[31mhello\n"), "cannot be asked"),
     "nothing": (lambda c: None, "cannot be asked"),
 }
 

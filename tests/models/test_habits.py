@@ -68,7 +68,6 @@ ADVICE = [  # a statement, its error, and a word of the way out
     ("reranker.rank('a', TEXTS, device='cuda')", TypeError, r"load\("),
     ("util.semantic_search(vectors, vectors, corpus_chunk_size=9)", TypeError, "blocks"),
     ("model.fit([(1, 2)])", AttributeError, r"minisbert\.train"),
-    ("reranker.fit([(1, 2)])", AttributeError, r"minisbert\.train"),
     ("model.evaluate(print)", AttributeError, r"evaluator\("),
     ("model.push_to_hub('me/model')", AttributeError, "hf upload"),
     ("model.start_multi_process_pool()", AttributeError, "Ray"),
@@ -105,7 +104,6 @@ ADVICE = [  # a statement, its error, and a word of the way out
     ("splade.active_adapters()", AttributeError, "peft"),
     ("splade.encode(TEXTS, save_to_cpu=True)", TypeError, "CPU"),
     ("splade.predict(PAIRS)", AttributeError, "CrossEncoder"),
-    ("splade[0].auto_model", TypeError, r"\.bert"),
     ("model.sparsity(vectors)", AttributeError, "SparseEncoder"),
     ("model.decode(vectors)", AttributeError, "SparseEncoder"),
     ("model.intersection(vectors[0], vectors)", AttributeError, "SparseEncoder"),
@@ -304,9 +302,8 @@ def test_a_model_saves_under_their_name(ours, tmp_path):
     for name in ("model", "reranker"):
         ours[name].save_pretrained(tmp_path / name)
     np.testing.assert_array_equal(SentenceEncoder.load(tmp_path / "model").encode(TEXTS), ours["vectors"])
-    np.testing.assert_array_equal(
-        CrossEncoder.load(tmp_path / "reranker").predict(PAIRS), ours["reranker"].predict(PAIRS)
-    )
+    again = CrossEncoder.load(tmp_path / "reranker")
+    np.testing.assert_array_equal(again.predict(PAIRS), ours["reranker"].predict(PAIRS))
 
 
 def test_a_subclass_loads(tiny, folder):

@@ -166,10 +166,7 @@ def test_weights_that_are_too_large_are_named(folder):
 
 def test_arguments_of_other_types(folder):
     encoder = MultiVectorEncoder.load(folder)
-    for options, message in (
-        ({"query": "yes"}, "query must be one of"),
-        ({"batch_size": 2.5}, "batch_size must be"),
-    ):
+    for options, message in (({"query": "yes"}, "query must be one of"), ({"batch_size": 2.5}, "batch_size must be")):
         with pytest.raises(InputError, match=message):
             encoder.encode(["a cat"], **options)
     with pytest.raises(InputError, match="similarity compares the Matrices of encode"):
@@ -226,11 +223,7 @@ def test_what_needs_one_vector_per_text_says_so(folder, tmp_path):
     out = ["--out", str(tmp_path / "out.safetensors")]
     for command, arguments, message in (
         (encode, ["--file", str(texts), "--out", str(tmp_path / "out.npy")], "FILE.safetensors"),
-        (
-            encode,
-            ["--file", str(texts), "--truncate-dim", "3", *out],
-            "--truncate-dim",
-        ),
+        (encode, ["--file", str(texts), "--truncate-dim", "3", *out], "--truncate-dim"),
         (distill_static, ["--device", "cpu", *out], "only an encoder of dense vectors"),
         (evaluate, ["--split", "dev"], "has a vector per token: only search data"),
         (certify, [str(vectors), "--texts", str(texts)], "certify compares one vector of each text"),

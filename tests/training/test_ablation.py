@@ -8,16 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.ablation import (
-    TABLES,
-    SameMask,
-    augmented,
-    change,
-    folder_name,
-    main,
-    read_synonyms,
-    replace_word,
-)
+from benchmarks.ablation import TABLES, SameMask, augmented, change, folder_name, main, read_synonyms, replace_word
 from minisbert.core import InputError, losses
 from minisbert.core.heads import CONCATS
 from minisbert.core.tokenizer import pad_batch

@@ -167,7 +167,7 @@ def test_a_full_disk_keeps_the_previous_state(saved, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(state, "write_json", full)  # the tensors are written by then
+    monkeypatch.setattr(state.files, "write_json", full)  # the tensors are written by then
     with pytest.raises(OSError, match="No space left"):
         save_state(tmp_path / "state", *made(seed=3), random_state(CPU), RunState(step=8), "rows")
     assert (tmp_path / "state" / "state.safetensors").read_bytes() == before

@@ -14,11 +14,7 @@ MINILM = BertConfig(30522, 384, 6, 12, 1536, 512)
 
 @pytest.mark.parametrize(
     ("make", "total", "trainable"),
-    [
-        (JointHead, 22_812_033, 19_263_105),
-        (siamese, 23_008_641, 19_459_713),
-        (CrossHead, 23_501_697, 19_952_769),
-    ],
+    [(JointHead, 22_812_033, 19_263_105), (siamese, 23_008_641, 19_459_713), (CrossHead, 23_501_697, 19_952_769)],
 )
 def test_parameter_counts_on_minilm(make, total, trainable):
     """Those of the published notebook, whose encoder has its unused pooler (147,840)."""

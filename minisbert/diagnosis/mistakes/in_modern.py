@@ -20,7 +20,7 @@ def rotate_with(x, cos, sin, *, pairs="halves", signs=(-1, 1)):
         half = cos.shape[-1] // 2
         cos, sin = cos[..., :half], sin[..., :half]
         return torch.stack([first * cos - second * sin, second * cos + first * sin], dim=-1).flatten(-2)
-    if pairs == "neighbours":
+    if pairs == "next":
         return x * cos - x.roll(-1, dims=-1) * sin
     first, second = x.chunk(2, dim=-1)
     return x * cos + torch.cat([signs[0] * second, signs[1] * first], dim=-1) * sin
@@ -33,11 +33,7 @@ wrong_choices(
     ("rotation interleaved", "column 2i is paired with 2i + 1, not i with i + K/2", {"pairs": "adjacent"}),
     ("rotated backwards", "each pair is turned by minus its angle", {"signs": (1, -1)}),
     ("sign of the second half forgotten", "the halves are swapped, and none is negated", {"signs": (1, 1)}),
-    (
-        "every column turned by its neighbour",
-        "roll by one column takes the place of the halves",
-        {"pairs": "neighbours"},
-    ),
+    ("every column turned by its neighbour", "roll by one column takes the place of the halves", {"pairs": "next"}),
 )
 
 
@@ -58,9 +54,7 @@ def _(self: qwen3.Decoder, mask: Tensor | None, positions: Tensor, dtype: torch.
 
 
 @mistake(bert, "attention", "causal mask left in", "tokens of an encoder see only what comes before them")
-def _(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, dropout: float = 0.0
-) -> tuple[Tensor, Tensor | None]:
+def _(query, key, value, mask=None, dropout=0.0):
     return _attention(query, key, value, qwen3.causal_mask(mask, query.shape[2], query.device), dropout)
 
 
@@ -103,10 +97,6 @@ wrong_choices(
     swiglu_with,
     ("gate and up swapped", "the bend is on what passes, not on what decides", {"swapped": True}),
     ("GELU in the gate", "the gate's bend is GELU: that is GeGLU", {"bend": nn.functional.gelu}),
-    (
-        "sigmoid alone in the gate",
-        "the gate's sigmoid is not multiplied by the gate: that is GLU",
-        {"bend": torch.sigmoid},
-    ),
+    ("sigmoid alone in the gate", "the sigmoid is not multiplied by the gate: that is GLU", {"bend": torch.sigmoid}),
     ("gate and up added", "the two ways are added, where they should be multiplied", {"added": True}),
 )

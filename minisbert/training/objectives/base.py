@@ -21,14 +21,7 @@ from minisbert.core.tokenizer import Encoded
 from minisbert.data.batches import unique_batches
 from minisbert.data.datasets import Sources
 from minisbert.data.formats import Row
-from minisbert.evaluation.metrics import (
-    accuracy,
-    alignment,
-    best_threshold,
-    mean_off_diagonal_cosine,
-    precision_recall_f1,
-    uniformity,
-)
+from minisbert.evaluation import metrics
 from minisbert.evaluation.retrieval import REPORTED, Retrieval, retrieval_scores
 from minisbert.evaluation.sts import correlate, encode_pairs, similarities
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
@@ -73,10 +66,11 @@ def vector_scores(
     for i, pair in enumerate(pairs):
         vector_of[pair.sentence1], vector_of[pair.sentence2] = u[i], v[i]
     everything = np.stack([*vector_of.values()])  # (M, D)
-    scores |= {"uniformity": uniformity(everything), "mean_cosine": mean_off_diagonal_cosine(everything)}
+    scores["uniformity"] = metrics.uniformity(everything)
+    scores["mean_cosine"] = metrics.mean_off_diagonal_cosine(everything)
     alike = [pair.score > ALIKE for pair in pairs]
     if any(alike):
-        scores["alignment"] = alignment(u[alike], v[alike])
+        scores["alignment"] = metrics.alignment(u[alike], v[alike])
     return scores
 
 
@@ -104,7 +98,7 @@ def pair_scores(model: PairModel, rows: Sequence[Row], loss: Loss | None = None)
     elif model.task in ("binary", "labels"):  # with several labels, each is a decision; a logit of 0 is .5
         scores = binary_scores(found.ravel(), labels_of(rows).ravel(), threshold=0)
     else:
-        scores = {"accuracy": accuracy(found.argmax(axis=1), labels_of(rows))}
+        scores = {"accuracy": metrics.accuracy(found.argmax(axis=1), labels_of(rows))}
     if loss:
         targets = score_targets(rows) if model.task == "regression" else torch.from_numpy(labels_of(rows))
         scores["loss"] = float(loss(outputs, targets))
@@ -119,7 +113,7 @@ def cosine_scores(encoder: SentenceEncoder, rows: list[Row], dev: list[Row], los
     if dev is not rows:  # dev itself needs no second encoding
         dev_u, dev_v = encode_pairs(encoder, dev)
         dev_cosines = similarities(dev_u, dev_v)["cosine"]
-    threshold, _ = best_threshold(dev_cosines, labels_of(dev))
+    threshold, _ = metrics.best_threshold(dev_cosines, labels_of(dev))
     scores = binary_scores(cosines, labels, threshold) | {"threshold": threshold}
     if loss:
         scores["loss"] = float(loss(torch.from_numpy(u), torch.from_numpy(v), torch.from_numpy(labels)))
@@ -128,8 +122,8 @@ def cosine_scores(encoder: SentenceEncoder, rows: list[Row], dev: list[Row], los
 
 def binary_scores(scores: np.ndarray, labels: np.ndarray, threshold: float) -> Scores:
     predicted = (scores >= threshold).astype(int)
-    precision, recall, f1 = precision_recall_f1(predicted, labels)
-    return {"accuracy": accuracy(predicted, labels), "f1": f1, "precision": precision, "recall": recall}
+    precision, recall, f1 = metrics.precision_recall_f1(predicted, labels)
+    return {"accuracy": metrics.accuracy(predicted, labels), "f1": f1, "precision": precision, "recall": recall}
 
 
 def score_targets(pairs: Sequence[Row]) -> Tensor:

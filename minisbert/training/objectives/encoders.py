@@ -15,19 +15,8 @@ from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.prompts import choose_prompt, role_prompt_name
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training import losses as more_losses
-from minisbert.training.objectives.base import (
-    Objective,
-    RowNetwork,
-    Scores,
-    VectorNetwork,
-    cosine_scores,
-    labels_of,
-    late_scores,
-    score_targets,
-    sources_of,
-    two_columns,
-    vector_scores,
-)
+from minisbert.training.objectives import base
+from minisbert.training.objectives.base import Objective, RowNetwork, Scores, VectorNetwork
 from minisbert.training.settings import RunSettings, reads
 
 Columns = Sequence[Sequence[str]]  # of texts, one of each for a training row
@@ -40,10 +29,10 @@ class CosineRegression(Objective):
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
         self.options = options
-        self.rows, notes = scored_rows(sources_of(options), options.scale)
+        self.rows, notes = scored_rows(base.sources_of(options), options.scale)
         pairs = self.rows["train"]
-        self.targets = score_targets(pairs).to(encoder.device)  # (N,)
-        super().__init__(VectorNetwork(encoder, TextColumns(encoder.tokenizer, two_columns(pairs))), notes)
+        self.targets = base.score_targets(pairs).to(encoder.device)  # (N,)
+        super().__init__(VectorNetwork(encoder, TextColumns(encoder.tokenizer, base.two_columns(pairs))), notes)
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
         targets = self.targets[rows]  # before the network: a GPU gets row numbers when it has no other work
@@ -51,7 +40,7 @@ class CosineRegression(Objective):
 
     def evaluate(self, split: str) -> Scores:
         loss = losses.mse_loss if self.separable else None
-        return vector_scores(self.encoder, self.rows[split], loss=loss, prefixes=self.prefixes)
+        return base.vector_scores(self.encoder, self.rows[split], loss=loss, prefixes=self.prefixes)
 
 
 class CoSENT(CosineRegression):
@@ -71,18 +60,18 @@ class Contrastive(Objective):
     best = "f1"
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
-        self.rows, notes = duplicate_rows(sources_of(options))
+        self.rows, notes = duplicate_rows(base.sources_of(options))
         pairs = self.rows["train"]
-        self.labels = torch.from_numpy(labels_of(pairs)).to(encoder.device)
+        self.labels = torch.from_numpy(base.labels_of(pairs)).to(encoder.device)
         self.formula = partial(losses.contrastive_loss, margin=options.margin or 0.5)
-        super().__init__(VectorNetwork(encoder, TextColumns(encoder.tokenizer, two_columns(pairs))), notes)
+        super().__init__(VectorNetwork(encoder, TextColumns(encoder.tokenizer, base.two_columns(pairs))), notes)
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
         labels = self.labels[rows]
         return self.formula(*network(rows).unbind(dim=1), labels)
 
     def evaluate(self, split: str) -> Scores:
-        return cosine_scores(self.encoder, self.rows[split], self.rows["dev"], self.formula)
+        return base.cosine_scores(self.encoder, self.rows[split], self.rows["dev"], self.formula)
 
 
 # ------------------------------------------------------------------------ triplets and plain sentences
@@ -103,10 +92,10 @@ class UnscoredRows(Objective):
         self.rows, notes = {"train": list(zip(*columns, strict=True))}, {"train": note}
         for split, file in (("dev", options.dev), ("test", options.test)):
             if file and holds_pairs(file):
-                self.rows[split], notes[split] = triplet_rows(sources_of(options).of_file(file))
+                self.rows[split], notes[split] = triplet_rows(base.sources_of(options).of_file(file))
                 searches[split] = retrieval_from_pairs(self.rows[split])
             elif file or not searches:  # pairs as dev need no STS-B as test
-                rows, split_notes = scored_rows(sources_of(options), options.scale, [split])
+                rows, split_notes = scored_rows(base.sources_of(options), options.scale, [split])
                 self.scored.append(split)
                 self.rows |= rows
                 notes |= split_notes
@@ -135,15 +124,15 @@ class UnscoredRows(Objective):
         if split not in self.scored:
             return {}
         if isinstance(self.encoder, MultiVectorEncoder):
-            return late_scores(self.encoder, self.rows[split])
-        return vector_scores(self.encoder, self.rows[split], contrastive=self.geometry, prefixes=self.prefixes)
+            return base.late_scores(self.encoder, self.rows[split])
+        return base.vector_scores(self.encoder, self.rows[split], contrastive=self.geometry, prefixes=self.prefixes)
 
 
 class TripletRows(UnscoredRows):
     """Train on anchor, positive, negative; for in-batch negatives also without a negative, or with several."""
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
-        rows, note = triplet_rows(sources_of(options), only_triplets=options.objective == "triplet")
+        rows, note = triplet_rows(base.sources_of(options), only_triplets=options.objective == "triplet")
         super().__init__(options, encoder, list(zip(*rows, strict=True)), note)
 
     def ranking_loss(self, vectors: Tensor, symmetric: bool = False) -> Tensor:
@@ -202,15 +191,13 @@ class SimCSE(UnscoredRows):
     """
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
-        rows, note = sentence_rows(sources_of(options))
+        rows, note = sentence_rows(base.sources_of(options))
         config = encoder.bert.config
         dropout = config.hidden_dropout_prob or config.attention_probs_dropout_prob
         columns = self.views(rows)
         if not dropout and options.dropout is None and columns[0] == columns[-1]:
-            raise InputError(
-                "objective simcse: this model has no dropout, so both views of a sentence would be the same; "
-                "give --dropout 0.1, or --dropout 0 to train anyway"
-            )
+            remedy = "give --dropout 0.1, or --dropout 0 to train anyway"
+            raise InputError(f"objective simcse: this model has no dropout, so a sentence has one view; {remedy}")
         self.formula = more_losses.nt_xent_loss if options.nt_xent else losses.simcse_loss
         super().__init__(options, encoder, columns, note)
 
@@ -288,6 +275,5 @@ class LateInteraction(TripletRows):
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
         queries, documents, real = query_and_documents(self, network, rows)
         # (B, C, ...) to (C B, ...): all positives first
-        return more_losses.late_ranking_loss(
-            queries, documents.transpose(0, 1).flatten(0, 1), real.transpose(0, 1).flatten(0, 1)
-        )
+        documents, real = documents.transpose(0, 1).flatten(0, 1), real.transpose(0, 1).flatten(0, 1)
+        return more_losses.late_ranking_loss(queries, documents, real)

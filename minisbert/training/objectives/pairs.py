@@ -28,18 +28,8 @@ from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import say
 from minisbert.training import losses as more_losses
-from minisbert.training.objectives.base import (
-    Loss,
-    Objective,
-    PairNetwork,
-    Scores,
-    labels_of,
-    pair_scores,
-    score_targets,
-    sources_of,
-    two_columns,
-    vector_scores,
-)
+from minisbert.training.objectives import base
+from minisbert.training.objectives.base import Loss, Objective, PairNetwork, Scores
 from minisbert.training.settings import RunSettings
 
 
@@ -59,7 +49,7 @@ class PairObjective(Objective):
             model = PairModel(encoder, head, self.task, self.labels)
         except ValueError as error:  # settings that the head refuses
             raise InputError(f"objective {options.objective}: {error}") from error
-        encoded = model.tokenize(*two_columns(rows["train"]))
+        encoded = model.tokenize(*base.two_columns(rows["train"]))
         super().__init__(PairNetwork(model, [encoded], model.lengths(encoded)), notes)
         self.rows = rows
         self.targets = targets.to(encoder.device)
@@ -76,7 +66,7 @@ class PairObjective(Objective):
         return self.formula(network(rows), targets)
 
     def evaluate(self, split: str) -> Scores:
-        return pair_scores(self.model, self.rows[split], self.formula)
+        return base.pair_scores(self.model, self.rows[split], self.formula)
 
 
 class ScoreRegression(PairObjective):
@@ -85,7 +75,7 @@ class ScoreRegression(PairObjective):
     best = "pearson"
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
-        rows, notes = scored_rows(sources_of(options), options.scale)
+        rows, notes = scored_rows(base.sources_of(options), options.scale)
         if min(pair.score for pair in rows["train"]) < 0:
             raise InputError(f"{notes['train']}: scores below 0, but the head of {options.objective} gives 0 or more")
         # a table made here and not at import: a mistake may be planted in the functions
@@ -95,7 +85,7 @@ class ScoreRegression(PairObjective):
             "weighted-mse-literal": partial(more_losses.weighted_mse_loss, threshold=1.0),
         }
         self.formula = formulas[options.loss]
-        super().__init__(options, encoder, rows, notes, score_targets(rows["train"]))
+        super().__init__(options, encoder, rows, notes, base.score_targets(rows["train"]))
 
     def make_head(self, options: RunSettings, encoder: SentenceEncoder) -> nn.Module:
         if options.objective == "cross-encoder":
@@ -151,9 +141,9 @@ class Duplicates(PairObjective):
     best, task = "f1", "binary"
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
-        rows, notes = duplicate_rows(sources_of(options))
+        rows, notes = duplicate_rows(base.sources_of(options))
         self.formula = partial(more_losses.binary_cross_entropy_loss, pos_weight=options.pos_weight)
-        super().__init__(options, encoder, rows, notes, torch.from_numpy(labels_of(rows["train"])).float())
+        super().__init__(options, encoder, rows, notes, torch.from_numpy(base.labels_of(rows["train"])).float())
 
 
 class Softmax(PairObjective):
@@ -165,16 +155,16 @@ class Softmax(PairObjective):
     best, task = "accuracy", "classes"
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
-        rows, notes, self.labels = class_rows(sources_of(options))
+        rows, notes, self.labels = class_rows(base.sources_of(options))
         self.stsb = {split: load_scored_pairs("stsb", split) for split in ("dev", "test")}
         self.formula = losses.softmax_cross_entropy_loss
-        super().__init__(options, encoder, rows, notes, torch.from_numpy(labels_of(rows["train"])))
+        super().__init__(options, encoder, rows, notes, torch.from_numpy(base.labels_of(rows["train"])))
         # a frozen bias of 0, so that the saved head has the same tensors as any other
         if options.bias_free:
             nn.init.zeros_(self.model.head.mlp[-1].bias).requires_grad_(False)
 
     def evaluate(self, split: str) -> Scores:
-        stsb = vector_scores(self.encoder, self.stsb[split])["spearman"]
+        stsb = base.vector_scores(self.encoder, self.stsb[split])["spearman"]
         return super().evaluate(split) | {"stsb_spearman": stsb}
 
 
@@ -187,8 +177,8 @@ class MultiLabel(PairObjective):
     best, task, reads_pairs = "f1", "labels", True
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
-        rows, notes, self.labels = multilabel_rows(sources_of(options))
-        super().__init__(options, encoder, rows, notes, torch.from_numpy(labels_of(rows["train"])))
+        rows, notes, self.labels = multilabel_rows(base.sources_of(options))
+        super().__init__(options, encoder, rows, notes, torch.from_numpy(base.labels_of(rows["train"])))
 
     @staticmethod
     def formula(logits: Tensor, target: Tensor) -> Tensor:
@@ -246,10 +236,10 @@ class RankingReranker(Objective):
 def candidate_rows(options: RunSettings) -> tuple[dict[str, list[tuple[str, ...]]], Notes]:
     """Read rows of a query, its positive and negatives. Dev and test without a file are held out of training rows."""
     rows, notes = {}, {}
-    rows["train"], notes["train"] = triplet_rows(sources_of(options))
+    rows["train"], notes["train"] = triplet_rows(base.sources_of(options))
     for split, file in (("dev", options.dev), ("test", options.test)):
         if file:
-            rows[split], notes[split] = triplet_rows(sources_of(options).of_file(file))
+            rows[split], notes[split] = triplet_rows(base.sources_of(options).of_file(file))
     missing = [split for split in ("dev", "test") if split not in rows]
     try:
         rows["train"], held_out = hold_out(rows["train"], missing, options.seed)

@@ -7,31 +7,21 @@ import torch
 from minisbert.core import InputError
 from minisbert.evaluation.retrieval import load_retrieval_folder
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.training.objectives import encoders
+from minisbert.training.objectives import encoders, masked, pairs, teachers
 from minisbert.training.objectives.base import Objective
-from minisbert.training.objectives.masked import MaskedWords
-from minisbert.training.objectives.pairs import (
-    BinaryReranker,
-    Duplicates,
-    MultiLabel,
-    RankingReranker,
-    ScoreRegression,
-    Softmax,
-)
-from minisbert.training.objectives.teachers import distillation
 from minisbert.training.settings import RunSettings, reads
 
 MAKERS: dict[str, Callable[[RunSettings, SentenceEncoder], Objective]] = {
     "cosine": encoders.CosineRegression,
     "cosent": encoders.CoSENT,
-    "cross-encoder": ScoreRegression,
-    "siamese": ScoreRegression,
-    "cross-attention": ScoreRegression,
-    "softmax": Softmax,
-    "binary": Duplicates,
-    "cross-encoder-binary": BinaryReranker,
-    "cross-encoder-ranking": RankingReranker,
-    "cross-encoder-multilabel": MultiLabel,
+    "cross-encoder": pairs.ScoreRegression,
+    "siamese": pairs.ScoreRegression,
+    "cross-attention": pairs.ScoreRegression,
+    "softmax": pairs.Softmax,
+    "binary": pairs.Duplicates,
+    "cross-encoder-binary": pairs.BinaryReranker,
+    "cross-encoder-ranking": pairs.RankingReranker,
+    "cross-encoder-multilabel": pairs.MultiLabel,
     "contrastive": encoders.Contrastive,
     "triplet": encoders.TripletMargin,
     "mnr": encoders.Ranking,
@@ -39,8 +29,8 @@ MAKERS: dict[str, Callable[[RunSettings, SentenceEncoder], Objective]] = {
     "simcse-supervised": encoders.SupervisedSimCSE,
     "splade": encoders.Splade,
     "late-interaction": encoders.LateInteraction,
-    "distillation": distillation,
-    "mlm": MaskedWords,
+    "distillation": teachers.distillation,
+    "mlm": masked.MaskedWords,
 }
 
 
@@ -49,7 +39,7 @@ def make_objective(options: RunSettings, encoder: SentenceEncoder, dtype: torch.
     objective = MAKERS[options.objective](options, encoder)
     objective.network.dtype = dtype
     if reads(options.objective, "matryoshka") and options.matryoshka:
-        widths = [int(width) for width in options.matryoshka.split(",")]
+        widths = list(map(int, options.matryoshka.split(",")))
         if widths[0] > encoder.width:
             raise InputError(f"--matryoshka {widths[0]}: the vectors of {options.model} have {encoder.width} columns")
         # the whole width always takes part, so that the untruncated vectors stay good

@@ -459,12 +459,24 @@ def test_the_projection_is_trained_and_never_saved(run, tiny, monkeypatch):
         ("simcse", "--limit 1", "any two rows share a text, so no batch has a negative"),
         ("cosine", "--max-length 9999", "9999"),
         ("cross-encoder", "--max-length 2", "limit of 2"),
+        ("cosine", "--model no-model", "no-model"),
+        ("cosine", "--device tpu", "tpu"),
+        ("cosine", "--pooling sum", "pooling"),
+        ("cosine", "--freeze-layers 3", "--freeze-layers 3"),
+        ("cosine", "--freeze-layers 2 --freeze-embeddings", "nothing is left to train"),
+        ("cosine", "--data {off}", "--scale"),
+        ("cosine", "--dev {constant}", "constant.tsv"),
+        ("cosine", "--test {constant}", "constant.tsv"),
     ],
 )
 def test_bad_rows_and_settings_exit_2_with_one_line(run, files, tmp_path, capsys, objective, flags, message):
+    bad = {"constant": tmp_path / "constant.tsv", "off": tmp_path / "off.tsv"}
+    for score, path in zip((3, 80), bad.values(), strict=True):
+        path.write_text(f"{toys.SCORED_HEADER}3\ta cat\ta dog\n{score}\tsun\tmoon\n")
     with pytest.raises(SystemExit, match="2"):
-        run_command(lambda: run(objective, *flags.format(**files).split()))
-    err = capsys.readouterr().err
+        run_command(lambda: run(objective, *flags.format(**files, **bad).split()))
+    out, err = capsys.readouterr()
+    assert out == ""
     assert err.startswith("error: ")
     assert err.count("\n") == 1
     assert message in err
