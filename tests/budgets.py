@@ -10,22 +10,22 @@ TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "minisbert"
 ROOMS = {
     "core": 1_505,
-    "system": 1_507,
+    "system": 1_518,
     "search": 835,
     "architectures": 1_068,
-    "checkpoints": 1_380,
-    "models": 3_593,
-    "backends": 1_209,
+    "checkpoints": 1_383,
+    "models": 3_571,
+    "backends": 1_214,
     "data": 1_697,
     "evaluation": 1_307,
-    "training": 3_329,
-    "corpus": 674,
-    "diagnosis": 2_235,
+    "training": 3_342,
+    "corpus": 665,
+    "diagnosis": 2_216,
     "serving": 1_004,
     "integrations": 569,
-    "commands": 2_691,
+    "commands": 2_649,
 }
-PACKAGE_LINES, TEST_LINES = 24_603, 34_903  # goals: 19,000 and 26,500
+PACKAGE_LINES, TEST_LINES = 24_543, 34_895  # goals: 19,000 and 26,500
 DENSITIES = {  # per 1,000 lines outside core/ that are not blank
     "conditional expressions": 15,
     "starred expressions": 12,

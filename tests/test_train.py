@@ -533,7 +533,13 @@ def test_a_loss_of_nan_stops_the_run_and_keeps_the_last_good_weights(run, tmp_pa
         run("run", "--lr", "5e-3", "--warmup", "0")
     last = SentenceEncoder.load(tmp_path / "run" / "last")
     assert all(parameter.isfinite().all() for parameter in last.parameters())
-    assert "stopped at step 2" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "stopped at step 2" in said
+    assert "begin anew with --overwrite" in said
+    assert "--resume" not in said  # it would come to the same step
+    monkeypatch.undo()
+    with pytest.raises(InputError, match=r"step 2: the vector of .* holds NaN or infinity.*; a lower --lr may help"):
+        run("large", "--lr", "1e30", "--max-steps", "2")
 
 
 def test_a_gradient_that_is_not_finite_or_missing_stops_the_run_at_its_first_step(run, monkeypatch):

@@ -177,7 +177,10 @@ class Run:
         state, objective, scores = self.state, self.objective, {}
         # outside defer(): this takes long, and nothing has changed yet if it is interrupted
         if self.group.rank == 0:
-            scores = objective.scores("dev")
+            try:
+                scores = objective.scores("dev")
+            except InputError as error:  # vectors that are not finite
+                raise InputError(f"step {state.step}: {error}; a lower --lr may help") from error
             if not state.before:
                 state.before = {"dev": scores, "test": objective.scores("test")}
         # every process must know whether to stop, but only rank 0 has the score
@@ -203,8 +206,8 @@ class Run:
                 network, same = self.objective.network, run_folder.run_identity(self.objective, self.options)
                 run_folder.save_state(self.folder / STATE, network, self.optimizer, self.random, self.state, same)
 
-    def stop(self) -> None:
-        """End the run early: save its state and its last weights."""
+    def stop(self, advice: str = "") -> None:
+        """End the run early: save its state and its last weights; ``advice`` is instead of how to continue."""
         with suppress(OSError):  # the terminal may be what has gone
             self.line.clear()
         if self.group.rank != 0:
@@ -216,10 +219,8 @@ class Run:
             best = ""
             if (self.folder / MODEL).exists():
                 best = f", the best model by dev in {self.folder / MODEL}"
-            say(
-                f"stopped at step {self.state.step}: the last weights are in {self.folder / LAST}{best}; "
-                f"continue with --resume {self.folder}"
-            )
+            advice = advice or f"continue with --resume {self.folder}"
+            say(f"stopped at step {self.state.step}: the last weights are in {self.folder / LAST}{best}; {advice}")
 
     def finish(self) -> None:
         """Write and print the best model's scores; delete what only a resumed run needs."""

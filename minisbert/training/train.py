@@ -178,8 +178,11 @@ def train(options: RunSettings, group: ProcessGroup) -> None:
             if lost_contact(error):
                 run.stop()
             raise
-        except (KeyboardInterrupt, InputError, OSError):  # OSError: a closed pipe, a full disk
+        except (KeyboardInterrupt, OSError):  # OSError: a closed pipe, a full disk
             run.stop()
+            raise
+        except InputError:  # numbers that are not finite, which a resumed run would have again
+            run.stop("begin anew with --overwrite")
             raise
         run.finish()
 
