@@ -15,7 +15,7 @@ ROOMS = {
     "architectures": 1_068,
     "checkpoints": 1_383,
     "models": 3_571,
-    "backends": 1_214,
+    "backends": 1_217,
     "data": 1_697,
     "evaluation": 1_307,
     "training": 3_342,
@@ -25,7 +25,7 @@ ROOMS = {
     "integrations": 569,
     "commands": 2_649,
 }
-PACKAGE_LINES, TEST_LINES = 24_543, 34_895  # goals: 19,000 and 26,500
+PACKAGE_LINES, TEST_LINES = 24_546, 34_896  # goals: 19,000 and 26,500
 DENSITIES = {  # per 1,000 lines outside core/ that are not blank
     "conditional expressions": 15,
     "starred expressions": 12,

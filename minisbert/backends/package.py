@@ -33,6 +33,7 @@ from minisbert.checkpoints.layout import ModelFolder, find_model
 from minisbert.core import InputError, one_line, reading
 from minisbert.models.batching import Batch
 from minisbert.models.encoder import TextEncoder
+from minisbert.models.guards import check_choice
 from minisbert.models.pair_model import PairScorer
 from minisbert.models.pooling import choose_pooling
 from minisbert.models.tokenizer import Tokenizer
@@ -225,7 +226,8 @@ def load_package(path: Path, expected: dict[str, str]) -> tuple[Callable, About]
         if getattr(about, key) != value:
             others = {"weights": "other weights", "minisbert": "another version of minisbert"}
             other = others.get(key, f"{key} {getattr(about, key)}, not {value}")
-            raise InputError(f"{path} was compiled from {about.model} with {other}: {AGAIN}")
+            advice = f"{AGAIN} --dtype {value}" if key == "dtype" else AGAIN
+            raise InputError(f"{path} was compiled from {about.model} with {other}: {advice}")
     check_owner(path)
     with reading(path):
         return package_runner(path), about
@@ -343,6 +345,7 @@ def open_package(
     package: str | Path | bool, folder: ModelFolder, dtype: str | None, pooling: str | None = None
 ) -> tuple[Callable, About]:
     """Load the package at a path; for True the one in the cache folder, compiled first if it is missing."""
+    check_choice("dtype", dtype, (None, "auto", "float32", "bfloat16", "int8"))
     expected = package_identity(folder, dtype or "float32", pooling)
     if not isinstance(package, bool) and package != "auto":
         if dtype is None:  # whatever that one was compiled for

@@ -134,7 +134,8 @@ def test_another_model_torch_cpu_or_precision_is_refused_by_name(folder, tiny_pa
         other.bert.embeddings.word.weight[7, 3] += 0.5
     other.save(tmp_path / "other")
     refused("compiled from tiny with other weights: compile the model again", tmp_path / "other")
-    refused("with dtype float32, not bfloat16", dtype="bfloat16")
+    refused("with dtype float32, not bfloat16: .* minisbert compile --dtype bfloat16$", dtype="bfloat16")
+    refused("dtype must be one of auto, float32, bfloat16, int8, not 'half'", dtype="half")
     refused("with pooling mean, not cls", pooling="cls")
     refused("runs only on the CPU, not on cuda", device="cuda")
     with monkeypatch.context() as patch:
