@@ -13,19 +13,19 @@ ROOMS = {
     "system": 1_518,
     "search": 835,
     "architectures": 1_068,
-    "checkpoints": 1_383,
+    "checkpoints": 1_384,
     "models": 3_571,
     "backends": 1_217,
     "data": 1_697,
     "evaluation": 1_307,
-    "training": 3_342,
+    "training": 3_347,
     "corpus": 665,
     "diagnosis": 2_216,
     "serving": 1_004,
     "integrations": 569,
     "commands": 2_649,
 }
-PACKAGE_LINES, TEST_LINES = 24_546, 34_896  # goals: 19,000 and 26,500
+PACKAGE_LINES, TEST_LINES = 24_552, 34_896  # goals: 19,000 and 26,500
 DENSITIES = {  # per 1,000 lines outside core/ that are not blank
     "conditional expressions": 15,
     "starred expressions": 12,

@@ -28,6 +28,7 @@ from minisbert.core import InputError, one_line, read_json, reading
 from minisbert.core.encoder import OWN, pooling_modes
 from minisbert.core.weights import BERT, BertConfig, Family
 from minisbert.system.assets import assets, ensure
+from minisbert.system.console import check_usage
 from minisbert.system.files import MOST_BYTES, write_json
 from minisbert.system.hub import download_model, is_hub_name
 
@@ -316,8 +317,8 @@ def find_model(model: str | Path) -> Path:
     # not Path.is_dir, which raises OSError for a name that is too long
     if os.path.isdir(model):
         folder = Path(model)
-        if (folder / "metrics.jsonl").is_file() and (folder / "model").is_dir():
-            raise InputError(f"{folder} is the folder of a run: its model is {folder / 'model'}")
+        is_run = (folder / "metrics.jsonl").is_file() and (folder / "model").is_dir()
+        check_usage((is_run, f"{folder} is the folder of a run: its model is {folder / 'model'}"))
         return folder
     if os.path.lexists(model):
         raise InputError(f"no model {one_line(str(model))}: a file or a broken link")

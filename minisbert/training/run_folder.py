@@ -30,6 +30,7 @@ from minisbert.core import InputError, one_line, read_json, reading
 from minisbert.core.weights import read_safetensors
 from minisbert.system import files
 from minisbert.system.assets import local_path
+from minisbert.system.console import check_usage
 from minisbert.system.devices import CHOICES
 from minisbert.training import LAST, MODEL, REPLACEMENT, RESULTS, RUN_CONFIG, RUN_LOG, STATE
 from minisbert.training.distributed import processes, say_once
@@ -80,10 +81,12 @@ def chosen_path(options: RunSettings) -> Path:
         name = f"{Path(options.data).stem}-{options.objective}"
     out = Path(options.out or f"runs/{name}-{Path(options.model).name}")
     path = os.path.realpath(out)
-    if path.encode(errors="ignore") != os.fsencode(path):  # safetensors writes to no such path
-        raise InputError(f"--out {one_line(out)}: the path is not UTF-8; choose another one")
-    if path.endswith(REPLACEMENT):
-        raise InputError(f"--out {out}: names that end in {REPLACEMENT} are for --overwrite; choose another one")
+    is_utf8 = path.encode(errors="ignore") == os.fsencode(path)  # safetensors writes to no other path
+    reserved = f"names that end in {REPLACEMENT} are for --overwrite"
+    check_usage(
+        (not is_utf8, f"--out {one_line(out)}: the path is not UTF-8; choose another one"),
+        (path.endswith(REPLACEMENT), f"--out {one_line(out)}: {reserved}; choose another one"),
+    )
     return out
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from minisbert.core import InputError, read_json, reading
 from minisbert.system.command_line import Parser, command_parser
+from minisbert.system.console import check_usage
 from minisbert.system.files import recover
 from minisbert.training import LAST, MODEL, REPLACEMENT, RESULTS, RUN_CONFIG, RUN_FILES, RUN_LOG, STATE
 from minisbert.training.settings import FIRST_ADVANCED, FREE, GROUPS, OBJECTIVES, SETTINGS, RunSettings, reads
@@ -140,10 +141,11 @@ def resumed(explicit: dict[str, Any], run: Path) -> RunSettings:
     if (run / RESULTS).is_file():
         run = publish(run)  # it may have been killed while it replaced another run
         raise InputError(f"{run} is finished: its model is in {run / MODEL}, its scores are in {RESULTS}")
-    if run.is_dir() and not (run / RUN_LOG).is_file():
-        raise InputError(f"{run} is not the folder of a run (it has no {RUN_LOG})")
-    if explicit.get("overwrite"):
-        raise InputError("--resume continues a run, --overwrite begins it anew: give one of them")
+    is_other = run.is_dir() and not (run / RUN_LOG).is_file()
+    check_usage(
+        (is_other, f"{run} is not the folder of a run (it has no {RUN_LOG})"),
+        (explicit.get("overwrite"), "--resume continues a run, --overwrite begins it anew: give one of them"),
+    )
     config = vars(read_run_settings(run / RUN_CONFIG))
     if not (run / STATE / "state.json").is_file():
         raise InputError(f"{run} was stopped before its state was saved (--save-every): start it again, --overwrite")
