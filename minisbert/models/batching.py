@@ -23,9 +23,8 @@ from minisbert.models.tokenizer import Tokenizer
 CHARACTERS = 2**18  # to encode at once, in a stream
 TOKENIZED = 2**16  # characters to tokenize at once: two such chunks keep all cores busy
 ID_BYTES = array("i").itemsize  # bytes per token id
-# A text alone in a batch has pads only between these numbers of tokens. Shorter: each takes 3 % of the time. Longer:
-# decoders would build a mask of T x T numbers for them. Between, a library would compile and keep too many kernels.
-UNPADDED, LONG = 24, 512
+LONG = 512  # a longer text alone in a batch has no pads: decoders would build a mask of T x T numbers for them
+UNPADDED = 24  # nor has a shorter text alone in a call: a pad takes 3 % of its time. Between, kernels would be too many
 SHORT = 200  # of rows up to this length compiled packages may compute attention in another way: they share no batch
 FEW_PADS = 32  # cost about as much time as one more forward pass
 ROW = 60  # tokens of a row that short texts share, on average: docs/speed.md has the rates of other lengths
@@ -186,7 +185,7 @@ def make_batch(keys: Sequence[bytes], lengths: np.ndarray, rows: Sequence[np.nda
     texts = np.concatenate(rows)
     counts = lengths[texts]  # (N,)
     longest, total = int(counts.max()), int(counts.sum())
-    if len(texts) == 1 and not UNPADDED < longest <= LONG:
+    if len(texts) == 1 and (longest > LONG or (len(keys) == 1 and longest <= UNPADDED)):
         width = longest
     before = counts.cumsum() - counts  # tokens of the texts before each text, (N,)
     sizes = np.array([len(row) for row in rows])
