@@ -14,7 +14,7 @@ ROOMS = {
     "search": 835,
     "architectures": 1_068,
     "checkpoints": 1_384,
-    "models": 3_571,
+    "models": 3_570,
     "backends": 1_217,
     "data": 1_697,
     "evaluation": 1_307,
@@ -25,7 +25,7 @@ ROOMS = {
     "integrations": 569,
     "commands": 2_649,
 }
-PACKAGE_LINES, TEST_LINES = 24_552, 34_896  # goals: 19,000 and 26,500
+PACKAGE_LINES, TEST_LINES = 24_551, 34_899  # goals: 19,000 and 26,500
 DENSITIES = {  # per 1,000 lines outside core/ that are not blank
     "conditional expressions": 15,
     "starred expressions": 12,
