@@ -18,14 +18,14 @@ ROOMS = {
     "backends": 1_217,
     "data": 1_697,
     "evaluation": 1_307,
-    "training": 3_347,
+    "training": 3_349,
     "corpus": 665,
     "diagnosis": 2_216,
     "serving": 1_004,
     "integrations": 569,
     "commands": 2_649,
 }
-PACKAGE_LINES, TEST_LINES = 24_551, 34_899  # goals: 19,000 and 26,500
+PACKAGE_LINES, TEST_LINES = 24_553, 34_899  # goals: 19,000 and 26,500
 DENSITIES = {  # per 1,000 lines outside core/ that are not blank
     "conditional expressions": 15,
     "starred expressions": 12,

@@ -179,8 +179,10 @@ class Run:
         if self.group.rank == 0:
             try:
                 scores = objective.scores("dev")
-            except InputError as error:  # vectors that are not finite
-                raise InputError(f"step {state.step}: {error}; a lower --lr may help") from error
+            except InputError as error:
+                if "NaN" not in str(error):  # too little memory, which a resumed run may have
+                    raise
+                raise Diverged(f"step {state.step}: {error}; a lower --lr may help") from error
             if not state.before:
                 state.before = {"dev": scores, "test": objective.scores("test")}
         # every process must know whether to stop, but only rank 0 has the score

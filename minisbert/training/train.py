@@ -12,7 +12,7 @@ from torch import nn
 from minisbert.checkpoints.layout import ModelFolder, find_model
 from minisbert.core import InputError, read_json, reading
 from minisbert.core.bert import Attention, Bert
-from minisbert.core.loop import adamw, fit, linear_schedule
+from minisbert.core.loop import Diverged, adamw, fit, linear_schedule
 from minisbert.data.datasets import plain_texts
 from minisbert.data.splits import shared_rows
 from minisbert.loading import open_kind
@@ -178,11 +178,11 @@ def train(options: RunSettings, group: ProcessGroup) -> None:
             if lost_contact(error):
                 run.stop()
             raise
-        except (KeyboardInterrupt, OSError):  # OSError: a closed pipe, a full disk
-            run.stop()
-            raise
-        except InputError:  # numbers that are not finite, which a resumed run would have again
+        except Diverged:  # a resumed run would come to the same step
             run.stop("begin anew with --overwrite")
+            raise
+        except (KeyboardInterrupt, InputError, OSError):  # OSError: a closed pipe, a full disk
+            run.stop()
             raise
         run.finish()
 
