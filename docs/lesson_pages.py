@@ -17,6 +17,7 @@ from typing import Any
 
 import jupytext
 from docutils import nodes
+from jupyter_cache.cache.main import JupyterCacheBase
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell
 from sphinx import addnodes
@@ -250,6 +251,11 @@ def order_documents(app: Sphinx, env: Any, names: list[str]) -> None:
     names[:] = first + others[:fill] + second + others[fill:]
 
 
+def create_cache(app: Sphinx, env: Any, names: list[str]) -> None:
+    """Create the database of executed lessons before processes share it: two that create its tables at once fail."""
+    JupyterCacheBase(app.config.nb_execution_cache_path).db.dispose()
+
+
 def write_mathjax(app: Sphinx, error: Exception | None) -> None:
     """MathJax and its fonts: of the package, whose Sphinx extension would keep lessons from running side by side."""
     if error is None:
@@ -353,6 +359,7 @@ def describe(app: Sphinx, doctree: nodes.document) -> None:
 
 def setup(app: Sphinx) -> dict[str, int | bool]:
     app.connect("env-before-read-docs", order_documents)
+    app.connect("env-before-read-docs", create_cache)
     app.connect("doctree-read", link_sources)
     app.connect("doctree-read", leave_out_paths)
     app.connect("doctree-read", describe)
