@@ -3,11 +3,11 @@
     python -m benchmarks.figures                        write the tables of all pages anew from the files
     python -m benchmarks.figures --measure zen4 start   run that table's command, keep what it prints, render
 
-A table stands below a comment that names its files and itself, ``<!-- figures: zen4 start -->``. Of several files,
-``<!-- figures: zen5 zen4 earlier-training -->``, the columns stand side by side. A file says which CPU it is of, and
-``--measure`` refuses to run on another one; of a new CPU write a file with the line that ``benchmarks.machine`` prints
-first, the commands to be run and the headings that they print. A table without a command was put together from several
-runs, as its page says; ``unnamed`` has the tables of pages that name no CPU, nearly all of them scores.
+A table stands below a comment that names its file and itself, ``<!-- figures: zen4 start -->``. A file says which CPU
+it is of, and ``--measure`` refuses to run on another one; of a new CPU write a file with the line that
+``benchmarks.machine`` prints first, the commands to be run and the headings that they print. A table without a command
+was put together from several runs, as its page says; ``unnamed`` has the tables of pages that name no CPU, nearly all
+of them scores.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from minisbert.core import InputError
 from minisbert.system.console import run_command
 
 DOCS = Path(__file__).parents[1] / "docs"
-PLACE = re.compile(r"^<!-- figures: ((?:\w+ )+)([\w-]+) -->\n(?:```\n(?:.+\n)+```\n\n)?(?:\|.*\n)+", re.MULTILINE)
+PLACE = re.compile(r"^<!-- figures: (\w+) ([\w-]+) -->\n(?:```\n(?:.+\n)+```\n\n)?(?:\|.*\n)+", re.MULTILINE)
 TABLE = re.compile(r"^\|.*\n\|[-|: ]+\n(?:\|.*\n)+", re.MULTILINE)
 BAR = re.compile(r"(?<!\\)\|")  # between two cells
 
@@ -50,30 +50,18 @@ def quoted(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def joined(files: list[str], table: str) -> dict[str, Any]:
-    """A table; of several files the columns side by side, which must have the same rows."""
-    first, *others = (read(name)["tables"][table] for name in files)
-    rows = [[*row] for row in first["rows"]]
-    for other in others:
-        for row, (label, *cells) in zip(rows, other["rows"], strict=True):
-            if row[0] != label:
-                raise InputError(f"figures of {table}: {files} have different rows, {row[0]!r} and {label!r}")
-            row += cells
-    return first | {"rows": rows}
-
-
-def rendered(files: list[str], table: str) -> str:
+def rendered(name: str, table: str) -> str:
     """The comment, the machine if the table has lines for it, and the table."""
-    about = joined(files, table)
+    about = read(name)["tables"][table]
     head, *rows = ["".join(f"| {cell} " if cell else "| " for cell in row) + "|" for row in about["rows"]]
     rule = "|---" * len(about["rows"][0]) + "|"
     fence = ["```", *about["machine"], "```", ""] if "machine" in about else []
-    return "\n".join([f"<!-- figures: {' '.join(files)} {table} -->", *fence, head, rule, *rows, ""])
+    return "\n".join([f"<!-- figures: {name} {table} -->", *fence, head, rule, *rows, ""])
 
 
 def render(text: str) -> str:
     """A page with its tables as the files have them."""
-    return PLACE.sub(lambda place: rendered(place[1].split(), place[2]), text)
+    return PLACE.sub(lambda place: rendered(place[1], place[2]), text)
 
 
 def cells(printed: str, headings: list[str]) -> Rows:
