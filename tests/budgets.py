@@ -25,7 +25,7 @@ ROOMS = {
     "integrations": 569,
     "commands": 2_649,
 }
-PACKAGE_LINES, TEST_LINES = 24_553, 34_899  # goals: 19,000 and 26,500
+PACKAGE_LINES, TEST_LINES = 24_553, 34_892  # goals: 19,000 and 26,500
 DENSITIES = {  # per 1,000 lines outside core/ that are not blank
     "conditional expressions": 15,
     "starred expressions": 12,

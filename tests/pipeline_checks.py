@@ -38,7 +38,7 @@ def padded(numbers: Sequence[int], length: int) -> Tensor:
 
 def same(name: str, value: Any, reference: Any, bound: float = PIECE) -> Comparison:
     """``compare`` of numbers in lists, arrays or tensors."""
-    return compare(name, *(torch.as_tensor(np.array(side)).double() for side in (value, reference)), bound)
+    return compare(name, *(torch.as_tensor(np.asarray(side)).double() for side in (value, reference)), bound)
 
 
 # --------------------------------------------------------------------------------------- text to ids

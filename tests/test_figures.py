@@ -137,9 +137,6 @@ MERGE = float(cell("xeon", "scale-rates", "merging, MB a second; a copy of the s
 SEARCH = number("xeon", "faiss", "1,000,000", "seconds")  # for 1,000 queries, by minisbert, whose row is the first
 
 CLAIMS = {  # page: sentences with figures that follow from tables
-    "speed": [
-        f"took 12.1 in float32 and 9.1 in bfloat16: {25.6 / 12.1:.1f} and {25.6 / 9.1:.1f} times as fast",
-    ],
     "scale": [
         f"| {1e6 / RATE / 60:.0f} minutes | {1e8 / RATE / 3600:.0f} hours | {1e10 / RATE / 86400:.0f} days |",
         f"| {1e6 / RATE_BFLOAT16 / 60:.0f} minutes | {1e8 / RATE_BFLOAT16 / 3600:.0f} hours | "
