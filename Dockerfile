@@ -17,7 +17,7 @@ RUN pip install --no-cache-dir -c /minisbert/constraints.txt "/minisbert[serve]"
 
 RUN useradd --create-home minisbert && mkdir /models && chown minisbert /models
 USER minisbert
-ENV MINISBERT_HOME=/models
+ENV MINISBERT_HOME=/models HF_HOME=/models/huggingface
 VOLUME /models
 EXPOSE 8000
 HEALTHCHECK --start-period=120s CMD ["python", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:8000/health')"]

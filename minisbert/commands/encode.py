@@ -59,7 +59,7 @@ of_shards.add_argument("--overwrite", action="store_true", help="replace shards 
 
 merge_parser = command_parser(
     "encode merge",
-    "Copy the shards of a folder to one file, in bounded memory; checks every hash.\n\n"
+    "Copy the shards of a folder to one file, in bounded memory; checks the shape and size of each.\n\n"
     "minisbert encode merge shards --out vectors.npy",
 )
 merge_parser.add_argument("folder", type=Path, metavar="DIR", help="the folder with the shards")

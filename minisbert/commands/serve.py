@@ -38,9 +38,9 @@ def serve_options(arguments: list[str] | None) -> argparse.Namespace:
     about = "what happens to a text beyond the model's limit: cut it and say so, or refuse it (default: %(default)s)"
     parser.add_argument("--truncate", choices=("cut", "error"), default="cut", help=about)
     count, seconds = bounded(int, 1), bounded(float, 1e-3, 86_401)
-    parser.add_argument("--max-waiting", type=count, default=4096, metavar="N", help="texts; beyond it, status 429")
-    parser.add_argument("--max-texts", type=count, default=2048, metavar="N", help="texts in a request")
-    parser.add_argument("--max-characters", type=count, default=100_000, metavar="N", help="characters in a text")
+    parser.add_argument("--max-waiting", type=count, default=4096, metavar="N", help="texts in the queue (%(default)s)")
+    parser.add_argument("--max-texts", type=count, default=2048, metavar="N", help="texts in a request (%(default)s)")
+    parser.add_argument("--max-characters", type=count, default=100_000, metavar="N", help="of one text (%(default)s)")
     about = "seconds a request may take to arrive, and again to be answered (default: %(default)s)"
     parser.add_argument("--timeout", type=seconds, default=60, metavar="S", help=about)
     parser.add_argument("--no-access-log", action="store_true", help="no line for each request on stdout")
