@@ -19,7 +19,6 @@ from minisbert.core import InputError, bert
 from minisbert.diagnosis.mistakes import planting
 from minisbert.system import torch_internals
 from minisbert.system.assets import ensure
-from tests.budgets import report
 from tests.jitter import Jitter
 
 ROOT = Path(__file__).parents[1]
@@ -55,7 +54,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    terminalreporter.write_line("\n".join(report()))
     if config.getoption("--parity-report"):
         from tests.parity import COMPARISONS  # here: both import this file
         from tests.parity_report import summary

@@ -75,7 +75,7 @@ def test_option_of_pytest(wanted, request, monkeypatch):
     monkeypatch.setattr(parity, "COMPARISONS", COMPARISONS[before:])
     monkeypatch.setattr(request.config.option, "parity_report", wanted)
     pytest_terminal_summary(SimpleNamespace(write_line=shown.append, section=shown.append), request.config)
-    assert ("parity with the reference" in shown) == ("2 tensors compared" in shown[-1]) == wanted
+    assert any("2 tensors compared" in line for line in shown) == wanted
 
 
 def test_the_committed_report_is_not_stale():
