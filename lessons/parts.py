@@ -6,59 +6,18 @@ from typing import NamedTuple
 class Part(NamedTuple):
     title: str
     lessons: tuple[int, ...]  # in the order in which to read them
-    stop: str  # what you have if you stop here
 
 
 PARTS = {
-    "I": Part(
-        "Read a sentence",
-        (0, 1, 2, 3, 4, 5, 6, 7, 8),
-        "an encoder that you understand to the last digit, and a way to find the bug in any other",
-    ),
-    "II": Part(
-        "Judge and train",
-        (9, 10, 11, 12, 13, 14),
-        "a model trained on your own pairs, and a score that you can defend",
-    ),
-    "III": Part(
-        "Search",
-        (15, 16, 17, 18, 19, 20),
-        "a search engine over your own texts, with its price in bytes and milliseconds",
-    ),
-    "IV": Part(
-        "Since BERT, and from nothing",
-        (21, 22, 23),
-        "the map of newer models, and an encoder that you made from an empty folder",
-    ),
-    "A": Part(
-        "Appendix for engineers",
-        (24, 25, 26, 27, 28),
-        "the same vectors from fewer pads, passes, bytes and gigabytes",
-    ),
-    "B": Part(
-        "Appendix from the wild",
-        (29,),
-        "the checks of two lines that find what no score shows in somebody's notebook",
-    ),
+    "I": Part("Read a sentence", (0, 1, 2, 3, 4, 5, 6, 7, 8)),
+    "II": Part("Judge and train", (9, 10, 11, 12, 13, 14)),
+    "III": Part("Search", (15, 16, 17, 18, 19, 20)),
+    "IV": Part("Since BERT, and from nothing", (21, 22, 23)),
+    "A": Part("Appendix for engineers", (24, 25, 26, 27, 28)),
+    "B": Part("Appendix from the wild", (29,)),
 }
 
 CORE = (1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13)  # from a text to a trained, honestly judged encoder
-# Pieces of core lessons that nothing later builds on.
-OPTIONAL = (
-    "tokenizer.split_words",
-    "losses.contrastive_loss",
-    "backward.dense_gelu_backward",
-    "losses.simcse_loss",
-    "losses.nt_xent_loss",
-    "losses.cosent_loss",
-)
-# A weekend: half days, their lessons, and the pieces to write.
-WEEKEND = {
-    "Saturday morning": ((1, 2), ("encoder.cosine_matrix",)),
-    "Saturday afternoon": ((4, 5, 6), ("bert.layer_norm", "bert.attention")),
-    "Sunday morning": ((7, 8, 9), ("pooling.mean_pool", "metrics.ranks")),
-    "Sunday afternoon": ((10, 13), ("losses.softmax_cross_entropy_loss",)),
-}
 
 # What a lesson takes for granted, directly. What else it mentions, it points to by number.
 NEEDS = {

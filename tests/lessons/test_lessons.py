@@ -1,45 +1,22 @@
-"""Every lesson runs, its claims hold, and it has the parts that a lesson has."""
+"""Every lesson runs and its claims hold."""
 
-import ast
-import io
 import os
-import re
 import runpy
 import subprocess
 import sys
-import tokenize
 from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from lessons.parts import CORE, NEEDS, PARTS, needed
 from minisbert.core import bert
 from tests.conftest import ROOT
 
 FOLDER = ROOT / "lessons"
 LESSONS = sorted(FOLDER.glob("[0-9][0-9]_*.py"))
-SECTIONS = ["The question", "The formula", "The real function", "The figure", "Predict, then run", "Break it"]
-SECTIONS += ["Exercises", "Sources"]
 each_lesson = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
-
-
-def header(path: Path) -> str:
-    """The first cell: title, file, minutes."""
-    return path.read_text(encoding="utf-8").split("\n# %%\n")[0]
-
-
-def reading_minutes(path: Path) -> float:
-    """150 words and 3.5 statements a minute, and ten minutes to run it; exercises come on top."""
-    text = path.read_text(encoding="utf-8").partition("\n# ## Exercises")[0]
-    text = re.sub(r"^# \*\*Exercise \d.*(?:\n# .+)*", "", text, flags=re.MULTILINE)
-    prose = [line for line in text.splitlines() if line.startswith("# ") and not line.startswith("#     ")]
-    words = sum(len(re.findall(r"\w+", line)) for line in prose)
-    code = re.sub(r"^def draw\(plt\).*?^figure\(", "figure(", text, flags=re.MULTILINE | re.DOTALL)
-    tokens = tokenize.generate_tokens(io.StringIO(code).readline)
-    statements = sum(token.type == tokenize.NEWLINE for token in tokens)
-    return words / 150 + statements / 3.5 + 10
 
 
 @pytest.fixture
@@ -78,37 +55,11 @@ def test_one_runs_as_a_script_from_any_folder(minilm, tmp_path):
     assert "Mars" in done.stdout
 
 
-@each_lesson
-def test_it_has_every_part_in_order_and_asserts_its_claims(path):
-    source = path.read_text(encoding="utf-8")
-    places = [source.find(f"\n# ## {section}\n") for section in SECTIONS]
-    assert -1 not in places, f"{path.name} lacks {SECTIONS[places.index(-1)]}"
-    assert places == sorted(places)
-    assert f"](figures/{path.stem}.png)" in source
-    assert f"lessons.check start {path.stem[:2]}" in source
-    assert "with planted(" in source
-    assert ".step()" not in source, "it trains with fit alone"
-    assert sum(line[:1] not in ("", "#") for line in source[: places[0]].splitlines()) <= 8
-    claims = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Assert)]
-    assert len(claims) >= 10
-    assert [f"line {claim.lineno}: no message" for claim in claims if claim.msg is None] == []
-    assert 0 < (FOLDER / "figures" / f"{path.stem}.png").stat().st_size < 60_000
-
-
-@each_lesson
-def test_it_names_the_file_it_steps_through_as_the_readme_does(path):
-    files = re.findall(r"`minisbert/([\w/]+\.py)`", header(path))
-    minutes = re.search(r"About (\d+) minutes", header(path).replace("\n# ", " ")).group(1)
-    assert {(ROOT / "minisbert" / name).is_file() for name in files} == {True}
-    row = next(line for line in (FOLDER / "README.md").read_text().splitlines() if f"({path.name})" in line)
-    assert [cell.strip() for cell in row.split("|")][2:4] == [", ".join(f"`{name}`" for name in files), minutes]
-    assert abs(int(minutes) - reading_minutes(path)) <= 2.5
-    assert f'"figures/{path.stem}.png"' in row
-
-
-def test_they_are_numbered_without_a_gap_and_none_is_a_notebook():
-    assert [int(path.stem[:2]) for path in LESSONS] == list(range(len(LESSONS)))
-    assert [path for path in FOLDER.rglob("*.ipynb") if "mine" not in path.parts] == []
+def test_the_parts_have_every_lesson_once_after_what_it_needs():
+    order = [lesson for part in PARTS.values() for lesson in part.lessons]
+    assert sorted(order) == [int(path.stem[:2]) for path in LESSONS] == sorted(NEEDS)
+    assert [lesson for i, lesson in enumerate(order) if not needed(lesson) <= {*order[:i]}] == []
+    assert [lesson for lesson in CORE if not needed(lesson) - {0} <= {*CORE}] == []
 
 
 def test_figures_go_to_a_folder_that_git_ignores(course, monkeypatch, tmp_path, capsys):
