@@ -13,7 +13,7 @@ PAGE = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
 
 
 def blocks() -> list[str]:
-    """The page's Python that needs a package; test_readme.py runs the blocks in ``python``, which need none."""
+    """The page's Python that needs a package; test_pages.py runs the blocks in ``python``, which need none."""
     return re.findall(r"```py\n(.*?)```", PAGE, re.DOTALL)
 
 
@@ -27,7 +27,7 @@ def test_the_first_example(tiny_package, tiny, tmp_path, monkeypatch):
 
 
 def test_the_example_of_a_reranker(tiny, tmp_path):
-    """With the eager model: ``test_compiled.py`` compares a compiled one with it."""
+    """With the eager model: ``backends/test_runtime.py`` compares a compiled one with it."""
     encoder = SentenceEncoder.load(tiny)
     PairModel(encoder, JointHead(encoder.width)).save(tmp_path / "model")
     code = blocks()[-1].replace("path/to/cross-encoder", (tmp_path / "model").as_posix())
