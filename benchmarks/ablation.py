@@ -6,7 +6,7 @@
     python -m benchmarks.ablation temperature --data sentences.txt --seeds 1,2,3,4,5 -- --batch-size 128
     python -m benchmarks.ablation augmentation --data sentences.txt --synonyms words.txt     SimCSE, table 1
 
-Flags after ``--`` go to ``python -m minisbert.train``. What no option of it sets, such as the input of the softmax
+Flags after ``--`` go to ``minisbert train``. What no option of it sets, such as the input of the softmax
 classifier, is set here: a row has a subclass of its recipe's objective. Each cell is a run in its own folder under
 --out, without the weights. Finished cells are not run again, so an interrupted table continues where it stopped. The
 numbers are those of the last evaluation on dev, not of the best one: a setting that ruins the model must be visible.
@@ -319,7 +319,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
     parser.add_argument("--seeds", type=seed_list, default=[42, 43, 44], help="default: 42,43,44")
     parser.add_argument("--limit", metavar="ROWS", help="read only the first ROWS training rows")
-    parser.add_argument("--epochs", help="default: from the recipe, see minisbert.train --recipe list")
+    parser.add_argument("--epochs", help="default: from the recipe, see minisbert train --recipe list")
     parser.add_argument("--max-steps", metavar="STEPS", help="stop each run after STEPS steps")
     parser.add_argument("--out", metavar="FOLDER", help="folder of the runs (default: runs/ablation/TABLE)")
     parser.add_argument("--overwrite", action="store_true", help="replace cells that were run with other settings")

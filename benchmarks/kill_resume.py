@@ -71,7 +71,7 @@ def main() -> None:
     chance = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        command = [sys.executable, "-m", "minisbert.train", "--model", options.model, *write_pairs(folder, 88)]
+        command = [sys.executable, "-m", "minisbert", "train", "--model", options.model, *write_pairs(folder, 88)]
         command += ["--batch-size", "8", "--epochs", "3", "--max-steps", str(STEPS), "--eval-every", "7"]
         command += ["--save-every", "4", "--log-every", "1", "--dtype", "float32", "--device", "cpu"]
         whole = folder / "whole"
@@ -81,7 +81,7 @@ def main() -> None:
             run = folder / "killed"
             shutil.rmtree(run, ignore_errors=True)
             reached = killed_at(chance.randint(5, STEPS - 2), command, run)
-            resume = [sys.executable, "-m", "minisbert.train", "--resume", str(run)]
+            resume = [sys.executable, "-m", "minisbert", "train", "--resume", str(run)]
             done = subprocess.run(resume, capture_output=True, text=True)
             equal = done.returncode == 0 and lines(run) == lines(whole)
             equal = equal and weights(run) == weights(whole)

@@ -82,7 +82,7 @@ def measured(command: list[str]) -> tuple[str, float]:
 def run(side: str, folder: Path, steps: int, device: str) -> tuple[float, float]:
     """Training seconds of one side, and its peak memory in MiB (of two processes, the larger one)."""
     limit = ["--max-steps", str(steps)] if steps > 0 else []
-    train = ["-m", "minisbert.train", "--device", device, "--out", str(folder), *limit]
+    train = ["-m", "minisbert", "train", "--device", device, "--out", str(folder), *limit]
     if side == REFERENCE:
         settings = ["--reference", str(folder), "--steps", str(steps), "--device", device]
         printed, memory = measured(["-m", "benchmarks.train_speed", *settings])

@@ -151,7 +151,7 @@ assert plain > max(scores["linear"]), (
 # **Exercise 1.** Plot the mean of the first n of the twenty scores over n. From which n on would you have believed
 # it?
 #
-# **Exercise 2.** All of MiniLM on all of STS-B: `python -m minisbert.train --seed 1 --out runs/1`, and two seeds
+# **Exercise 2.** All of MiniLM on all of STS-B: `minisbert train --seed 1 --out runs/1`, and two seeds
 # more. How wide is the spread of the test Spearman now? What would a paper have to show to claim three tenths?
 #
 # ## Stop, and go on to the same bits
@@ -263,9 +263,9 @@ assert continued["weights only"][0] != straight[4], "what most scripts save"
 
 # %% [markdown]
 # None of the wrong ways looks wrong. The losses are in the right range, the run ends well, and the numbers in the paper
-# cannot be made again. `python -m minisbert.train --resume RUN` keeps all of it, with the order of the rows as well.
+# cannot be made again. `minisbert train --resume RUN` keeps all of it, with the order of the rows as well.
 #
-# **Exercise 3.** `python -m minisbert.train --max-steps 20 --out runs/a`: press Ctrl-C half-way, `--resume runs/a`,
+# **Exercise 3.** `minisbert train --max-steps 20 --out runs/a`: press Ctrl-C half-way, `--resume runs/a`,
 # and compare `metrics.jsonl` with that of a run that was never stopped. How would you show that they are equal?
 #
 # ## The figure

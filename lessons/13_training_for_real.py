@@ -516,4 +516,4 @@ guess.answer("96 and 84")
 # - Gao, Yao and Chen 2021, *SimCSE*, equation 1 (in-batch negatives) and equation 5 (hard negatives).
 # - Wang and Isola 2020, *Understanding contrastive representation learning*: uniformity, which sees collapse.
 # - Reimers and Gurevych 2017, *Reporting score distributions makes a difference*: why three seeds and not the best one.
-# - [docs/training.md](../docs/training.md): the settings of `python -m minisbert.train` and what each does.
+# - [docs/training.md](../docs/training.md): the settings of `minisbert train` and what each does.

@@ -160,7 +160,7 @@ encoder.requires_grad_(True)
 # %% [markdown]
 # ## A race, with the encoder frozen
 #
-# Training the whole encoder takes minutes (`python -m minisbert.train --recipe sts-siamese`; the README has the
+# Training the whole encoder takes minutes (`minisbert train --recipe sts-siamese`; the README has the
 # results). Here the encoder is **frozen**, and we train heads only, on 400 short pairs. Then a head is a matter of a
 # second. It is not a fair race: the joint head needs an encoder that has learned to read two sentences at once, and
 # this one has not.

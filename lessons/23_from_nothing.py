@@ -300,7 +300,7 @@ assert longest["read"] > 1.3 * longest["random"], "one axis drowns the others"
 # %% [markdown]
 # **Exercise 1.** Hide 40 % of the words instead of 15 %. What becomes of the loss, and of the score?
 #
-# **Exercise 2.** `python -m minisbert.train --recipe from-nothing` does the reading as a command, with `--resume`.
+# **Exercise 2.** `minisbert train --recipe from-nothing` does the reading as a command, with `--resume`.
 # Stop it with Ctrl-C, resume it, and compare the losses.
 
 # %% [markdown]

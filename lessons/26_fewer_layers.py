@@ -197,7 +197,7 @@ assert seeds_of((0, 3, 5))[:, 1].min() > seeds_of((0, 5))[:, 1].max(), (
 # there, more than the seeds differ by. What it brings, for both and for every seed, is neighbours: the loss asks for
 # the teacher's vectors, not for people's scores, and the two measures need not agree. (A real distillation shows its
 # student millions of sentences, and these have seen 800.) On the command line a teacher is
-# `python -m minisbert.train --teacher all-MiniLM-L6-v2 --student-layers 3`; docs/training.md says what else it can be.
+# `minisbert train --teacher all-MiniLM-L6-v2 --student-layers 3`; docs/training.md says what else it can be.
 #
 # **Exercise 1.** Save a student (`student.save("small")`) and open it in sentence-transformers. Give it all 10,536
 # sentences of the training split instead of 800: how much of the rest does it make up?

@@ -208,7 +208,7 @@ assert np.ptp(by_width["as they are"][:, 0, 0]) < 8, (
 # On finished vectors a rotation that needs no training finds more neighbours than the trained matrix, at every width.
 # On STS it is behind up to 128 columns, and at 32 and 64 nothing beats the plain prefix. The paper trains the whole
 # model, on all of its data, and that is where the loss belongs; here it shows what it asks for.
-# `python -m minisbert.train --matryoshka 256,128,64` trains the whole model with it.
+# `minisbert train --matryoshka 256,128,64` trains the whole model with it.
 #
 # **Exercise 1.** Train the last layer of MiniLM with `matryoshka_loss` and `cosine_mse_loss` on STS-B pairs,
 # `dims=(32, 384)`. Does the prefix of 32 gain more than the whole vector?

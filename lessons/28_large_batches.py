@@ -287,7 +287,7 @@ def draw(plt):
 figure("28_large_batches", draw)
 
 # %% [markdown]
-# **Exercise 3.** `python -m minisbert.train --objective mnr --batch-size 512 --micro-tokens 768 --limit 5000
+# **Exercise 3.** `minisbert train --objective mnr --batch-size 512 --micro-tokens 768 --limit 5000
 # --max-steps 3 --out runs/large`. Watch the memory (`/usr/bin/time -v`), then with `--micro-tokens 3000`.
 #
 # **Exercise 4.** Replay costs a forward because the graph was thrown away. Keep the graph of the last part of step 1

@@ -1,4 +1,4 @@
-"""The command ``minisbert``: ``minisbert train --epochs 4`` is ``python -m minisbert.train --epochs 4``."""
+"""The command ``minisbert``: ``minisbert NAME`` runs ``commands/NAME.py``."""
 
 import argparse
 import os
@@ -20,7 +20,7 @@ def command_files() -> dict[str, Path]:
     # read and not imported, so that a list of names costs no imports
     package = Path(__file__).parent
     named = {}
-    for path in (package / "train.py", *(package / "commands").glob("*.py")):
+    for path in (package / "commands").glob("*.py"):
         if 'if __name__ == "__main__":' in path.read_text(encoding="utf-8"):
             named[path.stem.rstrip("_").replace("_", "-")] = path
     return dict(sorted(named.items()))
@@ -72,8 +72,7 @@ def dispatch() -> None:
             advice = f"did you mean {near[0]}?"
         raise InputError(f"minisbert has no command {one_line(name)}: {advice}")
     del sys.argv[1]  # the command's own parser reads what is left
-    module = "minisbert.train" if name == "train" else f"minisbert.commands.{files[name].stem}"
-    import_module(module).main()
+    import_module(f"minisbert.commands.{files[name].stem}").main()
 
 
 def main() -> None:

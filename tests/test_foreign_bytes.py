@@ -241,8 +241,7 @@ def test_what_is_no_file_or_another_one_is_refused_in_one_line(line, folder, mon
     name, *arguments = line.split()
     if importlib.util.find_spec("matplotlib") is None and name == "plot":
         pytest.skip("needs the plots extra")
-    module = "minisbert.train" if name == "train" else f"minisbert.commands.{command_files()[name].stem}"
-    main = importlib.import_module(module).main
+    main = importlib.import_module(f"minisbert.commands.{command_files()[name].stem}").main
     wrong = next(word for word in arguments if re.fullmatch(r"x(\.\w+)*", word))
     takes_model = name not in ("export-onnx", "plot", "checkpoint", "assets") and arguments[0] != "merge"
     if takes_model and "--model" not in arguments and "--resume" not in arguments:

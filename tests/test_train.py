@@ -301,7 +301,7 @@ def test_ctrl_c_before_the_first_checkpoint_promises_no_best(run, tmp_path, caps
 def test_a_run_continues_if_the_reader_closes_the_pipe(flags, tmp_path):
     """``train ... 2>&1 | head -5``: later lines are dropped."""
     more = "--batch-size 4 --epochs 3 --eval-every 7 --save-every 1000".split()
-    command = [sys.executable, "-m", "minisbert.train", *flags, *more, "--out", str(tmp_path / "run")]
+    command = [sys.executable, "-m", "minisbert", "train", *flags, *more, "--out", str(tmp_path / "run")]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, cwd=ROOT, env=os.environ)
     for _ in range(5):  # the model, the data, the plan, the scores after 0 and 7 steps
         process.stderr.readline()
@@ -311,15 +311,15 @@ def test_a_run_continues_if_the_reader_closes_the_pipe(flags, tmp_path):
 
 
 def started(arguments: list[str], ready) -> subprocess.Popen:
-    """``python -m minisbert.train`` in another process, once ``ready`` says so."""
+    """``python -m minisbert train`` in another process, once ``ready`` says so."""
     # with Ctrl-C switched on: a shell's background jobs, and all they start, ignore it
     start = (
         "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        "runpy.run_module('minisbert.train', run_name='__main__')"
+        "runpy.run_module('minisbert', run_name='__main__')"
     )
     environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}  # as this test: see conftest.py
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen([sys.executable, "-c", start, *arguments], cwd=ROOT, env=environment, **pipes)
+    process = subprocess.Popen([sys.executable, "-c", start, "train", *arguments], cwd=ROOT, env=environment, **pipes)
     deadline = time.monotonic() + 120
     while process.poll() is None and time.monotonic() < deadline and not ready():
         time.sleep(0.02)

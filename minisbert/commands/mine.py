@@ -3,7 +3,7 @@
 minisbert mine --pairs pairs.tsv --out triplets.jsonl
 minisbert mine --pairs pairs.tsv --corpus sentences.txt --relative-margin 0.05 --out triplets.jsonl
 minisbert mine --pairs pairs.jsonl --corpus corpus.jsonl --range-min 10 --range-max 50 --out triplets.jsonl
-python -m minisbert.train --objective mnr --data triplets.jsonl
+minisbert train --objective mnr --data triplets.jsonl
 
 Negatives are texts that the model finds close to an anchor and that are not its own positives.
 """

@@ -314,4 +314,4 @@ def training_command(
         words += ["--model", model]
     if max_length:
         words += ["--max-length", str(max_length)]
-    return shlex.join(["python", "-m", "minisbert.train", *words])
+    return shlex.join(["minisbert", "train", *words])

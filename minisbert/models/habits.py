@@ -12,7 +12,7 @@ from opcode import opname
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-TRAINING = "python -m minisbert.train, or the loop minisbert.core.loop.fit around your own code; docs/training.md"
+TRAINING = "minisbert train, or the loop minisbert.core.loop.fit around your own code; docs/training.md"
 PROCESSES = "docs/engines.md encodes in many processes with Ray, Spark or datasets"
 CARDS = "model cards are not written; leave it out"
 HUB = "encoder.save(folder), then in a shell: hf upload NAME FOLDER"

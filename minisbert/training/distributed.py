@@ -1,6 +1,6 @@
 """Train in several processes: which process computes which rows, and how each sees the whole batch.
 
-    torchrun --nproc_per_node=2 -m minisbert.train ...
+    torchrun --nproc_per_node=2 -m minisbert train ...
 
 Every process holds the whole model and computes its share of each batch. The outputs are gathered, so every process
 has the loss of the whole batch, in-batch negatives included; each backpropagates what belongs to its own rows, and

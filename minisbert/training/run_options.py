@@ -1,4 +1,4 @@
-"""The command line of ``python -m minisbert.train``: the settings of a new run, of a recipe, or of a resumed run."""
+"""The command line of ``minisbert train``: the settings of a new run, of a recipe, or of a resumed run."""
 
 import argparse
 import os
@@ -20,7 +20,7 @@ TRAIN_EXAMPLES = """Examples: minisbert train --epochs 4 --seed 7 --out runs/fou
           minisbert train --objective siamese --epochs 2 --lr 5e-5 --head-lr 1e-3
           minisbert train --recipe list
           minisbert train --resume runs/four-epochs
-          torchrun --nproc_per_node=2 -m minisbert.train"""
+          torchrun --nproc_per_node=2 -m minisbert train"""
 
 
 def make_parser(advanced: bool = False) -> Parser:

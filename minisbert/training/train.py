@@ -136,7 +136,7 @@ def count_parameters(module: nn.Module) -> Counts:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run ``python -m minisbert.train``."""
+    """Run ``minisbert train``."""
     save_training_memory()
     options = parse(arguments)
     if options.recipe == "list" and options.resume is None:

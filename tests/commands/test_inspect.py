@@ -28,7 +28,7 @@ def test_the_report(tiny, tmp_path, capsys):
         f"shared by {path} and {again}:\n  11 rows, 0 more",
     ):
         assert part in out
-    train = f"python -m minisbert.train --objective contrastive --data {path} --dev {again} --model {tiny}"
+    train = f"minisbert train --objective contrastive --data {path} --dev {again} --model {tiny}"
     assert out.endswith(f"Train with:\n  {train}\n")
 
 

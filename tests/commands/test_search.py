@@ -124,8 +124,8 @@ def test_the_session_of_the_docs_from_training_to_search(tiny, tmp_path, monkeyp
     session = session.replace("--out run", f"--out run --model {tiny} --device cpu")
     training, *commands = map(shlex.split, session.splitlines())
     monkeypatch.chdir(tmp_path)
-    assert training[:3] == ["python", "-m", "minisbert.train"]
-    train(training[3:])
+    assert training[:2] == ["minisbert", "train"]
+    train(training[2:])
     for _, name, *arguments in commands:  # minisbert NAME ...
         {"encode": encode, "search": main}[name](arguments)
     encoder = SentenceEncoder.load(tmp_path / "run" / "model")

@@ -216,9 +216,7 @@ def test_every_command_that_computes_takes_threads(name, two_cores, tiny, tmp_pa
         "score": ["--model", str(tiny)],
         "search": [files["sentences"], "--query", "a cat"],
     }
-    command = import_module(
-        "minisbert.train" if name == "train" else f"minisbert.commands.{command_files()[name].stem}"
-    )
+    command = import_module(f"minisbert.commands.{command_files()[name].stem}")
     with pytest.raises(Reached, match=r"^2$"):
         command.main([*arguments.get(name, []), "--threads", "2"])
 

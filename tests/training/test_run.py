@@ -4,17 +4,14 @@ import json
 import math
 import os
 import re
-import runpy
 import shutil
 import signal
 import subprocess
 import sys
-import traceback
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from minisbert.core import InputError
 from minisbert.core import losses as formulas
@@ -28,7 +25,6 @@ from minisbert.training.run_folder import RunState, open_log, print_table
 from minisbert.training.run_options import publish
 from minisbert.training.train import main
 from tests import toys
-from tests.conftest import ROOT
 
 LOSS = (formulas, "cosine_mse_loss")
 
@@ -355,29 +351,6 @@ def test_the_state_is_saved_every_few_steps_and_once_at_the_end(flags, monkeypat
     main([*flags, "--save-every", save_every])
     assert steps == saved
     assert seeds == [(42, 0), (42, 1), (42, 2), (42, 3)]  # each step has the dropout masks of its process
-
-
-def test_from_the_command_to_the_optimizer_are_few_files_and_to_the_loss_two_calls(flags, monkeypatch):
-    stacks = {}
-
-    def spy(module, name: str) -> None:
-        function = getattr(module, name)
-
-        def called(*arguments, **options):
-            stack = [(frame.filename, frame.name) for frame in traceback.extract_stack()]
-            stacks[name] = [(file, function) for file, function in stack if file.startswith(str(ROOT / "minisbert"))]
-            return function(*arguments, **options)
-
-        monkeypatch.setattr(module, name, called)
-
-    spy(torch.optim.AdamW, "step")
-    spy(*LOSS)
-    monkeypatch.setattr(sys, "argv", ["minisbert.train", *flags])
-    runpy.run_module("minisbert.train", run_name="__main__")
-    assert stacks["step"][0][0].endswith("minisbert/train.py")
-    assert stacks["step"][-1][1] == "fit"
-    assert len({file for file, _ in stacks["step"]}) <= 7
-    assert [function for _, function in stacks["cosine_mse_loss"][-2:]] == ["fit", "loss"]
 
 
 # --------------------------------------------------------------------------------- what a run says
