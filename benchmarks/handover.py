@@ -5,8 +5,8 @@
     python -m benchmarks.handover --file sentences.txt.gz --keep vectors    encoded once, used again
 
 The distinct sentences of all files, .txt or SNLI's .jsonl, in random order: the first 1,000 are the queries, those
-after them the corpus. ``encode --shard-rows`` encodes them, ``encode merge`` makes one file of the shards, and every
-side gets the rows of that file by memory map, block by block. Random vectors are never used: they have no near
+after them the corpus. ``minisbert encode`` makes one file of them, and every side gets its rows by memory map, block by
+block. Random vectors are never used: they have no near
 neighbours, and every index looks worse on them. If there are fewer sentences than N, the last table is of all of them.
 
 build    seconds to add all vectors, for IVF with finding its lists
@@ -44,7 +44,6 @@ from minisbert.data.lines import every_text
 from minisbert.system.console import bounded, run_command, say
 
 SIZES, QUERIES, K, ROUNDS = (10_000, 100_000), 1000, 10, 3
-SHARD_ROWS = 20_000
 ALONE = 50  # queries that are timed one by one
 
 
@@ -65,18 +64,16 @@ def sentences(files: Sequence[str], seed: int = 0) -> list[str]:
 
 
 def encode(texts: Sequence[str], model: str, folder: Path) -> np.ndarray:
-    """Vectors (N, D) of length 1, by the two commands; what is in the folder already is not encoded again."""
+    """Vectors (N, D) of length 1, by the command; of the same texts, in a folder that is kept, only once."""
     folder.mkdir(parents=True, exist_ok=True)
-    text, shards, merged = folder / "texts.txt", folder / "shards", folder / "vectors.npy"
-    text.write_text("".join(f"{line}\n" for line in texts), encoding="utf-8")
-    options = ["--model", model, "--normalize", "--shard-rows", str(SHARD_ROWS)]
-    for rest in (["--file", str(text), "--out", str(shards), *options], ["merge", str(shards), "--out", str(merged)]):
-        if subprocess.run([sys.executable, "-m", "minisbert", "encode", *rest], stdout=sys.stderr).returncode:
+    text, out = folder / "texts.txt", folder / f"{Path(model).name}.npy"
+    lines = "".join(f"{line}\n" for line in texts)
+    if not out.is_file() or text.read_text(encoding="utf-8") != lines:
+        text.write_text(lines, encoding="utf-8")
+        command = [sys.executable, "-m", "minisbert", "encode", "--file", str(text), "--out", str(out)]
+        if subprocess.run([*command, "--model", model, "--normalize"], stdout=sys.stderr).returncode:
             raise InputError("encoding failed; nothing is measured")
-    vectors = np.load(merged, mmap_mode="r")
-    if len(vectors) != len(texts):
-        raise InputError(f"{merged} has {len(vectors):,} vectors of {len(texts):,} texts")
-    return vectors
+    return np.load(out, mmap_mode="r")
 
 
 # -------------------------------------------------------------------------------------- measurement

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import random
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +25,6 @@ from benchmarks import (
     step_cost,
     tune,
 )
-from benchmarks.killed_shards import write_texts
 from minisbert.commands.encode import main as encode
 from minisbert.core import InputError, bert
 from minisbert.core.weights import BertConfig
@@ -107,7 +105,8 @@ def quick(monkeypatch):
 
 @pytest.fixture
 def texts(tmp_path):
-    write_texts(tmp_path / "texts.txt", 30, random.Random(0))
+    lines = [f"{who} {verb} {where}" for who in ("cats", "a dog") for verb in ("sits", "eats") for where in "abcdefg"]
+    (tmp_path / "texts.txt").write_text("\n".join(lines) + "\n")
     return tmp_path / "texts.txt"
 
 
@@ -245,7 +244,7 @@ def test_vectors_handed_over(quick, tmp_path, monkeypatch, capsys):
 
 
 def test_sentences_are_encoded_once(quick, texts, tiny, tmp_path, monkeypatch, capsys):
-    """By the two commands; a second start finds its shards in the folder that is kept."""
+    """A second start finds them in the folder that is kept."""
     here = SimpleNamespace(run=lambda command, **_: SimpleNamespace(returncode=encode(command[4:]) or 0))
     monkeypatch.setattr(handover, "subprocess", here)
     monkeypatch.setattr(handover, "installed", lambda: [])
@@ -254,7 +253,7 @@ def test_sentences_are_encoded_once(quick, texts, tiny, tmp_path, monkeypatch, c
     for _ in range(2):
         handover.main([*options, "--keep", str(tmp_path / "kept"), "--vectors", "20", "100"])
         runs.append(json.loads(capsys.readouterr().out))
-        written.append((tmp_path / "kept" / "shards" / "shard-00000.npy").stat().st_mtime_ns)
+        written.append((tmp_path / "kept" / f"{tiny.name}.npy").stat().st_mtime_ns)
     distinct = len({*texts.read_text().splitlines()})
     assert written[0] == written[1]
     assert [*runs[0]] == [*runs[1]] == ["20", str(distinct - 4)]

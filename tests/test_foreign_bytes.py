@@ -109,7 +109,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_file({"embeddings": vectors}, folder / "v.safetensors")
     (folder / "v.jsonl").write_text("".join(json.dumps({"embedding": row}) + "\n" for row in vectors.tolist()))
     (folder / "v.csv").write_text("".join(",".join(map(str, row)) + "\n" for row in vectors.tolist()))
-    encode(["--model", TINY, "--file", str(folder / "texts.txt"), "--out", str(folder / "shards"), "--shard-rows", "2"])
+    encode(["--model", TINY, *TEXTS, "--out", str(folder / "codes.safetensors"), "--quantize", "int8"])
     for name in ("corpus", "queries"):
         rows = [json.dumps({"_id": f"{i}", "text": text}) + "\n" for i, text in enumerate(TEXTS)]
         (folder / f"{name}.jsonl").write_text("".join(rows))
@@ -144,7 +144,6 @@ def test_a_damaged_folder_of_another_kind(source, tmp_path_factory, data):
 
 
 SEARCHED = (evaluate, "--corpus corpus.jsonl --queries queries.jsonl --qrels qrels.tsv")
-INDEXED = (search, "texts.txt --index shards --query cat")
 COMMANDS = {
     **{f"v.{kind}": (certify, f"--texts texts.txt v.{kind}") for kind in ("npy", "safetensors", "jsonl", "csv")},
     **{name: (encode, f"--file {name}") for name in ("texts.txt", "texts.txt.gz")},
@@ -153,7 +152,7 @@ COMMANDS = {
     "sentences.txt": (pairs, "sentences.txt"),
     **dict.fromkeys(("corpus.jsonl", "qrels.tsv"), SEARCHED),
     "states.safetensors": (trace, "--against states.safetensors"),
-    **{f"shards/{name}": INDEXED for name in ("shard-00001.npy", "manifest.json")},
+    "codes.safetensors": (search, "texts.txt --index codes.safetensors --query cat"),
 }
 
 
@@ -172,7 +171,7 @@ WRONG = {
     "empty file": Path.touch,
     "binary file": lambda path: path.write_bytes(bytes(range(256)) * 40),
     "empty folder": Path.mkdir,
-    "folder": lambda path: shutil.copytree(path.parent / "shards", path),
+    "folder": lambda path: shutil.copytree(path.parent / "model", path),
     "pipe": os.mkfifo,
     "device": lambda path: path.symlink_to("/dev/null"),
     "broken link": lambda path: path.symlink_to("nowhere"),
@@ -181,8 +180,7 @@ WRONG = {
 }
 LINES = [  # x, with any ending, is what is wrong
     "encode --file x.txt", "encode --file x.txt.gz", "encode a --out x.npy",
-    "encode --file texts.txt --out x --shard-rows 2",
-    "encode a b --compiled x.pt2", "encode merge x --out merged.npy", "encode merge shards --out x.npy",
+    "encode a b --compiled x.pt2",
     "certify --texts texts.txt x.npy", "certify --texts texts.txt x.safetensors", "certify --texts texts.txt x.jsonl",
     "certify --texts texts.txt x.csv", "certify --texts x.txt v.npy",
     "evaluate --data x.tsv", "evaluate --data x.csv", "evaluate --data x.jsonl",

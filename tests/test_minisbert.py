@@ -129,11 +129,6 @@ WRITING = [
     "encode a.cat --model M --out weights.safetensors",
     "encode --model M --file texts.npy --out texts.npy",
     "encode --model M --file texts.npy --heatmap texts.png",
-    "encode --model M --file texts.npy --out M --shard-rows 2",
-    "encode --model M --file texts.npy --out ../W --shard-rows 2",
-    "encode merge shards --out shards/shard-00000.npy",
-    "encode merge shards --out shard.npy",
-    "encode merge shards --out shards/new.npy",
     "trace --model M --write M/model.safetensors",
     "trace --model M --against states.safetensors --write states.safetensors",
     "mine --model M --pairs pairs.jsonl --out pairs.jsonl",
@@ -159,7 +154,7 @@ LINKS = {
     "texts.png": "texts.npy",
     "config.png": "run/config.json",
 }
-LINKS |= {"shard.npy": "shards/shard-00000.npy", "compiled.pt2": "M/tokenizer.json", "inspection.png": "pairs.jsonl"}
+LINKS |= {"compiled.pt2": "M/tokenizer.json", "inspection.png": "pairs.jsonl"}
 
 
 @pytest.fixture
@@ -181,9 +176,6 @@ def inputs(tiny, tmp_path, monkeypatch) -> Path:
 def test_no_command_writes_to_what_it_reads(inputs, line):
     if "plot" in line or "heatmap" in line:
         pytest.importorskip("matplotlib", reason="needs the plots extra")
-    if "merge" in line:
-        Path("texts.txt").write_text("a cat\na dog\n")
-        command("encode --model M --file texts.txt --out shards --shard-rows 1")
     before = {path: path.read_bytes() for path in inputs.rglob("*") if path.is_file()}
     with pytest.raises(InputError, match=r"(is|lies in|contains) .*, which this command reads"):
         command(line)

@@ -287,7 +287,7 @@ def test_options_are_those_of_the_parsers(pages):
     """An option of each command, one that few people set, and values to choose from."""
     text = re.sub(r"<[^>]+>", "", (SITE / "docs" / "commands.html").read_text(encoding="utf-8"))
     for option in (
-        "--shard-rows N",
+        "--max-length N",
         "--micro-tokens N",
         "--api-key KEY",
         "{cosine, cosent, ",

@@ -7,8 +7,6 @@ sort -u sentences.txt | minisbert encode - --out vectors.safetensors
 minisbert encode --file corpus.txt --quantize int8 --out codes.safetensors
 minisbert encode --file nine.txt --heatmap nine.png
 minisbert encode --file sentences.txt --json | jq .vector[0]
-minisbert encode --file billions.txt.gz --out shards --shard-rows 100000
-minisbert encode merge shards --out vectors.npy
 """
 
 import argparse
@@ -25,7 +23,7 @@ from minisbert.core import InputError
 from minisbert.data.lines import every_text, text_lines
 from minisbert.system.assets import local_path
 from minisbert.system.command_line import command_parser
-from minisbert.system.console import bounded, check_usage, run_command, say
+from minisbert.system.console import check_usage, run_command, say
 from minisbert.system.files import atomic_file, check_ending, check_output
 
 if TYPE_CHECKING:
@@ -53,35 +51,14 @@ of_vectors.add_argument("--normalize", action="store_true", help="scale to lengt
 of_vectors.add_argument("--tokens", action="store_true", help="every token's hidden state, to F.safetensors")
 quantize_help = "write int8 codes (a quarter of the bytes) or bits (a 32nd) to F.safetensors, for search --index F"
 of_vectors.add_argument("--quantize", choices=("int8", "binary"), help=quantize_help)
-of_shards = parser.add_argument_group("shards, for millions of texts: an encoding that can be interrupted at any time")
-of_shards.add_argument("--shard-rows", type=bounded(int, 1), metavar="N", help="write N vectors per file to --out DIR")
-of_shards.add_argument("--overwrite", action="store_true", help="replace shards of another input, model or option")
-
-merge_parser = command_parser(
-    "encode merge",
-    "Copy the shards of a folder to one file, in bounded memory; checks the shape and size of each.\n\n"
-    "minisbert encode merge shards --out vectors.npy",
-)
-merge_parser.add_argument("folder", type=Path, metavar="DIR", help="the folder with the shards")
-merge_parser.add_argument("--out", type=Path, required=True, metavar="F", help="write the vectors to F.npy")
 
 
 def main(arguments: list[str] | None = None) -> None:
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments[:1] == ["merge"]:
-        merge_to_file(arguments[1:])
-        return
     options = parser.parse_args(arguments)
     check_combinations(options)
     check_written("--heatmap", options.heatmap, [".png"], options.model, options.file)
     check_output(options.out, local_path(options.model), options.file)
     settings = encode_settings(options)
-    if options.shard_rows:  # reads the file itself, shard by shard
-        from minisbert.corpus.shards import encode_shards
-
-        places = (options.file, options.out, options.shard_rows, options.overwrite)
-        encode_shards(chosen_encoder(options), *places, **settings)
-        return
     # what is wrong with the texts is said before the model is loaded
     texts, total = read_input(options)
     is_shown = options.out is None and not options.json
@@ -116,47 +93,24 @@ def encode_settings(options: argparse.Namespace) -> dict[str, Any]:
     return settings
 
 
-def merge_to_file(arguments: list[str]) -> None:
-    """``minisbert encode merge``."""
-    options = merge_parser.parse_args(arguments)
-    check_ending("--out", options.out, ".npy")
-    check_output(options.out, options.folder)
-    from minisbert.corpus.shards import merge_shards
-
-    rows, width = merge_shards(options.folder, options.out)
-    say(f"wrote {rows:,} vectors of width {width} to {options.out}")
-
-
 def check_combinations(options: argparse.Namespace) -> None:
     """Raise ``InputError`` for options that exclude each other."""
     out, states = options.out, options.tokens
     both = bool(options.texts) == bool(options.file)
+    other_file = out is None or out.suffix != ".safetensors"
+    merging = options.texts[:1] == ["merge"] and Path(options.texts[-1]).is_dir()
     empty = options.texts != ["-"] and not all(map(str.strip, options.texts))
     check_usage(
         (both, 'give either texts or --file, such as: minisbert encode "A cat." "A dog."'),
         (empty, "an empty text has nothing to encode"),
+        (merging, "there is no encode merge any more: np.concatenate joins the files of a folder"),
         (options.heatmap and out, "--out writes vectors, --heatmap draws similarities: give one of them"),
         (options.json and (out or options.heatmap), "--json prints vectors: leave out --out and --heatmap"),
         (options.quantize and states, "--quantize is for vectors of sentences, not for --tokens"),
         (options.truncate_dim and states, "--truncate-dim is for vectors of sentences, not for --tokens"),
-        (states and options.shard_rows, "--shard-rows writes vectors of sentences; --tokens has one file only"),
+        ((options.quantize or states) and other_file, "--quantize and --tokens need --out F.safetensors"),
     )
-    if options.shard_rows is None:
-        other_file = out is None or out.suffix != ".safetensors"
-        check_usage(
-            ((options.quantize or states) and other_file, "--quantize and --tokens need --out F.safetensors"),
-            (options.overwrite, "--overwrite is for the folder of --shard-rows; files are replaced anyway"),
-        )
-        check_ending("--out", out, *VECTOR_FILES)
-        return
-    check_usage((not options.file or not out, "--shard-rows needs --file F and --out DIR"))
-    # shards are noted by the hashes of their texts, which are read once for the hashes and once to be encoded
-    once = not Path(options.file).is_file()
-    check_usage(
-        (options.quantize, "--quantize writes one file, --shard-rows a folder of float32: give one of them"),
-        (out.suffix in VECTOR_FILES or out.is_file(), f"--out {out}: --shard-rows writes a folder"),
-        (once, f"{options.file} does not exist or can be read only once: --shard-rows needs a regular file"),
-    )
+    check_ending("--out", out, *VECTOR_FILES)
 
 
 def print_json(encoder: "Encoder", texts: list[str], settings: dict[str, Any]) -> None:

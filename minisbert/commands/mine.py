@@ -72,7 +72,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     # absent options leave the defaults to ``Rules``, which also checks the others
     rules = Rules(**{name: getattr(options, name) for name in RULE_OPTIONS if getattr(options, name) is not None})
-    # shards and codes hold no texts, and a negative is a text
+    # codes hold no texts, and a negative is a text
     no_text = not options.corpus and encoded_metadata(options) is not None
     check_usage((no_text, f"--index {options.index} needs --corpus FILE with the texts that it was encoded from"))
     task, corpus = read_candidates(options)
@@ -119,7 +119,7 @@ def read_candidates(options: argparse.Namespace) -> tuple["Candidates", list[str
 
 
 def encode_documents(task: "Candidates", corpus: list[str], options: argparse.Namespace) -> tuple["Encoder", Any]:
-    """Return the model and the vectors (N, D) of the documents; shards and codes are completed by what they lack."""
+    """Return the model and the vectors (N, D) of the documents; codes are completed by what they lack."""
     if encoded_metadata(options) is None:
         encoder, vectors, _ = load_and_encode(task.documents, options)
         return encoder, vectors

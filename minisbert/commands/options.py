@@ -108,7 +108,7 @@ def add_corpus_options(parser: argparse.ArgumentParser, roles: Sequence[str] = (
         type=Path,
         metavar="F",
         help="keep the vectors in F.safetensors, to be reused with the same model and texts; or read those of the same "
-        "texts that encode --quantize or --shard-rows has written",
+        "texts that encode --quantize has written",
     )
     add_json_option(files)
 
@@ -266,16 +266,12 @@ def say_unread(path: str, skipped: int, columns: Sequence[str]) -> None:
 
 
 def encoded_metadata(options: argparse.Namespace) -> dict[str, str] | None:
-    """Return what ``encode`` noted in the shards or codes of ``--index``; None for an index, which may be remade."""
+    """Return what ``encode --quantize`` noted in the codes of ``--index``; None for an index, which may be remade."""
     from minisbert.corpus.index import index_metadata
-    from minisbert.corpus.shards import existing_manifest
 
     path = options.index
     if path is None:
         return None
-    # a folder is shards, a file an index or codes: its header says which
-    if path.is_dir():
-        return existing_manifest(path).made
     made = index_metadata(path)
     # an index of plain vectors is ours to remake; what encode wrote is somebody's result and stays
     if made is None or "quantized" not in made:
@@ -288,10 +284,9 @@ def encoded_metadata(options: argparse.Namespace) -> dict[str, str] | None:
 def load_and_encode(texts: Sequence[str], options: argparse.Namespace) -> tuple["Encoder", Any, str]:
     """Return the model, the vectors (N, D) of the texts, from ``--index`` if it is given, and the prompt before each.
 
-    The vectors are an array, or, from the files that ``encode`` writes, a ``Stacked`` or ``Bits``.
+    The vectors are an array, or, from codes, a ``Stacked`` or ``Bits``.
     """
     from minisbert.corpus.index import coded_vectors, encode_with_progress, indexed_vectors
-    from minisbert.corpus.shards import shard_vectors
 
     check_output(options.index, local_path(options.model))
     made = encoded_metadata(options)
@@ -299,7 +294,7 @@ def load_and_encode(texts: Sequence[str], options: argparse.Namespace) -> tuple[
     # only search, which has --rescore, knows sparse vectors and vectors per token
     if encoder.vectors_are != "dense" and (made or not hasattr(options, "rescore")):
         kind = type(encoder).__name__
-        raise InputError(f"{options.model} is a {kind}: mine, pairs, shards, codes and bits are for dense vectors")
+        raise InputError(f"{options.model} is a {kind}: mine, pairs, codes and bits are for dense vectors")
     role = ""
     if hasattr(options, "query_prompt"):
         prompt_of(encoder, options, "query")  # an unknown name ends the work here
@@ -313,5 +308,4 @@ def load_and_encode(texts: Sequence[str], options: argparse.Namespace) -> tuple[
     if made["prompt"] != prompt and given_prompt(options, role) == (None, None):
         say(f"{options.index}: the texts have the prompt {one_line(made['prompt'])}, not {one_line(prompt)}")
         prompt = made["prompt"]
-    read = coded_vectors if "quantized" in made else shard_vectors
-    return encoder, read(encoder, texts, options.index, prompt), prompt
+    return encoder, coded_vectors(encoder, texts, options.index, prompt), prompt

@@ -3,7 +3,6 @@
 minisbert search corpus.txt --query "A man plays a guitar." --top 5
 minisbert search corpus.txt --queries questions.txt --index corpus.safetensors --json
 minisbert search corpus.jsonl --query "A guitar." --rerank cross-encoder/ms-marco-MiniLM-L6-v2
-minisbert search corpus.txt --query "A guitar." --index shards # from: encode --out shards --shard-rows N
 minisbert search corpus.txt --query "A guitar." --index bits.safetensors  # from: encode --quantize binary
 minisbert search corpus.txt --query "A guitar." --query-prompt "query: " --corpus-prompt "passage: "
 """

@@ -1,4 +1,4 @@
-"""The vectors of a corpus on disk: the index of a file, shards of a long encoding; and hard negatives mined in them.
+"""The vectors of a corpus on disk: the index of a file; and hard negatives mined in them.
 
 Imports the rooms up to ``data`` and ``loading``.
 """

@@ -9,7 +9,6 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 import torch
@@ -37,18 +36,13 @@ def write_npy(chunks: Iterator[np.ndarray], count: int, path: Path) -> tuple[int
             if not isinstance(chunk, np.ndarray):
                 raise InputError("this model does not return one (N, D) array; use --out FILE.safetensors")
             if written == 0:
-                write_header(file, chunk.dtype, (count, chunk.shape[1]))
+                header = {"descr": np.lib.format.dtype_to_descr(chunk.dtype), "fortran_order": False}
+                np.lib.format.write_array_header_1_0(file, header | {"shape": (count, chunk.shape[1])})
             file.write(np.ascontiguousarray(chunk).data)
             written += len(chunk)
     if written != count:
         raise InputError(f"{count:,} texts were counted, but {written:,} encoded: has the file changed in between?")
     return count, chunk.shape[1]
-
-
-def write_header(file: IO[bytes], dtype: np.dtype, shape: tuple[int, int]) -> None:
-    """Write the header of a ``.npy`` file, which comes before the numbers."""
-    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(file, header)
 
 
 def write_codes(vectors: np.ndarray, kind: str, path: Path, metadata: Mapping[str, str]) -> None:

@@ -232,7 +232,6 @@ def test_what_is_not_texts_is_refused_by_every_command(tiny, tmp_path, name, con
     (tmp_path / "pairs.tsv").write_text("anchor\tpositive\na\tb\nc\td\n")
     for command in (
         lambda: encode.main(["--file", str(path), *out, str(tmp_path / "v.npy")]),
-        lambda: encode.main(["--file", str(path), *out, str(tmp_path / "shards"), "--shard-rows", "2"]),
         lambda: mine.main(
             ["--pairs", str(tmp_path / "pairs.tsv"), "--corpus", str(path), *out, str(tmp_path / "o.jsonl")]
         ),

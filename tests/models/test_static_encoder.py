@@ -255,9 +255,8 @@ def test_the_commands_take_it(tmp_path, capsys, distilled):
     query = [str(tmp_path / "corpus.txt"), "--model", str(tmp_path / "t"), "--query", "a red house", "--top", "1"]
     file = ["--model", str(tmp_path / "t"), "--file", str(tmp_path / "corpus.txt"), "--out"]
     encode([*file, str(tmp_path / "codes.safetensors"), "--quantize", "int8"])
-    encode([*file, str(tmp_path / "shards"), "--shard-rows", "1"])
     # twice by an index: it is made, then read
-    for index in (None, "index.safetensors", "index.safetensors", "codes.safetensors", "shards"):
+    for index in (None, "index.safetensors", "index.safetensors", "codes.safetensors"):
         search([*query, *(["--index", str(tmp_path / index)] if index else [])])
         score, text = capsys.readouterr().out.splitlines()[-1].split(maxsplit=1)
         assert (float(score), text) == (pytest.approx(1, abs=0.01), "a red house")  # of int8 codes
