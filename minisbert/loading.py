@@ -51,9 +51,9 @@ def load(
 ) -> Any:
     """Open a model in eval mode with the class that fits its folder: an encoder, or a ``PairModel`` for a head.
 
-    ``compiled`` and ``dtype`` as for ``CompiledEncoder.load``: True for the package in the cache folder, unless it was
-    measured to be slower than the eager encoder, or the path of one. On a GPU, True is a ``CudaEncoder``, for models
-    that it can open. The other options as for ``SentenceEncoder.load``.
+    ``compiled`` and ``dtype`` as for ``CompiledEncoder.load``: True for the package in the cache folder, or the path of
+    one. On a GPU, True is a ``CudaEncoder``, for models that it can open. The other options as for
+    ``SentenceEncoder.load``.
     To an editor the result may be anything: where types matter, call ``load`` of the class. Raises ``InputError`` for
     anything missing, damaged or not supported.
     """
@@ -94,26 +94,8 @@ def load_encoder(
         return open_kind(path).load(path, device=device, **options)
     check_compiled(compiled, dtype, device)
     if compiled:
-        encoder = CompiledEncoder.load(path, compiled, dtype=dtype, **options)
-        if compiled not in (True, "auto") or keeps_package(encoder.compiled_dtype, encoder.gains):
-            return encoder
-        slower = f"with many texts the package is {encoder.gains[1]:.2f} times as fast"
-        if encoder.compiled_dtype == "int8":
-            raise InputError(f"int8 is slower than float32 on this CPU: {slower}; its path takes it all the same")
-        say(f"not compiled: {slower}; its path takes it")
+        return CompiledEncoder.load(path, compiled, dtype=dtype, **options)
     return open_kind(path).load(path, device=device, **options)
-
-
-def keeps_package(dtype: str, gains: list[float]) -> bool:
-    """Return False for ``About.gains`` of a float32 package that is slower with many texts; 3 % may be noise.
-
-    Of one in int8 if it is slower with one text as well.
-    """
-    if dtype == "bfloat16" or not gains:
-        return True
-    if dtype == "int8":
-        return max(gains) > 0.97
-    return gains[1] > 0.97
 
 
 def check_compiled(compiled: bool | str | Path, dtype: str | None, device: str | torch.device) -> None:

@@ -5,45 +5,31 @@ int8 some layers are replaced first: int8 products, attention by the length of t
 ``package.py`` compiles the graph and loads the result. Imports the rooms up to ``models``.
 """
 
-import json
-import shutil
 import sys
-import zipfile
 from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from minisbert.backends.package import GAINS, CompiledEncoder, compile_package, package_identity
+from minisbert.backends.package import compile_package, package_identity
 from minisbert.checkpoints.layout import ModelFolder
 from minisbert.core import InputError
-from minisbert.core.bert import Attention, Bert, FeedForward
+from minisbert.core.bert import Attention, Bert
 from minisbert.core.encoder import normalize
 from minisbert.models.batching import ID_BYTES, SHORT, packed_batches, same_text
 from minisbert.models.guards import evaluating
 from minisbert.models.pair_model import SEVERAL, PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import run_command
-from minisbert.system.devices import best_seconds, bfloat16_hardware, choose_dtype, cpu_flags
-from minisbert.system.files import atomic_file
-from minisbert.system.torch_internals import (
-    GAIN,
-    ONEDNN,
-    int8_products,
-    layer_seconds,
-    onednn_gain,
-    unsigned_products,
-)
+from minisbert.system.devices import bfloat16_hardware, choose_dtype, cpu_flags, fastest_products
+from minisbert.system.torch_internals import int8_products, unsigned_products
 
 INSTRUCTIONS = "avx512_vnni", "avx2"  # int8 by signed activations, by unsigned ones; else number by number
 # largest code of a weight. AVX2 adds two products in 16 bits before it adds in 32: 2 * 255 * 64 < 2^15 < 2 * 255 * 65
 WIDE, NARROW = 127, 64
 SMALLEST = 1e-12  # step of a token whose activations are all the same
 CLIPS = 16  # ranges of a weight's row to choose from: 70 to 100 % of its largest number
-ROWS = 16, 2048  # tokens by which libraries are compared: a short text, and a batch
 EXAMPLE = (3, 5, 4, 6, 7)  # lengths of texts in the example batch: its sizes differ from each other, 0 and 1
 
 
@@ -296,47 +282,6 @@ def compile_model(folder: Path, dtype: str, pooling: str | None, path: Path) -> 
         compile_pair_model(PairModel.load(folder, device="cpu"), folder, dtype, path)
     else:
         compile_encoder(SentenceEncoder.load(folder, pooling=pooling, device="cpu"), folder, dtype, path)
-        # what others can write is not run, here or later
-        with suppress(InputError), atomic_file(path) as measured:
-            gains = gains_over_eager(CompiledEncoder.load(folder, path, pooling=pooling))
-            shutil.copy(path, measured)
-            with zipfile.ZipFile(measured, "a") as package:
-                package.writestr(package.namelist()[0].partition("/")[0] + f"/data/{GAINS}", json.dumps(gains))
-
-
-def gains_over_eager(ours: CompiledEncoder) -> list[float]:
-    """Measure how many times as fast a package is as the eager encoder with one text, and with 64, for two seconds."""
-    eager = SentenceEncoder.load(ours.folder, pooling=ours.pooling_mode, device="cpu")
-    texts = [f"{number}" + " a few words" * (1 + number % 7) for number in range(64)]  # 6 to 24 tokens of BERT
-    dtype = ours.compiled_dtype.replace("int8", "float32")  # an eager encoder has no int8
-    calls: list[Callable] = []
-    for some in (texts[3:4], texts):
-        calls += [partial(ours.encode, some), partial(eager.encode, some, dtype=dtype)]
-    ours_one, eager_one, ours_many, eager_many = best_seconds(calls, rounds=3, least=2.0)
-    return [eager_one / ours_one, eager_many / ours_many]
-
-
-def by_blas(bert: Bert, dtype: str) -> bool:
-    """Return whether MKL multiplies in a package: in float32, unless oneDNN is clearly faster with this model's sizes.
-
-    Few rows, one text alone, count as much as many.
-    """
-    if dtype != "float32" or not torch.backends.mkl.is_available():
-        return False
-    return onednn_gain(bert.config.hidden_size, bert.config.intermediate_size, ROWS, packed=True) < GAIN
-
-
-def gelu_apart(bert: Bert) -> None:
-    """Keep GELU out of oneDNN's products, in place, where it is clearly faster outside, as on a Zen 3."""
-    for rows in ROWS:
-        sizes = bert.config.hidden_size, bert.config.intermediate_size
-        _, apart, within = layer_seconds(rows, *sizes, gelu=True, packed=True)
-        if within < GAIN * apart:
-            return
-    for layer in bert.layers:
-        if type(getattr(layer, "feed_forward", None)) is FeedForward:
-            # behind a stored result the compiler finds nothing to fuse
-            layer.feed_forward.up.register_forward_hook(lambda module, inputs, y: stored(y))
 
 
 def prepare_layers(bert: Bert, dtype: str) -> bool:
@@ -352,11 +297,9 @@ def prepare_layers(bert: Bert, dtype: str) -> bool:
         replace_linear(bert, BFloat16Linear)
     elif dtype == "bfloat16":
         bert.forward = torch.autocast("cpu", torch.bfloat16)(bert.forward)  # type: ignore[method-assign]
-    elif by_blas(bert, dtype):
+    elif torch.backends.mkl.is_available() and fastest_products()[0] == "BLAS":
         replace_linear(bert, TransposedLinear)
         return False
-    elif ONEDNN:
-        gelu_apart(bert)
     return True
 
 

@@ -56,8 +56,6 @@ INDUCTOR = {
     "aot_inductor.precompile_headers": False,
 }
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
-GAINS = "minisbert-gains.json"
-LISTS = {"cpu": str, "labels": str, "gains": float}
 GRAPH_FILES = ("config.json", "modules.json", "head.json", "*.safetensors*")  # of each module: what makes its graph
 PACKAGE = Path(__file__).parents[1]
 
@@ -74,7 +72,6 @@ class About:
     model: str = "another model"  # the folder's name
     torch: str = ""
     cpu: list[str] = field(default_factory=list)
-    gains: list[float] = field(default_factory=list)  # times as fast as the eager encoder: with one text, with many
     width: int = 0  # of an encoder: columns of a vector, and of a token's hidden state
     hidden_size: int = 0
     task: str = ""  # of a PairModel, with ``labels`` and ``types``
@@ -85,8 +82,8 @@ class About:
     def read(cls, settings: JsonSettings) -> "About":
         values: dict[str, Any] = {}
         for item in fields(cls):
-            if item.name in LISTS:
-                values[item.name] = settings.get(item.name, list, [], items=LISTS[item.name])
+            if item.name in ("cpu", "labels"):
+                values[item.name] = settings.get(item.name, list, [], items=str)
             else:
                 values[item.name] = settings.get(item.name, type(item.default), item.default)
         return cls(**values)
@@ -200,15 +197,12 @@ def read_about(path: Path) -> About:
         damaged = package.testzip()
         if damaged is not None:
             raise zipfile.BadZipFile(f"{damaged} is damaged")
-        content, gains = None, []
+        content = None
         for name in package.namelist():
             if re.search(r"/data/.*wrapper_metadata\.json$", name):
                 content = json.loads(json.loads(package.read(name))["minisbert"])
-            if name.endswith(GAINS):
-                gains = json.loads(package.read(name))
         if not isinstance(content, dict):
             raise ValueError("not a package of minisbert compile")
-        content["gains"] = gains
     return About.read(JsonSettings((path, content)))
 
 
@@ -241,7 +235,7 @@ class CompiledEncoder(TextEncoder):
     package: str | Path | bool = True  # as given to ``load``
 
     def __init__(self, folder: ModelFolder, run: Callable, about: About, limit: int | None = None):
-        self.folder, self.run, self.compiled_dtype, self.gains = folder.path, run, about.dtype, about.gains
+        self.folder, self.run, self.compiled_dtype = folder.path, run, about.dtype
         self.pooling_mode, self.width, self.hidden_size = about.pooling, about.width, about.hidden_size
         self.tokenizer, self.settings = Tokenizer.load(folder.encoder, limit), folder.settings
         self.normalize, self.most_tokens = folder.normalize, folder.config[1].positions
@@ -395,6 +389,3 @@ def compile_apart(folder: Path, dtype: str, pooling: str | None, path: Path) -> 
             if "error: " in line:
                 reason = line.partition("error: ")[2]
         raise InputError(reason)
-    gains = read_about(path).gains
-    if gains:
-        say(f"times as fast as the eager encoder: {gains[0]:.2f} with one text, {gains[1]:.2f} with many")

@@ -1,4 +1,4 @@
-"""Print the versions of minisbert and torch, and how this machine multiplies: for a report of slow encoding.
+"""Print the versions of minisbert and torch, and what this CPU multiplies by: for a report of slow encoding.
 
 minisbert version
 """
@@ -14,15 +14,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.parse_args(arguments)
     import torch
 
-    from minisbert.system.torch_internals import GAIN, OneDNNLinear, fastest_linear
+    from minisbert.system.devices import fastest_products
 
-    library = "torch's own"
-    if isinstance(fastest_linear(), OneDNNLinear):
-        library = "oneDNN's"
+    library, dtype = fastest_products()
     print(f"minisbert {__version__}")
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}")
-    # not the measured gain, which is another one each time
-    print(f"linear layers in float32: {library}; oneDNN's are taken where {GAIN} times as fast")
+    print(f"float32 by {library}; dtype auto is {str(dtype).removeprefix('torch.')}")
 
 
 if __name__ == "__main__":

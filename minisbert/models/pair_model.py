@@ -291,8 +291,7 @@ class PairModel(PairScorer, nn.Module):
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        config = self.encoder.bert.config
-        with evaluating(self), fastest_linear(config.hidden_size, config.intermediate_size):
+        with evaluating(self), fastest_linear():
             yield
 
     @PairScorer.max_length.setter

@@ -145,8 +145,7 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
         # Autocast is set in any case, on or off, so that a caller's autocast around ``encode`` does not reach in.
         dtype, _ = choose_dtype(dtype or "float32", self.device)
         autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=dtype == torch.bfloat16)
-        sizes = self.bert.config.hidden_size, self.bert.config.intermediate_size
-        with evaluating(self), fastest_linear(*sizes), autocast:
+        with evaluating(self), fastest_linear(), autocast:
             yield
 
     def vectors(self, batch: Batch, skip: int = 0) -> Tensor:

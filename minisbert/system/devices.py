@@ -1,4 +1,4 @@
-"""Devices, dtype and memory: where tensors live and whether the hardware multiplies bfloat16.
+"""Devices, dtype and memory: where tensors live, and what the hardware multiplies fastest.
 
 bfloat16 keeps float32's range in half the bits, with 8 bits of precision (two to three digits). Hardware that
 multiplies it natively is about twice as fast or more; hardware that emulates it is many times slower.
@@ -8,16 +8,14 @@ import ctypes
 import os
 import platform
 import re
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from minisbert.core import InputError, one_line
 from minisbert.system.console import say
@@ -25,26 +23,31 @@ from minisbert.system.console import say
 CPU_INFO = Path("/proc/cpuinfo")  # Linux only; elsewhere the flags are unknown and float32 is used
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h
 TOKEN_BYTES = 60  # of GPU memory for each token of a batch and column of its hidden state; 44 measured in float32
-# What was measured: "bfloat16", and the sizes of eager encoders, for which True is oneDNN. A resumed run restores those
-# that it began with, because last bits depend on them.
-CHOICES: dict[str, bool] = {}
 BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")  # Intel's tiles, AVX-512, ARM
+# What a CPU must have, the library that multiplies float32 fastest there (BLAS is torch's own, MKL on x86), and the
+# fastest dtype; the first row that fits counts. MKL uses no AVX-512 on AMD: on a Zen 5 it reaches 200 GFLOP/s and
+# oneDNN 450, in bfloat16 950. On Intel's CPUs both reach the same, and without AMX bfloat16 is slower (docs/speed.md)
+FASTEST = (
+    ({"amx_bf16"}, "BLAS", torch.bfloat16),
+    ({"AuthenticAMD", "avx512_bf16"}, "oneDNN", torch.bfloat16),
+    ({"AuthenticAMD", "avx512f"}, "oneDNN", torch.float32),
+    (set(), "BLAS", torch.float32),
+)
 
-# subtle: threads that call one of MKL's functions for the first time at once may get one of low precision, off by 2e-5
-# in a vector (github.com/pytorch/pytorch/issues/188792); after a call by one thread all get the right one. NumPy holds
-# the numbers: when torch first takes memory, it reads the variable that `save_training_memory` sets
-for function in (torch.erf, torch.exp, torch.log, torch.sqrt, torch.tanh):
-    for dtype in (np.float32, np.float64):
-        number = torch.from_numpy(np.ones(1, dtype))
-        function(number, out=number)
 
-
-def cpu_flags() -> set[str]:
-    """Return the CPU's instruction sets, as Linux names them; none if they cannot be read."""
+@cache
+def cpu_flags() -> frozenset[str]:
+    """Return the CPU's vendor and instruction sets, as Linux names them; none if they cannot be read."""
     try:
-        return set(CPU_INFO.read_text(encoding="utf-8", errors="replace").split())
+        return frozenset(CPU_INFO.read_text(encoding="utf-8", errors="replace").split())
     except OSError:
-        return set()
+        return frozenset()
+
+
+def fastest_products() -> tuple[str, torch.dtype]:
+    """Look up what this CPU multiplies fastest: the library for float32 and the dtype."""
+    flags = cpu_flags()
+    return next((library, dtype) for needed, library, dtype in FASTEST if needed <= flags)
 
 
 def instruction_sets() -> list[str]:
@@ -62,9 +65,8 @@ def choose_device(name: str | torch.device) -> torch.device:
     if not isinstance(name, str | torch.device):
         raise InputError(f"a device is named, such as cpu or cuda:1, not {one_line(name)}")
     if name == "auto":
-        name = "cpu"
-        if torch.cuda.is_available():
-            name = "cuda"
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    call_mkl_alone()
     try:
         # round trip: the meta device accepts tensors but cannot copy them back
         torch.empty(1, device=name).cpu()
@@ -74,6 +76,18 @@ def choose_device(name: str | torch.device) -> torch.device:
             reason = "choose auto, cpu, cuda, cuda:1 or mps"
         raise InputError(f"device {one_line(name)} cannot be used: {reason}") from error
     return torch.device(name)
+
+
+@cache
+def call_mkl_alone() -> None:
+    """Call MKL's functions once, before a model can be computed in several threads."""
+    # subtle: threads that call one of them for the first time at once may get one of low precision, off by 2e-5 in a
+    # vector (github.com/pytorch/pytorch/issues/188792); after a call by one thread all get the right one. NumPy holds
+    # the numbers: when torch first takes memory, it reads the variable that `save_training_memory` sets
+    for function in (torch.erf, torch.exp, torch.log, torch.sqrt, torch.tanh):
+        for dtype in (np.float32, np.float64):
+            number = torch.from_numpy(np.ones(1, dtype))
+            function(number, out=number)
 
 
 def bfloat16_hardware(device: torch.device) -> tuple[bool, str]:
@@ -92,14 +106,6 @@ def bfloat16_hardware(device: torch.device) -> tuple[bool, str]:
     return False, f"the CPU has none of {', '.join(BFLOAT16_FLAGS)}"
 
 
-def bfloat16_gain() -> float:
-    """Measure how many times as fast a layer's product is in bfloat16, by the CPU time of one thread."""
-    x, weight = torch.ones(512, 384), torch.ones(1536, 384)
-    calls = [partial(nn.functional.linear, x.to(dtype), weight.to(dtype)) for dtype in (torch.float32, torch.bfloat16)]
-    float32, bfloat16 = one_thread_seconds(calls, 7)
-    return float32 / bfloat16
-
-
 def choose_dtype(name: str, device: torch.device) -> tuple[torch.dtype, str]:
     """Return the dtype of matrix products for ``auto``, ``float32`` or ``bfloat16``, and the reason in a few words.
 
@@ -113,12 +119,8 @@ def choose_dtype(name: str, device: torch.device) -> tuple[torch.dtype, str]:
         raise InputError(f"dtype {name!r} is not one of auto, float32, bfloat16, and of a compiled model int8")
     # emulated bfloat16 is correct and many times slower, which looks like a hang: refused, not warned of
     able, reason = bfloat16_hardware(device)
-    if able and name == "auto" and device.type == "cpu" and "amx" not in reason:
-        # Zen 4 multiplies it twice as fast as float32, a Xeon whose AMX is hidden half as fast
-        if "bfloat16" not in CHOICES:
-            CHOICES["bfloat16"] = bfloat16_gain() > 1
-        if not CHOICES["bfloat16"]:
-            return torch.float32, f"{reason}, but bfloat16 is slower"
+    if able and name == "auto" and device.type == "cpu" and fastest_products()[1] == torch.float32:
+        return torch.float32, f"{reason}, which is faster than float32 only on AMD or with AMX"
     if able:
         return torch.bfloat16, reason
     if name == "auto":
@@ -146,11 +148,6 @@ def naming_batch_size(device: torch.device, tokens: int, width: int, text_tokens
         ) from error
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows
-    # OpenMP's threads do not survive a fork, and a child that used them would wait for them forever
-    os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
-
-
 def use_threads(count: int | None) -> None:
     """Compute with ``count`` CPU threads in torch and the tokenizer, or with their defaults if None.
 
@@ -166,38 +163,6 @@ def use_threads(count: int | None) -> None:
     # setdefault: who sets the tokenizer's own variable knows why
     torch.set_num_threads(count)
     os.environ.setdefault("RAYON_NUM_THREADS", str(count))  # read by the tokenizers library
-
-
-def best_seconds(calls: Sequence[Callable], rounds: int, least: float = 0, clock: Callable = time.perf_counter) -> list:
-    """Time calls in alternation, for some ``rounds`` and at ``least`` some seconds; return the best time of each.
-
-    Other processes, and first calls, only add time: the smallest is the one nearest to the truth.
-    """
-    best, began = [float("inf")] * len(calls), time.monotonic()
-    while rounds > 0 or time.monotonic() < began + least:
-        rounds -= 1
-        for index, call in enumerate(calls):
-            started = clock()
-            call()
-            best[index] = min(best[index], clock() - started)
-    return best
-
-
-def one_thread_seconds(calls: Sequence[Callable], rounds: int) -> list[float]:
-    """Time calls as ``best_seconds`` does, by the CPU time of one thread.
-
-    On a busy machine no product is left alone from its beginning to its end, and threads wait for each other. By the
-    clock on the wall, beside six processes, one gain came out as 1.05 to 1.75.
-    """
-    # the clock of CPU time ticks every 16 ms on Windows
-    clock = time.perf_counter if sys.platform == "win32" else time.thread_time
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with torch.inference_mode(), torch.autocast("cpu", enabled=False):
-            return best_seconds(calls, rounds, clock=clock)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:

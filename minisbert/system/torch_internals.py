@@ -3,7 +3,6 @@
 import importlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from minisbert.system.devices import CHOICES, one_thread_seconds
+from minisbert.system.devices import fastest_products
 
-# the linear layer that ``torch.compile`` chooses on a CPU: on some twice as fast as torch's own
+# the linear layer that ``torch.compile`` chooses on a CPU: on AMD's with AVX-512 twice as fast as torch's own
 ONEDNN = (
     torch.backends.mkldnn.is_available()
     and hasattr(torch.ops.mkldnn, "_linear_pointwise")
@@ -27,9 +26,6 @@ if QLINEAR:
     with suppress(RuntimeError):  # of a later version, which can
         torch.library.register_fake("onednn::qlinear_prepack")(lambda weight, sizes: weight.mT)
 
-# a smaller gain could be noise, and neither last bits nor the contents of a package must depend on noise: in doubt
-# torch's own library, which is never much slower
-GAIN = 1.15
 FEW_ROWS = 256  # below this, torch's own linear layer is as fast
 
 
@@ -67,49 +63,9 @@ def suits(x: Tensor, weight: Tensor) -> bool:
     return x.numel() >= FEW_ROWS * x.shape[-1]
 
 
-@cache
-def onednn_gain(width: int, inner: int, rows: tuple[int, ...], packed: bool = False) -> float:
-    """Measure how much faster oneDNN's linear layers are than torch's own on this CPU; 0 without oneDNN.
-
-    The layers are those of an encoder: query, key and value as one product, up with GELU, and down; each number of rows
-    counts alike. On AMD's Zen 5 the result is about 2, since MKL uses no AVX-512 there; on Intel's CPUs about 1.
-    ``packed`` measures layers as packages have them.
-    """
-    if not ONEDNN:
-        return 0.0
-    gain = 1.0
-    for count in rows:
-        own, onednn = 0.0, 0.0
-        for inputs, outputs, gelu in ((width, 3 * width, False), (width, inner, True), (inner, width, False)):
-            seconds = layer_seconds(count, inputs, outputs, gelu, packed)
-            own, onednn = own + seconds[0], onednn + min(seconds[1:])
-        gain *= (own / onednn) ** (1 / len(rows))
-    return gain
-
-
-@cache
-def layer_seconds(rows: int, inputs: int, outputs: int, gelu: bool, packed: bool) -> list[float]:
-    """Time a linear layer of torch, of oneDNN, and if packed of oneDNN with GELU within the product."""
-    x, weight, bias = torch.ones(rows, inputs), torch.ones(outputs, inputs), torch.ones(outputs)
-    transposed, multiply = weight.mT, torch.ops.mkldnn._linear_pointwise
-    after = nn.GELU() if gelu else nn.Identity()
-    if packed:
-        transposed, weight = transposed.contiguous(), laid_out(weight)
-    calls = [lambda: after(torch.addmm(bias, x, transposed)), lambda: after(multiply(x, weight, bias, "none", [], ""))]
-    if packed and gelu:
-        calls.append(lambda: multiply(x, weight, bias, "gelu", [], "none"))
-    return one_thread_seconds(calls, 7)
-
-
-def fastest_linear(width: int = 384, inner: int = 1536) -> AbstractContextManager:
-    """Return a context in which linear layers without gradients are oneDNN's where that is clearly faster.
-
-    Measured once for an encoder's sizes (default: MiniLM's), with the fewest rows that it is for: some 100 ms.
-    """
-    sizes = f"{width} x {inner}"
-    if sizes not in CHOICES:
-        CHOICES[sizes] = onednn_gain(width, inner, (FEW_ROWS,)) >= GAIN
-    if CHOICES[sizes]:
+def fastest_linear() -> AbstractContextManager:
+    """Return a context in which linear layers without gradients are oneDNN's on CPUs where those are faster."""
+    if ONEDNN and fastest_products()[0] == "oneDNN":
         return OneDNNLinear()
     return nullcontext()
 

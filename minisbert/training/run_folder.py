@@ -31,7 +31,6 @@ from minisbert.core.weights import read_safetensors
 from minisbert.system import files
 from minisbert.system.assets import local_path
 from minisbert.system.console import check_usage
-from minisbert.system.devices import CHOICES
 from minisbert.training import LAST, MODEL, REPLACEMENT, RESULTS, RUN_CONFIG, RUN_LOG, STATE
 from minisbert.training.distributed import processes, say_once
 from minisbert.training.objectives.base import Objective, Scores
@@ -178,7 +177,7 @@ def save_state(
             tensors[f"optimizer.{name}.{key}"] = value
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     about = {"threads": torch.get_num_threads(), "torch": torch.__version__, "processes": processes(), "data": data}
-    about |= {"onednn": CHOICES, "progress": dataclasses.asdict(progress)}
+    about |= {"progress": dataclasses.asdict(progress)}
     with files.atomic_folder(folder) as partial:
         write_safetensors(tensors, partial / "state.safetensors")
         files.write_json(partial / "state.json", about | {"sha256": content_hash(tensors, about)})

@@ -4,13 +4,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import nn
 
 from minisbert.checkpoints.layout import ModelFolder, find_model
-from minisbert.core import InputError, read_json, reading
+from minisbert.core import InputError
 from minisbert.core.bert import Attention, Bert
 from minisbert.core.loop import Diverged, adamw, fit, linear_schedule
 from minisbert.data.datasets import plain_texts
@@ -22,8 +21,7 @@ from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.sparse_encoder import SparseEncoder
 from minisbert.system.console import say
-from minisbert.system.devices import CHOICES, choose_dtype, save_training_memory, use_threads
-from minisbert.training import STATE
+from minisbert.system.devices import choose_dtype, save_training_memory, use_threads
 from minisbert.training.distributed import ProcessGroup, lost_contact, process_group, say_once
 from minisbert.training.gradient_cache import Cut, cut, whole
 from minisbert.training.losses import keep_layers, spread_layers
@@ -149,11 +147,6 @@ def main(arguments: list[str] | None = None) -> None:
 
 def train(options: RunSettings, group: ProcessGroup) -> None:
     """Train as the options say; ``group`` is the processes of the run, usually one."""
-    if options.resume:
-        # before anything is multiplied: a teacher's vectors and the scores on dev get the bits that they began with
-        state = Path(options.resume) / STATE / "state.json"
-        with reading(state):
-            CHOICES.update(read_json(state).get("onednn", {}))
     # before the model is made: new heads are drawn from it, later dropout
     torch.manual_seed(options.seed)
     dtype, reason = choose_dtype(options.dtype, group.device)

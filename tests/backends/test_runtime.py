@@ -29,7 +29,7 @@ from minisbert.checkpoints.layout import ModelFolder
 from minisbert.commands import compile as command
 from minisbert.core import InputError
 from minisbert.core.heads import JointHead, siamese
-from minisbert.loading import keeps_package, load
+from minisbert.loading import load
 from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -385,56 +385,6 @@ def test_compiled_in_the_commands(folder, tiny_package, tmp_path, capsys):
             said.append(re.sub(r"largest difference .*|smallest cosine .*|Equal, to .*", "", capsys.readouterr().out))
         assert said[0] == said[1], module.__name__
     assert abs(np.load(vectors) - SentenceEncoder.load(folder).encode(TEXTS)).max() <= MINILM_VECTOR
-
-
-@pytest.mark.parametrize(
-    ("dtype", "gains", "kept"),
-    [
-        ("float32", [], True),  # not measured
-        ("float32", [1.8, 1.2], True),
-        ("float32", [1.8, 0.98], True),  # no more than noise
-        ("float32", [1.8, 0.82], False),
-        ("int8", [1.8, 0.82], True),  # for few texts
-        ("int8", [0.9, 0.82], False),
-        ("bfloat16", [0.9, 0.82], True),  # an eager encoder must be told its dtype at each call
-    ],
-)
-def test_a_package_is_never_slower_than_the_eager_encoder(dtype, gains, kept):
-    assert keeps_package(dtype, gains) == kept
-
-
-def test_int8_that_is_slower_than_float32_is_refused(monkeypatch):
-    """By the cache folder's package; who names a package's path has measured for himself."""
-    slow = SimpleNamespace(compiled_dtype="int8", gains=[0.9, 0.82])
-    monkeypatch.setattr(CompiledEncoder, "load", lambda *_, **__: slow)
-    with pytest.raises(InputError, match="int8 is slower than float32 on this CPU"):
-        load(ROOT / "weights" / "tiny", compiled=True, dtype="int8")
-    assert load(ROOT / "weights" / "tiny", compiled="package.pt2", dtype="int8") is slow
-
-
-def test_a_slower_package_is_left_for_the_eager_encoder_and_the_user_told(folder, tiny_package, capsys):
-    """Of the cache, but not one that the user names; the figures are replaced in a copy of the package."""
-    expected = aot.package_identity(ModelFolder(folder), "float32")
-    path = aot.cache_path(expected)
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    with zipfile.ZipFile(tiny_package) as measured, zipfile.ZipFile(path, "w") as slow:
-        for name in measured.namelist():
-            content = measured.read(name)
-            if name.endswith(aot.GAINS):
-                assert [gain > 0 for gain in json.loads(content)] == [True, True]
-                content = b"[1.8, 0.82]"
-            slow.writestr(name, content)
-    try:
-        for package in (True, "auto"):
-            assert type(load(folder, compiled=package)) is SentenceEncoder
-            assert "0.82 times as fast" in capsys.readouterr().err
-        ours = load(folder, compiled=path)
-        assert type(ours) is CompiledEncoder
-        assert ours.gains == [1.8, 0.82]
-        assert capsys.readouterr().err == ""
-        assert abs(ours.encode(TEXTS) - SentenceEncoder.load(folder).encode(TEXTS)).max() <= MINILM_VECTOR
-    finally:
-        path.unlink()
 
 
 def test_auto_runs_uncompiled_and_says_why(folder, capsys, monkeypatch, tmp_path):

@@ -172,13 +172,12 @@ def test_flags_are_the_options_of_encode(tiny, lines, tmp_path, flags, options):
 
 
 def test_bfloat16_by_flag(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(devices, "CPU_INFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(devices, "cpu_flags", lambda: {"avx2"})
     command = ["--model", str(tiny), "--device", "cpu", "--dtype", "bfloat16", "--out", str(tmp_path / "v.npy")]
-    (tmp_path / "cpuinfo").write_text("flags : avx2")
     with pytest.raises(InputError, match="bfloat16 cannot be used: the CPU has none of"):
         main([*command, *TEXTS])
     assert not (tmp_path / "v.npy").exists()
-    (tmp_path / "cpuinfo").write_text("flags : avx512_bf16")
+    monkeypatch.setattr(devices, "cpu_flags", lambda: {"avx512_bf16"})
     main([*command, *TEXTS])
     assert 0 < abs(np.load(tmp_path / "v.npy") - SentenceEncoder.load(tiny).encode(TEXTS)).max() < 0.03
 

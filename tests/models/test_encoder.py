@@ -1,9 +1,5 @@
 """sentence-transformers' names on every encoder: by hand, and beside sentence-transformers."""
 
-import multiprocessing
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -12,7 +8,6 @@ import minisbert
 from minisbert.core import InputError
 from minisbert.models.batching import as_key, tokenize
 from minisbert.models.sentence_encoder import SentenceEncoder
-from tests.conftest import ROOT
 from tests.parity import assert_parity
 
 TEXTS = ["the cat sits on the mat", "a dog", "a woman eats an apple", "moon"]
@@ -138,25 +133,6 @@ def test_token_ids_are_encoded_as_their_text(encoder):
     assert_parity("skip", vector, states / states.norm(), 2e-6)  # float32
     with pytest.raises(InputError, match="prompt"):
         encoder.encode_batches(keys, skip=3)
-
-
-def test_a_forked_child_encodes_after_its_parent(tiny):
-    """OpenMP's threads do not survive a fork: a child that used two would wait forever."""
-    if "fork" not in multiprocessing.get_all_start_methods():
-        pytest.skip("this system has no fork")
-    code = f"""
-import multiprocessing, torch
-from minisbert import SentenceEncoder
-torch.set_num_threads(2)
-encoder = SentenceEncoder.load({str(tiny)!r})
-texts = ["the cat sits on the mat " * 5] * 200 + [str(i) for i in range(300)]
-here = encoder.encode(texts)
-with multiprocessing.get_context("fork").Pool(1) as pool:
-    there = pool.apply_async(encoder.encode, [texts]).get(timeout=60)
-assert abs(here - there).max() < 1e-6
-"""
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
 
 
 # What sentence-transformers' documentation does with a model; each runs with both libraries

@@ -19,6 +19,7 @@ from minisbert.system.devices import (
     bfloat16_hardware,
     choose_device,
     choose_dtype,
+    fastest_products,
     keep_freed_memory,
     random_state,
     set_random_state,
@@ -28,17 +29,6 @@ from tests import toys
 from tests.conftest import ROOT
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture
-def cpu_flags(tmp_path, monkeypatch):
-    """A function that makes the CPU appear to have these flags."""
-
-    def pretend(flags: str) -> None:
-        (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags : fpu sse2 avx2 {flags}\n")
-        monkeypatch.setattr(devices, "CPU_INFO", tmp_path / "cpuinfo")
-
-    return pretend
 
 
 @pytest.mark.parametrize("name", ["tpu", "cuda:99", "meta", "", "hpu", "cpu:-1"])
@@ -60,54 +50,46 @@ def test_auto_never_takes_apples_gpu(monkeypatch):
     assert choose_device("auto") == CPU
 
 
-@pytest.mark.parametrize("flag", ["avx512_bf16", "amx_bf16", "bf16"])
-def test_auto_chooses_bfloat16_if_the_cpu_has_it_and_says_why(cpu_flags, flag, monkeypatch):
-    cpu_flags(flag)
-    monkeypatch.setattr(devices, "CHOICES", {"bfloat16": True})
-    for name in ("auto", "bfloat16"):
-        assert choose_dtype(name, CPU) == (torch.bfloat16, f"the CPU has {flag}")
-    assert choose_dtype("float32", CPU) == (torch.float32, "as requested")
-    for name in ("float16", "int8"):
-        with pytest.raises(InputError, match=name):
-            choose_dtype(name, CPU)
+CPUS = [  # flags, the library of float32, the dtype of auto, whether bfloat16 may be asked for
+    ("GenuineIntel avx2 avx512f avx512_bf16 amx_bf16", "BLAS", torch.bfloat16, True),
+    ("GenuineIntel avx2 avx512f avx512_bf16", "BLAS", torch.float32, True),
+    ("GenuineIntel avx2 avx512f", "BLAS", torch.float32, False),
+    ("AuthenticAMD avx2 avx512f avx512_bf16", "oneDNN", torch.bfloat16, True),
+    ("AuthenticAMD avx2 avx512f", "oneDNN", torch.float32, False),
+    ("AuthenticAMD avx2", "BLAS", torch.float32, False),
+    ("asimd bf16", "BLAS", torch.float32, True),  # ARM
+    ("bf160", "BLAS", torch.float32, False),
+    ("", "BLAS", torch.float32, False),  # cannot be read
+]
 
 
-def test_bfloat16_that_is_slower_is_not_chosen(cpu_flags, monkeypatch):
-    """As on a Xeon whose AMX is hidden; whoever asks for it gets it. AMX itself is not measured."""
-    measured = []
-    monkeypatch.setattr(devices, "CHOICES", {})
-    monkeypatch.setattr(devices, "bfloat16_gain", lambda: measured.append(1) or 0.6)
-    cpu_flags("avx512_bf16")
-    for _ in range(2):
-        assert choose_dtype("auto", CPU) == (torch.float32, "the CPU has avx512_bf16, but bfloat16 is slower")
-    assert choose_dtype("bfloat16", CPU)[0] == torch.bfloat16
-    assert devices.CHOICES == {"bfloat16": False}, "which a resumed run restores"
-    cpu_flags("avx512_bf16 amx_bf16")
-    assert choose_dtype("auto", CPU)[0] == torch.bfloat16
-    assert len(measured) == 1
-
-
-@pytest.mark.skipif(not bfloat16_hardware(CPU)[0], reason="the CPU has no bfloat16 instructions")
-def test_the_gain_of_bfloat16_is_a_ratio():
-    before = torch.get_num_threads()
-    assert 0.05 < devices.bfloat16_gain() < 50
-    assert torch.get_num_threads() == before
-
-
-@pytest.mark.parametrize("flags", ["", "avx512f avx512vl", "bf160"])
-def test_without_the_flag_auto_is_float32_and_bfloat16_is_refused(cpu_flags, flags):
-    cpu_flags(flags)
-    reason = "the CPU has none of amx_bf16, avx512_bf16, bf16"
-    assert choose_dtype("auto", CPU) == (torch.float32, reason)
-    with pytest.raises(InputError, match=f"bfloat16 cannot be used: {reason}; choose float32"):
-        choose_dtype("bfloat16", CPU)
-
-
-def test_an_unknown_cpu_or_device_is_assumed_to_lack_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(devices, "CPU_INFO", tmp_path / "none")
-    assert bfloat16_hardware(CPU) == (False, "the CPU's flags cannot be read here")
-    assert bfloat16_hardware(torch.device("mps")) == (False, "bfloat16 support of mps is unknown")
+@pytest.mark.parametrize(("flags", "library", "dtype", "able"), CPUS)
+def test_vendor_and_flags_decide_what_multiplies(flags, library, dtype, able, monkeypatch):
+    monkeypatch.setattr(devices, "cpu_flags", lambda: set(flags.split()))
+    assert fastest_products() == (library, dtype)
+    assert choose_dtype("auto", CPU)[0] == dtype
+    assert choose_dtype("float32", CPU)[0] == torch.float32
+    assert bfloat16_hardware(CPU)[0] == able
+    if able:
+        assert choose_dtype("bfloat16", CPU)[0] == torch.bfloat16
+    else:
+        with pytest.raises(InputError, match="bfloat16"):
+            choose_dtype("bfloat16", CPU)
     assert devices.instruction_sets()
+
+
+@pytest.mark.parametrize("name", ["float16", "int8"])
+def test_a_dtype_that_no_eager_model_has(name):
+    with pytest.raises(InputError, match=name):
+        choose_dtype(name, CPU)
+
+
+def test_flags_of_an_unknown_system_and_bfloat16_of_an_unknown_device(tmp_path, monkeypatch):
+    monkeypatch.setattr(devices, "CPU_INFO", tmp_path / "cpuinfo")
+    assert devices.cpu_flags.__wrapped__() == frozenset()
+    (tmp_path / "cpuinfo").write_text("vendor_id : AuthenticAMD\nflags : fpu avx2\n")
+    assert {"AuthenticAMD", "avx2"} <= devices.cpu_flags.__wrapped__()
+    assert not bfloat16_hardware(torch.device("mps"))[0]
 
 
 @pytest.mark.parametrize(("capability", "able"), [((7, 5), False), ((8, 0), True), ((9, 0), True)])
@@ -248,14 +230,15 @@ def test_only_a_command_chooses_how_threads_wait_and_only_if_the_user_did_not(ar
     assert json.loads(done.stderr) == expected
 
 
-def test_functions_of_mkl_are_called_by_one_thread_before_many_can():
-    code = """
+def test_functions_of_mkl_are_called_by_one_thread_before_a_model_is_computed(tiny):
+    code = f"""
 import torch
+import minisbert
 called = []
 for name in ("erf", "exp", "log", "sqrt", "tanh"):
     setattr(torch, name, lambda x, out, name=name: called.append((name, x.dtype, x.numel())))
-import minisbert.system.devices
-print(len(set(called)), {size for _, _, size in called})
+minisbert.load({str(tiny)!r}, device="cpu")
+print(len(set(called)), {{size for _, _, size in called}})
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "10 {1}"

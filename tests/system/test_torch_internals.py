@@ -8,9 +8,8 @@ from torch import nn
 
 from minisbert import PairModel, SentenceEncoder
 from minisbert.core.heads import siamese
-from minisbert.system import torch_internals
-from minisbert.system.devices import best_seconds
-from minisbert.system.torch_internals import FEW_ROWS, OneDNNLinear, fastest_linear, onednn_gain
+from minisbert.system import devices, torch_internals
+from minisbert.system.torch_internals import FEW_ROWS, fastest_linear
 
 pytestmark = pytest.mark.skipif(not torch_internals.ONEDNN, reason="this torch has no oneDNN")
 TEXTS = [" ".join(words) for words in permutations("abcde")]
@@ -18,7 +17,7 @@ TEXTS = [" ".join(words) for words in permutations("abcde")]
 
 @pytest.fixture
 def used(monkeypatch):
-    """The shapes that oneDNN's layer is called with, on a CPU where it is the faster one."""
+    """The shapes that oneDNN's layer is called with, on a CPU of AMD with AVX-512."""
     shapes = []
     call = torch.ops.mkldnn._linear_pointwise
 
@@ -26,8 +25,7 @@ def used(monkeypatch):
         shapes.append(tuple(x.shape))
         return call(x, *arguments)
 
-    monkeypatch.setattr(torch_internals, "CHOICES", {})
-    monkeypatch.setattr(torch_internals, "onednn_gain", lambda *sizes: 2.0)
+    monkeypatch.setattr(devices, "cpu_flags", lambda: {"AuthenticAMD", "avx512f"})
     monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", counted)
     return shapes
 
@@ -75,32 +73,3 @@ def exact_vectors(encoder):
     vectors = encoder.double().encode(TEXTS)
     encoder.float()
     return torch.from_numpy(vectors).float()
-
-
-def test_the_choice_is_measured_for_each_size_once_and_a_small_gain_changes_nothing(monkeypatch):
-    threads = torch.get_num_threads()
-    assert onednn_gain(24, 96, (2, 3), packed=True) > 0
-    assert torch.get_num_threads() == threads
-    gains, asked = {24: 1.1, 32: 1.2, 40: 0.0}, []
-    monkeypatch.setattr(torch_internals, "CHOICES", {})
-    monkeypatch.setattr(torch_internals, "onednn_gain", lambda width, *_: asked.append(width) or gains[width])
-    for width, kind in ((24, False), (32, True), (40, False), (32, True)):
-        assert isinstance(fastest_linear(width, 96), OneDNNLinear) == kind
-    assert asked == [24, 32, 40]
-
-
-def test_each_number_of_rows_counts_alike_and_the_faster_gelu(monkeypatch):
-    """16 rows: 3 s to 1.5 s; 2,048 rows: 30 s to 60 s, so that the gain is sqrt(2 / 2) = 1; the sum would say .54."""
-    own, onednn = {16: 1.0, 2048: 10.0}, {16: [0.5, 0.7], 2048: [25.0, 20.0]}
-    monkeypatch.setattr(torch_internals, "layer_seconds", lambda rows, *_: [own[rows], *onednn[rows]])
-    assert onednn_gain.__wrapped__(24, 96, (16, 2048)) == pytest.approx(1.0)
-
-
-def test_the_best_time_of_each_call_counts():
-    """Two calls of 2, 1, 4 and 3, 5, 6 seconds on a clock that only they turn."""
-    now, seconds = [0.0], {"a": [2, 1, 4], "b": [3, 5, 6]}
-
-    def call(name: str) -> None:
-        now[0] += seconds[name].pop(0)
-
-    assert best_seconds([lambda: call("a"), lambda: call("b")], 3, clock=lambda: now[0]) == [1.0, 3.0]

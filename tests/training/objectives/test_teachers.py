@@ -14,7 +14,6 @@ from minisbert.core.heads import ConcatHead
 from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system import torch_internals
 from minisbert.training.losses import kl_divergence_loss, margin_mse_loss, principal_columns
 from minisbert.training.objectives.base import Objective, VectorNetwork
 from minisbert.training.objectives.registry import make_objective
@@ -169,24 +168,6 @@ def test_a_student_learns_and_a_stopped_run_resumes_to_the_same_bits(tiny, files
     assert toys.metrics(tmp_path / "run") == toys.metrics(tmp_path / "whole")
     first, second = (tmp_path / run / "model" / "model.safetensors" for run in ("whole", "run"))
     assert first.read_bytes() == second.read_bytes()
-
-
-def test_a_resumed_run_multiplies_by_the_library_that_it_began_with(tiny, files, tmp_path, monkeypatch):
-    """Whatever would be measured now. The student has 24 columns and 40 inner ones, the teacher 20 and 34."""
-    teacher = reference("tiny-distiluse")
-    flags = [*toys.flags(files, "distillation", "--teacher", str(teacher), "--data", files["sentences"])]
-    flags += ["--model", str(tiny), "--batch-size", "8", "--epochs", "2", "--out", str(tmp_path / "run")]
-    flags += ["--dtype", "float32"]
-    monkeypatch.setattr(torch_internals, "onednn_gain", lambda *sizes: 2.0)
-    torch_internals.CHOICES.clear()
-    toys.stop_at(5, (VectorNetwork, "forward"), main, flags)
-    began = {"24 x 40": True, "20 x 34": True}
-    assert began == torch_internals.CHOICES
-    torch_internals.CHOICES.clear()
-    monkeypatch.setattr(torch_internals, "onednn_gain", lambda *sizes: pytest.fail("measured again"))
-    main(["--resume", str(tmp_path / "run")])
-    assert began == torch_internals.CHOICES
-    torch_internals.CHOICES.clear()
 
 
 def test_another_teacher_or_other_sentences_are_another_run(make, tiny, files, tmp_path):
