@@ -95,7 +95,7 @@ myst_substitutions = {
     "piece_hours": round(sum(piece["minutes"] for piece in pieces) / 60),
 }
 
-WIDE = ["lessons/README", "docs/parity-pieces", "docs/parity-mistakes"]  # tables that need the place of the contents
+WIDE = ["lessons/README"]  # its table needs the place of the contents
 html_theme = "sphinx_book_theme"
 html_title = "minisbert"
 html_favicon = "static/favicon.svg"

@@ -1,16 +1,13 @@
 """How equal is every piece to its reference, and which check catches each known mistake?
 
-    python -m tests.parity_report                                        writes docs/parity*.md and docs/parity.png
-    python -m tests.parity_report --out-markdown FILE --out-picture FILE
+    python -m tests.parity_report --out build/parity       writes pieces.md and mistakes.md, in some minutes
 
 ``pytest --parity-report`` prints the table of the pieces for the comparisons of that test run.
-The picture needs the ``plots`` extra.
 """
 
 import argparse
 import contextlib
 import math
-import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -26,8 +23,6 @@ from tests.conftest import ROOT
 from tests.parity import MINILM_HIDDEN, MINILM_VECTOR, Comparison, compare, golden
 
 MINILM = ROOT / "weights" / "all-MiniLM-L6-v2"
-FLOOR = 1e-17  # where the picture has a difference of exactly 0
-BITS = ROOT / "tests" / "parity_bits.md"  # a section of the report: it is written, not computed
 # these get one line in the tables: the gradients of one piece, the parameters of one model
 FOLDED = (
     (re.compile(r"^(?:(.+?),? )?gradient of .*"), "gradients"),
@@ -129,47 +124,24 @@ def catch(mistake: Mistake) -> Catch:
 
 # ----------------------------------------------------------------------------------------- the report
 
-PAGES = {  # by what their names end in
-    "": """\
-# Parity: how equal, and would we notice a mistake?
-
-For anyone who asks how we know that the numbers are right. `python -m tests.parity_report` writes this page. \
-Every piece is compared with its reference (transformers, sentence-transformers, scipy, or torch's own functions) \
-number by number: absolute differences against an absolute tolerance, \
-in float64 except for the real weights. The golden files come from `tests/reference/make_reference.py`.
-
-{results}
-
-![Every piece's difference and tolerance, and the mistakes it catches]({picture})
-
-Each row is a check: the difference closest to its tolerance, the tolerance, and the differences with one mistake \
-planted. A difference of exactly 0 is drawn at {floor:g}; NaN is only in the table. Number by number: \
-[every piece]({stem}-pieces.md), and [every known mistake]({stem}-mistakes.md).
-
-{bits}""",
-    "-pieces": """\
+PIECES = """\
 # Every piece against its reference
 
-For anyone who wants every number behind [parity]({stem}.md). A line for several tensors shows the one closest to its \
-tolerance. The last digits depend on the processor.
+A line for several tensors shows the one closest to its tolerance. The last digits depend on the processor.
 
 | check | compared | tensors | shape | dtype | max difference | mean difference | tolerance \
 | % of tolerance | worst index |
 |---|---|--:|---|---|--:|--:|--:|--:|---|
-{pieces}
-""",
-    "-mistakes": """\
+"""
+MISTAKEN = """\
 # Every known mistake
 
-For anyone who wants every mistake behind [parity]({stem}.md). A mistake is caught by the first check, in the order of \
-[the pieces]({stem}-pieces.md), with a number beyond its tolerance. \
-The difference is that of the number furthest off in this check.
+A mistake is caught by the first check with a number beyond its tolerance; the difference is that of the number furthest
+off in this check.
 
 | mistake | what is wrong | piece | caught by | max difference | times the tolerance |
 |---|---|---|---|--:|--:|
-{mistakes}
-""",
-}
+"""
 
 
 def table_row(*cells: object) -> str:
@@ -204,82 +176,21 @@ def rows_of_mistakes(catches: list[Catch]) -> Iterator[str]:
         yield table_row(mistake.name, mistake.meaning, f"`{mistake.target}`", *shown)
 
 
-def pages(
-    found: dict[str, list[Comparison]], catches: list[Catch], stem: str = "parity", picture: str = ""
-) -> dict[str, str]:
-    """The texts of the report's pages by their names; ``picture`` is the picture's path relative to them."""
-    lines = {"results": results(found, catches), "pieces": rows_of_pieces(found), "mistakes": rows_of_mistakes(catches)}
-    texts = {name: "\n".join(rows) for name, rows in lines.items()}
-    texts |= {"stem": stem, "picture": picture, "bits": BITS.read_text(encoding="utf-8")}
-    return {f"{stem}{end}.md": text.format(floor=FLOOR, **texts) for end, text in PAGES.items()}
-
-
-# ---------------------------------------------------------------------------------------- the picture
-
-
-def draw(found: dict[str, list[Comparison]], catches: list[Catch], path: Path) -> None:
-    """For each check and tolerance the difference (a dot), the tolerance (a tick), mistakes caught there (crosses)."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    groups: dict[tuple[str, float], list[Comparison]] = {}
-    for check, comparisons in found.items():
-        for comparison in comparisons:
-            groups.setdefault((check, comparison.tolerance), []).append(comparison)
-    plt.rcParams.update({"font.size": 10, "font.family": "DejaVu Sans"})
-    figure, axes = plt.subplots(figsize=(9, 1.5 + 0.24 * len(groups)), dpi=110, layout="constrained")
-    for y, ((_, tolerance), group) in enumerate(groups.items()):
-        at = max(max(group, key=share).largest, FLOOR)
-        axes.plot([at, tolerance], [y, y], color="#c9d3dc", linewidth=1.2, zorder=1)
-        axes.plot(at, y, "o", color="#1768ac", markersize=5.5, zorder=3)
-        axes.plot([tolerance] * 2, [y - 0.36, y + 0.36], color="#222222", linewidth=1.8, zorder=2)
-    places = list(groups)
-    for _, check, worst in catches:
-        if worst and math.isfinite(worst.largest):
-            y = places.index((check, worst.tolerance))
-            axes.plot(worst.largest, y, "x", color="#d1495b", markersize=5.5, markeredgewidth=1.3, zorder=3)
-    axes.plot([], [], "o", color="#1768ac", label="largest difference from the reference")
-    axes.plot([], [], "|", color="#222222", markersize=10, markeredgewidth=1.8, label="tolerance")
-    axes.plot([], [], "x", color="#d1495b", label="difference with a known mistake planted")
-    axes.set_xscale("log")
-    axes.set_xlim(FLOOR / 3, None)
-    axes.set_yticks(range(len(groups)), [label(check, group) for (check, _), group in groups.items()])
-    axes.set_ylim(len(groups) - 0.4, -0.6)
-    axes.tick_params(axis="y", length=0)
-    axes.grid(axis="x", color="#eeeeee", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.set_xlabel(f"absolute difference (log scale); exactly 0 is drawn at {FLOOR:g}")
-    figure.legend(loc="outside upper center", ncols=3, frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Software": None})
-    plt.close(figure)
-
-
-def label(check: str, group: list[Comparison]) -> str:
-    """``bert_gradients`` -> ``bert gradients``; what the comparisons of one tolerance are, if the name does not say."""
-    gradients = "gradient" not in check and all("gradient" in one.name for one in group)
-    kind = "gradients" if gradients else "unit vectors" if all("vectors" in one.name for one in group) else ""
-    return ", ".join(filter(None, [check.replace("_", " "), kind]))
-
-
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.parity_report", description=__doc__.splitlines()[0])
-    parser.add_argument("--out-markdown", type=Path, default=ROOT / "docs" / "parity.md", metavar="FILE")
-    parser.add_argument("--out-picture", type=Path, default=ROOT / "docs" / "parity.png", metavar="FILE")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "parity", metavar="FOLDER")
     options = parser.parse_args(arguments)
     with unfused():  # the checks and the mistakes are about the formulas as the book has them
         found = run_checks()
         catches = [catch(mistake) for mistake in MISTAKES.values()]
-    report, picture = options.out_markdown.resolve(), options.out_picture.resolve()
-    draw(found, catches, picture)
-    report.parent.mkdir(parents=True, exist_ok=True)
-    for name, text in pages(found, catches, report.stem, os.path.relpath(picture, report.parent)).items():
-        (report.parent / name).write_text(text, "utf-8")
-    missed = [entry.mistake.name for entry in catches if not entry.worst]
-    print(f"wrote {report} and {picture}: {len(found)} checks, {len(catches)} mistakes, {len(missed)} not caught")
+    options.out.mkdir(parents=True, exist_ok=True)
+    for name, head, rows in (
+        ("pieces", PIECES, rows_of_pieces(found)),
+        ("mistakes", MISTAKEN, rows_of_mistakes(catches)),
+    ):
+        (options.out / f"{name}.md").write_text(head + "\n".join([*rows, ""]), "utf-8")
+    print("\n".join(results(found, catches)))
+    print(f"{options.out}: pieces.md and mistakes.md")
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ def test_no_link_is_broken_and_every_file_that_is_named_exists(page):
     if page.startswith("lessons/"):  # whose files are named without their folder
         return
     named = re.findall(r"`((?:[\w.-]+/)*[\w-]+\.(?:py|toml)|[\w./-]+/)`", TEXTS[page])
-    made = re.compile("(data|state|model|last|runs)/|.*NAME")  # by commands
+    made = re.compile("(build|data|state|model|last|runs)/|.*NAME")  # by commands
     places = (ROOT, PACKAGE, ROOT / "weights")
     assert [name for name in named if not made.match(name) and not any((p / name).exists() for p in places)] == []
 

@@ -163,7 +163,7 @@ def fused(qkv: Tensor, bias: Tensor) -> Tensor:
 def attention_by_length(qkv: Tensor, bias: Tensor) -> Tensor:
     """Choose the fastest kernel for the length of the rows, when the graph runs.
 
-    Milliseconds of all-MiniLM-L6-v2 in int8, two cores of a Xeon, rows times tokens (docs/results-speed.md has more):
+    Milliseconds of all-MiniLM-L6-v2 in int8, two cores of a Xeon, rows times tokens:
 
         |                    | 1 x 12 | 1 x 24 | 1 x 40 | 4 x 60 | 34 x 60 | 20 x 100 | 12 x 160 | 8 x 256 | 4 x 512 |
         | looped             |   1.40 |   2.38 |   3.52 |  12.72 |  108.77 |   134.08 |   162.74 |  266.05 |  468.98 |
