@@ -496,8 +496,7 @@ def test_patience_ends_a_run_that_no_longer_gets_better(run, monkeypatch):
 
 def test_bfloat16_reaches_the_encoder_and_nothing_else(run, monkeypatch, capsys):
     """Matrix products in bfloat16, weights, vectors, losses and what is saved in float32."""
-    monkeypatch.setattr(devices, "bfloat16_hardware", lambda _: (True, "the CPU has it"))
-    monkeypatch.setitem(devices.CHOICES, "bfloat16", True)
+    monkeypatch.setattr(devices, "cpu_flags", lambda: {"amx_bf16"})
     seen = {"linear": set(), "loss": set()}
     linear, loss = torch.nn.functional.linear, formulas.cosine_mse_loss
 
@@ -515,7 +514,7 @@ def test_bfloat16_reaches_the_encoder_and_nothing_else(run, monkeypatch, capsys)
     monkeypatch.setattr(*LOSS, spy_loss)
     folder = run("run", "--dtype", "auto", "--max-steps", "2", "--log-every", "1")
     assert seen == {"linear": {torch.bfloat16}, "loss": {(torch.float32, False)}}
-    assert "bfloat16 (the CPU has it)" in capsys.readouterr().err
+    assert "bfloat16 (the CPU has amx_bf16)" in capsys.readouterr().err
     assert {parameter.dtype for parameter in SentenceEncoder.load(folder / "model").parameters()} == {torch.float32}
     monkeypatch.undo()
     exact = run("exact", "--max-steps", "2", "--log-every", "1")

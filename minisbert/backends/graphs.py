@@ -128,9 +128,6 @@ def quantize_layers(bert: Bert) -> None:
     replace_linear(bert, QuantizedLinear)
 
 
-FEW = 24  # tokens: up to this length of a row ``looped`` is the fastest, up to SHORT ``bfloat16_attention``
-
-
 def bfloat16_attention(qkv: Tensor, bias: Tensor) -> Tensor:
     """softmax(q k^T / sqrt(K) + bias) v by products of bfloat16, the softmax in float32 -> (R, T, H, K).
 
@@ -145,15 +142,6 @@ def bfloat16_attention(qkv: Tensor, bias: Tensor) -> Tensor:
     return torch.bmm(probabilities, v).view(rows, heads, tokens, width).to(qkv.dtype)
 
 
-def looped(qkv: Tensor, bias: Tensor) -> Tensor:
-    """Compute the same, rounded alike, without products of matrices: the compiler makes plain loops of it."""
-    q, k, v = (x.transpose(1, 2).bfloat16().float() for x in qkv.unbind(2))  # (R, H, T, K)
-    scores = (q.unsqueeze(3) * k.unsqueeze(2)).sum(dim=-1).bfloat16()  # (R, H, T, T)
-    scores = scores.float() * qkv.shape[-1] ** -0.5 + bias.float()
-    probabilities = scores.softmax(dim=-1).bfloat16().float()
-    return (probabilities.unsqueeze(4) * v.unsqueeze(2)).sum(dim=3).bfloat16().to(qkv.dtype)
-
-
 def fused(qkv: Tensor, bias: Tensor) -> Tensor:
     """Compute the same by torch's operation, which never holds the scores of all pairs of tokens."""
     q, k, v = (x.transpose(1, 2) for x in qkv.unbind(2))
@@ -161,27 +149,20 @@ def fused(qkv: Tensor, bias: Tensor) -> Tensor:
 
 
 def attention_by_length(qkv: Tensor, bias: Tensor) -> Tensor:
-    """Choose the fastest kernel for the length of the rows, when the graph runs.
+    """Choose the faster kernel for the length of the rows, when the graph runs.
 
-    Milliseconds of all-MiniLM-L6-v2 in int8, two cores of a Xeon, rows times tokens:
+    Milliseconds of all-MiniLM-L6-v2 in bfloat16, two cores of a Zen 4, rows times tokens:
 
-        |                    | 1 x 12 | 1 x 24 | 1 x 40 | 4 x 60 | 34 x 60 | 20 x 100 | 12 x 160 | 8 x 256 | 4 x 512 |
-        | looped             |   1.40 |   2.38 |   3.52 |  12.72 |  108.77 |   134.08 |   162.74 |  266.05 |  468.98 |
-        | bfloat16_attention |   2.02 |   2.76 |   3.62 |  10.89 |   81.38 |    89.01 |    88.43 |  125.54 |  170.26 |
-        | fused              |   1.65 |   2.30 |   3.08 |  11.13 |   93.26 |    89.89 |    88.35 |  109.61 |  143.98 |
+        |                    | 1 x 40 | 1 x 60 | 4 x 60 | 34 x 60 | 20 x 100 | 12 x 160 | 8 x 256 | 4 x 512 |
+        | bfloat16_attention |   3.66 |   4.89 |  15.37 |  121.42 |   129.80 |   138.48 |  165.47 |  206.61 |
+        | fused              |   3.64 |   5.02 |  16.67 |  135.47 |   139.72 |   148.76 |  172.30 |  226.00 |
 
-    So: ``looped`` up to FEW tokens, which is one short text alone, where calling a library takes longer than the
-    arithmetic; ``bfloat16_attention`` up to SHORT, the length up to which texts share rows; ``fused`` above it.
+    On a Xeon with AMX ``fused`` is faster from some 160 tokens on, and it holds less memory at a time. So
+    ``bfloat16_attention`` up to SHORT, the length up to which texts share rows, and ``fused`` above it.
     """
     # a tensor, or the example's length is compiled in
     tokens = torch.scalar_tensor(qkv.shape[1], dtype=torch.int64)
-    return torch.cond(tokens <= SHORT, short_attention, fused, (qkv, bias))
-
-
-def short_attention(qkv: Tensor, bias: Tensor) -> Tensor:
-    """Choose between the two kernels for short rows: ``torch.cond`` has two branches."""
-    tokens = torch.scalar_tensor(qkv.shape[1], dtype=torch.int64)
-    return torch.cond(tokens <= FEW, looped, bfloat16_attention, (qkv, bias))
+    return torch.cond(tokens <= SHORT, bfloat16_attention, fused, (qkv, bias))
 
 
 class RowAttention(nn.Module):

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from minisbert.backends import graphs as attention
-from minisbert.backends.graphs import RowAttention, attend_by_length, bfloat16_attention, fused, looped
+from minisbert.backends.graphs import RowAttention, attend_by_length, bfloat16_attention, fused
 from minisbert.backends.package import CompiledEncoder
 from minisbert.core import bert
 from minisbert.models import batching
@@ -28,7 +28,7 @@ def inputs(mask: Tensor) -> tuple[Tensor, ...]:
 
 @pytest.mark.exact("one bound is float32's rounding")
 @pytest.mark.parametrize("name", MASKS)
-@pytest.mark.parametrize(("way", "bound"), [(bfloat16_attention, 2**-6), (looped, 2**-6), (fused, 1e-6)])
+@pytest.mark.parametrize(("way", "bound"), [(bfloat16_attention, 2**-6), (fused, 1e-6)])
 def test_each_way_is_the_formula(way, bound, name):
     """bfloat16 has 8 bits: products of numbers around 1 are off by some 2^-8 each."""
     qkv, bias = inputs(MASKS[name])
@@ -38,20 +38,12 @@ def test_each_way_is_the_formula(way, bound, name):
     assert (found - expected).abs().max() < bound
 
 
-@pytest.mark.parametrize("way", [bfloat16_attention, looped, fused])
+@pytest.mark.parametrize("way", [bfloat16_attention, fused])
 def test_what_the_mask_hides_changes_no_bit(way):
     qkv, bias = inputs(MASKS["pads"])
     before = way(qkv, bias)
     qkv[1, 5:, 1], qkv[1, 5:, 2] = 100.0, -100.0  # keys and values of pads
     assert torch.equal(way(qkv, bias), before)
-
-
-def test_loops_round_as_products_do():
-    """Other sums of the same products: one that lies between two numbers of bfloat16 may round to the other."""
-    arguments = inputs(MASKS["pads"])
-    apart = (looped(*arguments) - bfloat16_attention(*arguments)).abs()
-    assert apart.median() == 0
-    assert apart.max() < 2**-7  # the neighbour of a number from 1 to 2
 
 
 def test_the_layers_of_the_books_encoder_and_no_others(tiny):
@@ -67,11 +59,10 @@ def test_the_layers_of_the_books_encoder_and_no_others(tiny):
 @pytest.mark.slow
 @pytest.mark.skipif(not COMPILER, reason="there is no C++ compiler")
 @pytest.mark.skipif(not bfloat16_hardware(torch.device("cpu"))[0], reason="the CPU has no bfloat16 instructions")
-def test_a_package_has_all_ways(tiny, tmp_path, monkeypatch):
+def test_a_package_has_both_ways(tiny, tmp_path, monkeypatch):
     """A long text has a row to itself. The vectors of a text do not depend on what comes with it."""
     for module in (attention, batching):
         monkeypatch.setattr(module, "SHORT", 40)
-    monkeypatch.setattr(attention, "FEW", 12)
     monkeypatch.setattr(batching, "ROW", 24)
     attention.compile_model(tiny, "bfloat16", None, tmp_path / "p.pt2")  # in this process, with these bounds
     code = generated_code(tmp_path / "p.pt2")
