@@ -214,7 +214,7 @@ model, optimizer = begin(seed=0)
 straight = advance(model, optimizer, 8)  # never stopped
 
 with tempfile.TemporaryDirectory() as folder:
-    state = Path(folder) / "state"
+    state = Path(folder) / "state.safetensors"
     model, optimizer = begin(seed=0)
     advance(model, optimizer, 4)
     save_state(
@@ -225,12 +225,7 @@ with tempfile.TemporaryDirectory() as folder:
         RunState(step=4),
         data="the five pairs",
     )
-    print(
-        [
-            f"{file.name}, {file.stat().st_size:,} bytes"
-            for file in sorted(state.iterdir())
-        ]
-    )
+    print(f"{state.name}, {state.stat().st_size:,} bytes")
 
     continued = {}
     for kept in ("everything", "no random state", "no moments", "weights only"):

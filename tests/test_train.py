@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -295,7 +294,7 @@ def test_ctrl_c_before_the_first_checkpoint_promises_no_best(run, tmp_path, caps
     assert "stopped at step 0" in err
     assert "best model" not in err
     left = sorted(path.name for path in (tmp_path / "run").iterdir())
-    assert left == ["config.json", "last", "metrics.jsonl", "state"]
+    assert left == ["config.json", "last", "metrics.jsonl", "state.safetensors"]
 
 
 def test_a_run_continues_if_the_reader_closes_the_pipe(flags, tmp_path):
@@ -368,7 +367,7 @@ def assert_same_run(one: Path, other: Path) -> None:
     assert metrics(one) == metrics(other)
     assert same_weights(one / "model", other / "model")
     assert results(one) | TIMELESS == results(other) | TIMELESS
-    assert not (one / "state").exists()
+    assert not (one / "state.safetensors").exists()
     assert not (one / "last").exists()
 
 
@@ -432,7 +431,9 @@ def test_a_killed_process_resumes_to_the_same_bits(flags, tmp_path):
     """kill -9: nothing is said, nothing is tidied, and the last saved state is what there is."""
     flags = [*flags, "--batch-size", "4", "--lr", "1e-3", "--epochs", "12", "--save-every", "20", "--log-every", "1"]
     folder = tmp_path / "killed"
-    process = started([*flags, "--out", str(folder)], lambda: (folder / "state").is_dir() and len(losses(folder)) > 25)
+    process = started(
+        [*flags, "--out", str(folder)], lambda: (folder / "state.safetensors").is_file() and len(losses(folder)) > 25
+    )
     process.kill()
     process.communicate()
     step = len(losses(folder))
@@ -469,7 +470,7 @@ def test_a_run_that_cannot_be_resumed_says_why(run, tmp_path):
         resume(tmp_path / "run", "--overwrite")
     with pytest.raises(InputError, match="was started without it"):
         resume(tmp_path / "run", "--patience", "3")
-    shutil.rmtree(tmp_path / "run" / "state")
+    (tmp_path / "run" / "state.safetensors").unlink()
     with pytest.raises(InputError, match="was stopped before its state was saved"):
         resume(tmp_path / "run")
 

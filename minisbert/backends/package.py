@@ -40,7 +40,7 @@ from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.assets import file_hash, home
 from minisbert.system.console import check_usage, say
 from minisbert.system.devices import instruction_sets
-from minisbert.system.files import atomic_file, check_owner, remove_leftovers
+from minisbert.system.files import atomic_file, check_owner
 from minisbert.system.torch_internals import package_runner
 
 OLDEST = "2.9"  # the oldest torch known to compile our models; 2.6 fails, 2.7 and 2.8 are untested
@@ -152,7 +152,6 @@ def compile_package(
     settings = INDUCTOR | {"cpp.weight_prepack": prepack, "aot_inductor.metadata": metadata}
     # AUTO: the exporter finds out which sizes are equal; naming them would fail where a model fixes one
     auto = torch.export.Dim.AUTO
-    remove_leftovers(path)  # of a compilation that was killed; one that still runs makes its file anew at its end
     with atomic_file(path) as partial, compiler_cache() as folder:
         try:
             exported = torch.export.export(module, tuple(examples), dynamic_shapes=[{0: auto, 1: auto}] * len(examples))

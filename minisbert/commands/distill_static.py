@@ -25,14 +25,12 @@ add_device_options(parser)
 
 def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
-    from minisbert.checkpoints.save import check_model_replaceable
     from minisbert.loading import load_encoder
     from minisbert.models.sentence_encoder import SentenceEncoder
     from minisbert.models.static_encoder import distill
     from minisbert.system.devices import use_threads
 
     check_output(options.out, local_path(options.model))
-    check_model_replaceable(options.out)
     use_threads(options.threads)
     encoder = load_encoder(options.model, device=options.device)
     if not isinstance(encoder, SentenceEncoder) or encoder.vectors_are != "dense":

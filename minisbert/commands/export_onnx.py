@@ -18,7 +18,7 @@ from minisbert.core import InputError
 from minisbert.system.assets import local_path
 from minisbert.system.command_line import command_parser
 from minisbert.system.console import run_command, say
-from minisbert.system.files import check_output
+from minisbert.system.files import atomic_folder, check_output
 
 LARGEST = 1e-4  # of a difference to a unit vector's number: float32 in another order stays far below
 
@@ -35,14 +35,12 @@ def main(arguments: list[str] | None = None) -> None:
         if find_spec(package) is None:
             raise InputError(f"minisbert export-onnx needs {package}: pip install 'minisbert[onnx]'")
     from minisbert.backends.onnx_export import SAMPLE_TEXTS, export_onnx, onnx_vectors, quantize_onnx
-    from minisbert.checkpoints.save import check_model_replaceable, model_folder
     from minisbert.models.sentence_encoder import SentenceEncoder
 
-    check_model_replaceable(options.out)
     encoder = SentenceEncoder.load(options.model, device="cpu")
     say(f"exporting {options.model}, about 20 seconds")
     expected = encoder.encode(list(SAMPLE_TEXTS))  # (N, W)
-    with model_folder(options.out) as folder:
+    with atomic_folder(options.out) as folder:
         encoder.write(folder)
         path = folder / "onnx" / "model.onnx"
         path.parent.mkdir()

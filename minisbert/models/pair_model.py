@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from minisbert.checkpoints.encoder_settings import CONFIG, HEAD_FILE, PairHeadSettings
 from minisbert.checkpoints.layout import ModelFolder, find_model
-from minisbert.checkpoints.save import model_folder
 from minisbert.checkpoints.weights import Unfilled, read_weights, write_safetensors
 from minisbert.core import InputError, one_line, reading
 from minisbert.core.checks import check_texts
@@ -32,7 +31,7 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.similarity import as_array
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.devices import choose_device
-from minisbert.system.files import write_json
+from minisbert.system.files import atomic_folder, write_json
 from minisbert.system.progress import Progress
 from minisbert.system.torch_internals import fastest_linear
 
@@ -332,7 +331,7 @@ class PairModel(PairScorer, nn.Module):
 
         With a ``ClassifierHead`` the folder is a CrossEncoder of sentence-transformers.
         """
-        with model_folder(folder) as partial:
+        with atomic_folder(folder) as partial:
             if isinstance(self.head, ClassifierHead):
                 write_cross_encoder(self.encoder, self.head, self.task, self.labels, partial)
                 return

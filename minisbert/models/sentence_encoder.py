@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from minisbert.checkpoints.encoder_settings import EncoderSettings, write_settings
 from minisbert.checkpoints.layout import ModelFolder, write_modules
-from minisbert.checkpoints.save import model_folder
 from minisbert.checkpoints.weights import load_transformer, save_bert
 from minisbert.core import encoder
 from minisbert.core.bert import Bert
@@ -28,6 +27,7 @@ from minisbert.models.guards import check_ids, check_inputs, evaluating
 from minisbert.models.pooling import Dense, Pooling, load_dense_layer, load_pooling, sentence_width
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.devices import choose_dtype
+from minisbert.system.files import atomic_folder
 from minisbert.system.torch_internals import fastest_linear
 
 
@@ -191,11 +191,11 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
         return None
 
     def save(self, folder: str | Path) -> None:
-        """Write the model as a folder that sentence-transformers opens too, and atomically replace a model there.
+        """Write the model as a folder that sentence-transformers opens too, complete or not at all.
 
-        Raises ``InputError`` for a folder that holds anything but a model: replacing it would lose its contents.
+        A model there is replaced; ``InputError`` if that would lose another file.
         """
-        with model_folder(folder) as partial:
+        with atomic_folder(folder) as partial:
             self.write(partial)
 
     def write(self, folder: Path) -> None:

@@ -24,7 +24,6 @@ from torch import Tensor, nn
 
 from minisbert.checkpoints.encoder_settings import CONFIG, WEIGHTS, EncoderSettings, unsupported, write_settings
 from minisbert.checkpoints.layout import ModelFolder, write_modules
-from minisbert.checkpoints.save import model_folder
 from minisbert.checkpoints.tokenizer_files import check_vocabulary
 from minisbert.checkpoints.weights import read_weights, write_safetensors
 from minisbert.core import InputError, one_line, reading
@@ -35,7 +34,7 @@ from minisbert.models.encoder import BATCH_TOKENS, TextEncoder
 from minisbert.models.guards import check_count
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.tokenizer import Tokenizer, flattened
-from minisbert.system.files import write_json
+from minisbert.system.files import atomic_folder, write_json
 from minisbert.system.progress import Progress
 
 TABLE, MODEL2VEC_TABLE = "embedding.weight", "embeddings"  # names of the tensor in the two layouts
@@ -198,9 +197,9 @@ class StaticEncoder(TextEncoder, nn.Module):
     def save(self, folder: str | Path) -> None:
         """Write a folder that sentence-transformers opens, or Model2Vec if the table follows its rules.
 
-        Atomically replaces a model there.
+        A model there is replaced; ``InputError`` if that would lose another file.
         """
-        with model_folder(folder) as partial:
+        with atomic_folder(folder) as partial:
             self.tokenizer.save(partial)
             if isinstance(self.tokenizer, Model2VecTokenizer):
                 limit: int | None = self.tokenizer.limit

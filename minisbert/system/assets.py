@@ -1,8 +1,8 @@
 """The manifest of weights and data sets, and how they are fetched and verified.
 
-``assets.toml`` is the manifest. ``fetch`` tries an asset's sources in order and writes to a temporary folder, which is
-renamed only once every hash matches: an interrupted or corrupted download never looks complete. On the command line:
-``minisbert assets``.
+``assets.toml`` is the manifest. ``fetch`` tries an asset's sources in order and writes to a temporary folder, whose
+files are renamed only once every hash matches: an interrupted or corrupted download never looks complete. On the
+command line: ``minisbert assets``.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from typing import Any
 
 from minisbert.core import InputError, one_line
 from minisbert.system.console import say
-from minisbert.system.files import BROKEN_DISK, atomic_folder, foreign_entries, listed
+from minisbert.system.files import BROKEN_DISK, flush, naming
 from minisbert.system.hub import first_line, offline, snapshot
 from minisbert.system.progress import Bar
 
@@ -130,37 +130,32 @@ def ensure(name: str) -> Path:
 
 
 def fetch(wanted: Asset) -> None:
-    """Download an asset from the first source that serves it, replacing the files of the asset that are there.
-
-    Raises ``InputError`` if the folder holds anything else, which would be lost.
-    """
+    """Download an asset from the first source that serves it, replacing the files of the asset that are there."""
     names = [file.name for file in wanted.files]
     if offline():
         raise InputError(
             f"{wanted.name} is {wanted.state()} and MINISBERT_OFFLINE forbids fetching it; "
             f"put {', '.join(names)} into {wanted.folder}"
         )
-    # before anything is downloaded: replacing the folder would lose a user's own files in it
-    foreign = foreign_entries(wanted.folder, names)
-    if foreign:
-        raise InputError(
-            f"{wanted.folder} also holds {listed(foreign)}, not part of {wanted.name}: fetching replaces the folder; "
-            "move other files elsewhere first"
-        )
     failures = ""
-    # the bytes of every source are hashed before the rename, so no source has to be trusted, nor to be careful
-    with atomic_folder(wanted.folder) as folder:
+    folder = Path(os.path.realpath(wanted.folder))
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with naming(folder), tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
         for source in wanted.sources:
             named = " ".join(next(iter(source.items())))
             say(f"fetching {wanted.name} ({named}) to {wanted.folder}")
-            failure = fetch_from(source, wanted, folder)
+            # the bytes of every source are hashed before the renames: no source has to be trusted, nor to be careful
+            failure = fetch_from(source, wanted, Path(temporary))
             if not failure:
+                for file_name in names:
+                    fetched, target = Path(temporary, file_name), folder / file_name
+                    flush(fetched)
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    os.replace(fetched, target)
                 return
             say(f"  {failure}")
             failures += f"\n  {named}: {failure}"
-        raise InputError(
-            f"{wanted.name} could not be fetched:{failures}\nOr put its files into {wanted.folder} by hand."
-        )
+    raise InputError(f"{wanted.name} could not be fetched:{failures}\nOr put its files into {wanted.folder} by hand.")
 
 
 def fetch_from(source: dict, wanted: Asset, folder: Path) -> str:

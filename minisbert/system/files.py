@@ -6,19 +6,15 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from fnmatch import fnmatchcase
-from glob import escape
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO
 
 from minisbert.core import InputError, one_line, reading
 
 MOST_BYTES = 2**28  # of a model's files other than weights
-LITTER = (".DS_Store", "Thumbs.db", "desktop.ini")  # file managers put these into every folder that is opened
-NEW, OLD = "partial-", "replaced-"  # in hidden names: what is being written, and what is being replaced
-TOKEN = "[0-9a-f]" * 8  # at their end
+NEW = "partial-"  # in the hidden name of what is being written
 BROKEN_DISK = (errno.ENOSPC, errno.EFBIG, errno.EIO, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 
@@ -101,7 +97,7 @@ def atomic_file(target: str | Path) -> Iterator[Path]:
     """Yield a temporary path; rename it to ``target`` on success, remove it on any failure."""
     if Path(target).exists() and not Path(target).is_file():
         raise InputError(f"{target} is a folder or a device, a file is needed")
-    target, new = beside(target, NEW)
+    target, new = beside(target)
     try:
         with naming(target):
             new.touch()
@@ -116,77 +112,34 @@ def atomic_file(target: str | Path) -> Iterator[Path]:
 def atomic_folder(target: str | Path) -> Iterator[Path]:
     """Yield a temporary folder; rename it to ``target`` on success, remove it on any failure.
 
-    An existing folder is replaced only once the new one is complete. If several processes write the same target, the
-    last one wins. If the process is killed between the two renames that this takes, the next writer restores the old
-    one; what it was writing stays as ``.target.partial-01234567`` until ``remove_leftovers``.
+    A folder that is there is replaced if that loses nothing: ``InputError`` if it has a file that the new one lacks.
     """
     if Path(target).exists() and not Path(target).is_dir():
         raise InputError(f"{target} is a file or a device, a folder is needed")
     if Path.cwd().is_relative_to(os.path.realpath(target)):
         raise InputError(f"{target} cannot be replaced because it is the current folder; name another folder")
-    target, new = beside(target, NEW)
-    recover(target)
+    target, new = beside(target)
     try:
         with naming(target):
             new.mkdir()
             yield new
             flush(*(path for path in new.rglob("*") if path.is_file()))
-            swap(new, target)
+            for path in target.rglob("*"):
+                if not path.is_dir() and not (new / path.relative_to(target)).exists():
+                    raise InputError(f"{path} would be lost: move it away, or choose another folder than {target}")
+            if target.is_dir():
+                shutil.rmtree(target)
+            os.replace(new, target)
     finally:
         shutil.rmtree(new, ignore_errors=True)
 
 
-def beside(target: str | Path, kind: str) -> tuple[Path, Path]:
+def beside(target: str | Path) -> tuple[Path, Path]:
     """Return the target, links followed, and a new hidden name next to it, whose parent folder is made."""
     target = Path(os.path.realpath(target))  # replace what a link points to, not the link
     target.parent.mkdir(parents=True, exist_ok=True)
     # next to it, because a rename to another file system is not atomic; a token, because several processes may write
-    return target, target.with_name(f".{target.name}.{kind}{secrets.token_hex(4)}")
-
-
-def swap(new: Path, target: Path) -> None:
-    """Rename ``new`` to ``target``, which may be a folder that is not empty."""
-    while True:
-        _, old = beside(target, OLD)
-        try:
-            with suppress(FileNotFoundError):  # there is none to replace
-                os.replace(target, old)
-            os.replace(new, target)
-        except BaseException as error:
-            with suppress(OSError):
-                os.replace(old, target)
-            # subtle: another process may have made target since the first rename; if so, try again
-            if not isinstance(error, OSError) or error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            shutil.rmtree(old, ignore_errors=True)
-            return
-
-
-def recover(target: str | Path) -> None:
-    """Move the folder back that a killed process was replacing, unless another one has taken its place since.
-
-    Harmless at any time, also while another process writes ``target``.
-    """
-    target = Path(os.path.realpath(target))
-    for old in target.parent.glob(f".{escape(target.name)}.{OLD}{TOKEN}"):
-        # not empty: the new one is there, or another process moved the old one back
-        with suppress(OSError):
-            os.replace(old, target)
-        if target.exists():
-            shutil.rmtree(old, ignore_errors=True)
-
-
-def remove_leftovers(target: str | Path) -> None:
-    """Recover ``target`` and remove what killed processes were writing; only for a caller that keeps others away."""
-    recover(target)
-    target = Path(os.path.realpath(target))
-    for new in target.parent.glob(f".{escape(target.name)}.{NEW}{TOKEN}"):
-        if new.is_dir():
-            shutil.rmtree(new, ignore_errors=True)
-        else:
-            new.unlink(missing_ok=True)
+    return target, target.with_name(f".{target.name}.{NEW}{secrets.token_hex(4)}")
 
 
 def lock(file: IO[str]) -> None:
@@ -200,27 +153,6 @@ def lock(file: IO[str]) -> None:
             raise
         except OSError:  # some network disks have no locks
             pass
-
-
-def foreign_entries(folder: Path, replaceable: Collection[str]) -> list[str]:
-    """List the files and folders that replacing ``folder`` would lose, sorted, without the contents of those folders.
-
-    ``replaceable`` are patterns of paths that may be lost, relative to ``folder``: ``[0-9]_Dense/config.json``. Links
-    are not followed. Files of the system's file manager do not count.
-    """
-    parents = {str(parent) for path in replaceable for parent in PurePosixPath(path).parents}
-    foreign = []
-    pending = [folder] if folder.is_dir() else []
-    while pending:
-        for path in pending.pop().iterdir():
-            name = path.relative_to(folder).as_posix()
-            patterns = {*replaceable, *parents} if path.is_dir() else replaceable
-            is_replaceable = any(fnmatchcase(name, pattern) for pattern in patterns)
-            if is_replaceable and path.is_dir() and not path.is_symlink():
-                pending.append(path)
-            elif not is_replaceable and (path.is_dir() or path.name not in LITTER):
-                foreign.append(name)
-    return sorted(foreign)
 
 
 def listed(names: list[str], most: int = 3) -> str:

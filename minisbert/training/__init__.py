@@ -6,6 +6,4 @@ here, too. The loop itself is the book's. Imports every room above except ``corp
 
 # what a run's folder holds; here, because plots read it without torch
 RUN_CONFIG, RUN_LOG, RESULTS = "config.json", "metrics.jsonl", "results.json"
-MODEL, LAST, STATE = "model", "last", "state"
-RUN_FILES = (RUN_CONFIG, RUN_LOG, RESULTS, MODEL, LAST, STATE)
-REPLACEMENT = ".replacement"  # what --overwrite adds to a run's name until the new run is finished
+MODEL, LAST, STATE = "model", "last", "state.safetensors"

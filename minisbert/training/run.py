@@ -5,6 +5,7 @@ Of several processes only rank 0 prints and writes.
 
 import json
 import math
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,11 +18,12 @@ from torch.optim import Optimizer
 
 from minisbert.core import InputError
 from minisbert.core.loop import Diverged, Step
+from minisbert.system import files
 from minisbert.system.console import Interrupts, say
 from minisbert.system.devices import random_state, set_random_state
 from minisbert.system.files import naming
 from minisbert.system.progress import LiveLine, duration
-from minisbert.training import LAST, MODEL, RUN_LOG, STATE, run_folder
+from minisbert.training import LAST, MODEL, RESULTS, RUN_LOG, STATE, run_folder
 from minisbert.training.distributed import ProcessGroup
 from minisbert.training.objectives.base import Objective
 from minisbert.training.settings import RunSettings
@@ -193,7 +195,7 @@ class Run:
                 self.line.clear()
                 say(f"step {state.step:>5}  dev {objective.best} {100 * score:.2f}")
                 if better:
-                    objective.model.save(self.folder / MODEL)
+                    run_folder.replace_model(objective.model, self.folder / MODEL)
             self.record(dev=scores)
             state.evaluated = state.step
             state.waited += 1
@@ -217,7 +219,7 @@ class Run:
         # a further request is already being served
         with suppress(KeyboardInterrupt), self.interrupts.defer():
             self.save()
-            self.objective.model.save(self.folder / LAST)
+            run_folder.replace_model(self.objective.model, self.folder / LAST)
             best = ""
             if (self.folder / MODEL).exists():
                 best = f", the best model by dev in {self.folder / MODEL}"
@@ -241,8 +243,10 @@ class Run:
             raise
         results = {"before": state.before, "after": after, "steps": state.step}
         with self.interrupts.defer():
-            self.log.close()
-            folder = run_folder.finish_folder(folder, results | {"training_seconds": round(state.seconds, 2)})
+            with files.atomic_file(folder / RESULTS) as partial:
+                files.write_json(partial, results | {"training_seconds": round(state.seconds, 2)})
+            (folder / STATE).unlink(missing_ok=True)
+            shutil.rmtree(folder / LAST, ignore_errors=True)
         best = f"best by dev, of step {state.best_step}, in {folder / MODEL}"
         if state.best_step == 0:
             best = f"none was better on dev than the untrained model, which is in {folder / MODEL}"

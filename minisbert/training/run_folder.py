@@ -1,13 +1,11 @@
 """A training run's folder, what it saves for ``--resume``, and its table of scores.
 
-runs/NAME/config.json      every setting, resolved
-runs/NAME/metrics.jsonl    a line every few steps and for every evaluation
-runs/NAME/model/           the best model by dev
-runs/NAME/state/           for ``--resume``, until the run is finished
-runs/NAME/last/            the weights at the moment a run was stopped
-runs/NAME/results.json     scores before and after, once it is finished
-
-With ``--overwrite`` a run is made in ``runs/NAME.replacement/``, which is renamed to ``runs/NAME/`` at its end.
+runs/NAME/config.json         every setting, resolved
+runs/NAME/metrics.jsonl       a line every few steps and for every evaluation
+runs/NAME/model/              the best model by dev
+runs/NAME/state.safetensors   for ``--resume``, until the run is finished
+runs/NAME/last/               the weights at the moment a run was stopped
+runs/NAME/results.json        scores before and after, once it is finished
 """
 
 import dataclasses
@@ -20,106 +18,73 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from minisbert import __version__
-from minisbert.checkpoints.save import SAVED
 from minisbert.checkpoints.weights import write_safetensors
-from minisbert.core import InputError, one_line, read_json, reading
+from minisbert.core import InputError, one_line, reading
 from minisbert.core.weights import read_safetensors
+from minisbert.models.pair_model import PairModel
+from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system import files
 from minisbert.system.assets import local_path
-from minisbert.system.console import check_usage
-from minisbert.training import LAST, MODEL, REPLACEMENT, RESULTS, RUN_CONFIG, RUN_LOG, STATE
+from minisbert.training import LAST, MODEL, RESULTS, RUN_CONFIG, RUN_LOG, STATE
 from minisbert.training.distributed import processes, say_once
 from minisbert.training.objectives.base import Objective, Scores
-from minisbert.training.run_options import publish
 from minisbert.training.settings import FREE, RunSettings
 
-STATE_FILES = ("state.safetensors", "state.json")
+NEW = ".new"  # behind the name of a model that is complete, but not in its place yet
 
 
 def create_folder(options: RunSettings, device: torch.device, objective: Objective) -> tuple[Path, TextIO]:
     """Create the run's folder and its ``config.json``; return the folder and its locked, empty ``metrics.jsonl``.
 
-    Raises ``InputError`` rather than overwrite a run without ``--overwrite``, a folder that is not a run's, or files
-    that no run wrote.
+    ``--overwrite`` deletes the run that is there. Raises ``InputError`` for a run without ``--overwrite``, a run that
+    another process is training, and a folder with other files and no run.
     """
-    folder = out = chosen_path(options)
-    # a run may replace the one whose model it reads, but not lie in a model
-    model = local_path(options.model)
-    files.check_output(out / RUN_LOG, model, options.teacher, options.data, options.dev, options.test)
-    out.mkdir(parents=True, exist_ok=True)
-    # a log alone is left by a run that ended before its first line
-    if {path.name for path in out.iterdir()} - {RUN_LOG}:
-        check_run_replaceable(out, options.overwrite)
-        path = Path(os.path.realpath(out))
-        folder = path.with_name(path.name + REPLACEMENT)
-        folder.mkdir(exist_ok=True)
-    log = open_log(folder)
-    try:
-        # an earlier replacement that was not finished; its log is emptied and not removed, since it holds the lock
-        for name in (MODEL, LAST, STATE):
-            shutil.rmtree(folder / name, ignore_errors=True)
-        (folder / RESULTS).unlink(missing_ok=True)
-        log.truncate(0)
-        resolved = {"out": str(out), "device": str(device), "minisbert": __version__, "torch": torch.__version__}
-        config = vars(options) | {"rows": objective.notes, "best_metric": objective.best} | resolved
-        files.write_json(folder / RUN_CONFIG, config)
-    except BaseException:
-        log.close()
-        raise
-    return folder, log
-
-
-def chosen_path(options: RunSettings) -> Path:
-    """Return ``--out``, or a folder in ``runs/`` named after the recipe, or data and objective, and the model."""
     name = options.recipe or options.objective
     if options.data and not options.recipe:
         name = f"{Path(options.data).stem}-{options.objective}"
     out = Path(options.out or f"runs/{name}-{Path(options.model).name}")
     path = os.path.realpath(out)
-    is_utf8 = path.encode(errors="ignore") == os.fsencode(path)  # safetensors writes to no other path
-    reserved = f"names that end in {REPLACEMENT} are for --overwrite"
-    check_usage(
-        (not is_utf8, f"--out {one_line(out)}: the path is not UTF-8; choose another one"),
-        (path.endswith(REPLACEMENT), f"--out {one_line(out)}: {reserved}; choose another one"),
-    )
-    return out
+    if path.encode(errors="ignore") != os.fsencode(path):  # safetensors writes to no other path
+        raise InputError(f"--out {one_line(out)}: the path is not UTF-8; choose another one")
+    files.check_output(out, local_path(options.model), options.teacher, options.data, options.dev, options.test)
 
-
-def check_run_replaceable(out: Path, overwrite: bool) -> None:
-    """Raise ``InputError`` unless ``out`` is a run that may be replaced, at rest, without files of others in it."""
-    if not (out / RUN_LOG).is_file():
+    out.mkdir(parents=True, exist_ok=True)
+    found = {path.name for path in out.iterdir()}
+    if found and RUN_LOG not in found:
         raise InputError(f"{out} is not the folder of a run (it has no {RUN_LOG}): choose another --out")
-    open_log(out).close()
-    if not overwrite:
-        advice = "--overwrite to replace that run"
-        if (out / STATE).is_dir():
-            advice = f"--resume {out} to continue it, or {advice}"
-        raise InputError(f"{out} exists: choose another --out, or {advice}")
-    if Path.cwd().is_relative_to(os.path.realpath(out)):
-        raise InputError(f"{out} cannot be replaced from within it: change to another folder, or choose another --out")
-    for name, written in ((MODEL, SAVED), (LAST, SAVED), (STATE, STATE_FILES)):
-        foreign = files.foreign_entries(out / name, written)
-        if foreign:
-            raise InputError(f"{out / name} holds files that no run wrote ({files.listed(foreign)}): move them away")
-
-
-def finish_folder(folder: Path, results: dict[str, Any]) -> Path:
-    """Write ``results.json`` and delete what only a resumed run needs; return the folder, which may have moved."""
-    with files.atomic_file(folder / RESULTS) as partial:
-        files.write_json(partial, results)
-    for name in (STATE, LAST):
-        shutil.rmtree(folder / name, ignore_errors=True)
-    return publish(folder)
+    log = open_log(out)
+    try:
+        # a log alone is left by a run that ended before its first line
+        if found - {RUN_LOG} and not options.overwrite:
+            advice = "--overwrite to delete that run"
+            if STATE in found:
+                advice = f"--resume {out} to continue it, or {advice}"
+            raise InputError(f"{out} exists: choose another --out, or {advice}")
+        # the log is emptied and not deleted, since it holds the lock; the user's own files stay
+        log.truncate(0)
+        for name in (RESULTS, STATE, RUN_CONFIG):
+            (out / name).unlink(missing_ok=True)
+        for name in (MODEL, LAST):
+            shutil.rmtree(out / name, ignore_errors=True)
+        resolved = {"out": str(out), "device": str(device), "minisbert": __version__, "torch": torch.__version__}
+        config = vars(options) | {"rows": objective.notes, "best_metric": objective.best} | resolved
+        files.write_json(out / RUN_CONFIG, config)
+    except BaseException:
+        log.close()
+        raise
+    return out, log
 
 
 def open_log(out: Path) -> TextIO:
     """Open a run's ``metrics.jsonl`` to append to, locked until it is closed; ``InputError`` if it is locked.
 
-    Whoever holds it is alone in the folder, so what killed processes left there is restored or removed.
+    Whoever holds it is alone in the folder, so what a killed process was writing there is removed, and a model that it
+    had written is put in its place.
     """
     log = open(out / RUN_LOG, "a", encoding="utf-8")  # noqa: SIM115 - it stays open as long as the run
     try:
@@ -127,9 +92,28 @@ def open_log(out: Path) -> TextIO:
     except BlockingIOError as error:
         log.close()
         raise InputError(f"{out}: another process is training this run; wait for it to finish, or stop it") from error
-    for name in (STATE, MODEL, LAST, RESULTS):
-        files.remove_leftovers(out / name)
+    for path in out.glob(f".*.{files.NEW}*"):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
+    for name in (MODEL, LAST):
+        put_in_place(out / name)
     return log
+
+
+def replace_model(model: SentenceEncoder | PairModel, folder: Path) -> None:
+    """Save a model in place of the one at ``folder``; a kill at any moment leaves one of them complete."""
+    model.save(folder.with_name(folder.name + NEW))
+    put_in_place(folder)
+
+
+def put_in_place(folder: Path) -> None:
+    """Replace ``folder`` by what is complete beside it, if there is something."""
+    new = folder.with_name(folder.name + NEW)
+    if new.is_dir():
+        shutil.rmtree(folder, ignore_errors=True)
+        new.rename(folder)
 
 
 def print_table(before: dict[str, Scores], after: dict[str, Scores]) -> None:
@@ -166,9 +150,9 @@ class RunState:
 
 
 def save_state(
-    folder: Path, network: nn.Module, optimizer: Optimizer, randomness: dict[str, Tensor], progress: RunState, data: str
+    path: Path, network: nn.Module, optimizer: Optimizer, randomness: dict[str, Tensor], progress: RunState, data: str
 ) -> None:
-    """Atomically replace the state at ``folder``. ``data`` identifies the run (``run_identity``)."""
+    """Atomically replace the state at ``path``. ``data`` identifies the run (``run_identity``)."""
     tensors = {f"network.{name}": tensor for name, tensor in network.state_dict().items()}
     for name, tensor in randomness.items():
         tensors[f"random.{name}"] = tensor
@@ -176,37 +160,37 @@ def save_state(
         for key, value in optimizer.state.get(parameter, {}).items():
             tensors[f"optimizer.{name}.{key}"] = value
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    about = {"threads": torch.get_num_threads(), "torch": torch.__version__, "processes": processes(), "data": data}
-    about |= {"progress": dataclasses.asdict(progress)}
-    with files.atomic_folder(folder) as partial:
-        write_safetensors(tensors, partial / "state.safetensors")
-        files.write_json(partial / "state.json", about | {"sha256": content_hash(tensors, about)})
+    about: dict[str, Any] = {"threads": torch.get_num_threads(), "torch": torch.__version__, "processes": processes()}
+    about |= {"data": data, "progress": dataclasses.asdict(progress)}
+    about["sha256"] = content_hash(tensors, about)
+    with files.atomic_file(path) as partial:
+        write_safetensors(tensors, partial, {"run": json.dumps(about)})
 
 
-def load_state(folder: Path, network: nn.Module, optimizer: Optimizer, data: str) -> tuple[RunState, dict[str, Tensor]]:
+def load_state(path: Path, network: nn.Module, optimizer: Optimizer, data: str) -> tuple[RunState, dict[str, Tensor]]:
     """Restore network and optimizer in place; return the progress and the states of the random generators.
 
     Raises ``InputError`` if the state is damaged or belongs to another network, optimizer or data. Also restores
     the number of threads: another number splits sums differently, which changes their last bits.
     """
-    about = read_json(folder / "state.json")
-    with reading(folder / "state.json"):
+    tensors = read_safetensors(path)
+    with reading(path), safe_open(path, "pt") as file:
+        about = json.loads(file.metadata()["run"])
         stored = about.pop("sha256")
-    tensors = read_safetensors(folder / "state.safetensors")
     if content_hash(tensors, about) != stored:
-        raise InputError(f"{folder} is damaged or was edited: its contents do not have the sha256 in state.json")
-    with reading(folder / "state.json"):
+        raise InputError(f"{path} is damaged or was edited: its contents do not have the sha256 that it gives")
+    with reading(path):
         progress = RunState(**about["progress"])
     # nothing is changed before everything has been checked: a refusal leaves network and optimizer as they were
     if about["data"] != data:
         raise InputError(
-            f"{folder}: the training rows, dev, test, the model or config.json have changed since the run started"
+            f"{path}: the training rows, dev, test, the model or config.json have changed since the run started"
         )
     try:
         # strict, and into the existing memory
         network.load_state_dict(with_prefix("network.", tensors))
     except RuntimeError as error:
-        raise InputError(f"{folder} is the state of another network: {error}") from error
+        raise InputError(f"{path} is the state of another network: {error}") from error
     # the optimizer numbers its parameters group by group; their names do not depend on that order
     names = {parameter: name for name, parameter in network.named_parameters()}
     moments = {}

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import shutil
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,7 @@ from typing import Any
 from minisbert.core import InputError, read_json, reading
 from minisbert.system.command_line import Parser, command_parser
 from minisbert.system.console import check_usage
-from minisbert.system.files import recover
-from minisbert.training import LAST, MODEL, REPLACEMENT, RESULTS, RUN_CONFIG, RUN_FILES, RUN_LOG, STATE
+from minisbert.training import MODEL, RESULTS, RUN_CONFIG, RUN_LOG, STATE
 from minisbert.training.settings import FIRST_ADVANCED, FREE, GROUPS, OBJECTIVES, SETTINGS, RunSettings, reads
 
 ABOUT = ("source", "needs", "expected")  # describe a recipe; all its other keys are options
@@ -135,11 +133,7 @@ def list_recipes() -> str:
 
 def resumed(explicit: dict[str, Any], run: Path) -> RunSettings:
     """Return the settings of a stopped run; ``InputError`` if it is finished, or if an option changes its result."""
-    # a process of this run may have been killed while it replaced these; another one may be saving now
-    for name in (STATE, MODEL, LAST, RESULTS):
-        recover(run / name)
     if (run / RESULTS).is_file():
-        run = publish(run)  # it may have been killed while it replaced another run
         raise InputError(f"{run} is finished: its model is in {run / MODEL}, its scores are in {RESULTS}")
     is_other = run.is_dir() and not (run / RUN_LOG).is_file()
     check_usage(
@@ -147,7 +141,7 @@ def resumed(explicit: dict[str, Any], run: Path) -> RunSettings:
         (explicit.get("overwrite"), "--resume continues a run, --overwrite begins it anew: give one of them"),
     )
     config = vars(read_run_settings(run / RUN_CONFIG))
-    if not (run / STATE / "state.json").is_file():
+    if not (run / STATE).is_file():
         raise InputError(f"{run} was stopped before its state was saved (--save-every): start it again, --overwrite")
     for name, value in explicit.items():
         if name == "out":
@@ -161,24 +155,6 @@ def resumed(explicit: dict[str, Any], run: Path) -> RunSettings:
             raise InputError(f"{flag(name)} {value}: {run} was started {before}")
     config["threads"] = None  # by default the number of threads in the state
     return RunSettings(**config | explicit)
-
-
-def publish(folder: Path) -> Path:
-    """Rename the replacement of a run, once it is finished, to the run's name; return the folder where it is now.
-
-    Called again after a kill at any line, it goes on: the new run is complete in its folder until the rename.
-    """
-    folder = Path(os.path.realpath(folder))
-    if not folder.name.endswith(REPLACEMENT):
-        return folder
-    out = folder.with_name(folder.name.removesuffix(REPLACEMENT))
-    if out.is_dir():
-        for path in out.iterdir():
-            if path.name not in RUN_FILES and not (folder / path.name).exists():
-                path.replace(folder / path.name)  # the user's: it stays with the run
-        shutil.rmtree(out)
-    folder.rename(out)
-    return out
 
 
 def read_run_settings(path: Path) -> RunSettings:

@@ -151,7 +151,7 @@ class RunSettings:
     limit: int | None = option("read only the first ROWS training rows", None, COUNT, "ROWS")
     max_length: int | None = option("truncate texts to N tokens (default: the model's limit)", None, COUNT, "N")
     out: str | None = option("folder of the run (default: in runs/, named after recipe or data, objective and model)")
-    overwrite: bool = option("replace the run in that folder, once the new one is finished", False)
+    overwrite: bool = option("delete the run in that folder and begin", False)
     resume: str | None = option("continue a stopped run; the results are those of an uninterrupted one", metavar="RUN")
 
     epochs: int = option("default: 1", 1, COUNT)

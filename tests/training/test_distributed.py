@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 from torch import nn
 
 from minisbert.checkpoints.weights import read_safetensors
@@ -158,7 +159,8 @@ def test_when_one_process_dies_the_other_says_so_and_keeps_its_state(tiny, flags
     said = re.findall("^error: process 0 of 2 has lost its connection to another one|^stopped$", err, re.MULTILINE)
     assert len(said) == 1, err
     assert "terminate called" not in err
-    assert json.loads((run / "state" / "state.json").read_text())["progress"]["step"] == 7
+    with safe_open(run / "state.safetensors", "pt") as state:
+        assert json.loads(state.metadata()["run"])["progress"]["step"] == 7
     for arguments in (["--resume", str(run)], [*flags, "--out", str(whole)]):
         code, _, err = torchrun("train", *arguments)
         assert code == 0, err

@@ -15,14 +15,15 @@ import pytest
 
 from minisbert.core import InputError
 from minisbert.core import losses as formulas
+from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import Interrupts, run_command
 from minisbert.system.progress import LiveLine
+from minisbert.training import run_folder
 from minisbert.training import train as training
 from minisbert.training.distributed import ProcessGroup
 from minisbert.training.objectives.encoders import CosineRegression
 from minisbert.training.run import Run
-from minisbert.training.run_folder import RunState, open_log, print_table
-from minisbert.training.run_options import publish
+from minisbert.training.run_folder import RunState, open_log, print_table, replace_model
 from minisbert.training.train import main
 from tests import toys
 
@@ -64,7 +65,12 @@ def test_a_second_process_is_refused_and_changes_nothing(stopped, flags):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no lock there")
-def test_the_folder_is_locked_while_the_run_lasts(flags, tmp_path, monkeypatch):
+@pytest.mark.parametrize("overwritten", [False, True])
+def test_the_folder_is_locked_while_the_run_lasts(overwritten, flags, tmp_path, monkeypatch):
+    """The run that ``--overwrite`` deletes cannot be resumed any more while the new one trains."""
+    if overwritten:
+        toys.stop_at(3, LOSS, main, flags)
+        flags = [*flags, "--overwrite"]
     loss, seen = formulas.cosine_mse_loss, []
 
     def locked(*arguments):
@@ -84,12 +90,12 @@ def test_the_loser_of_two_resumes_that_began_together_says_so(stopped, monkeypat
     prepare = training.prepare_objective
 
     def slow(*arguments):
-        shutil.rmtree(stopped / "state")
+        (stopped / "state.safetensors").unlink()
         return prepare(*arguments)
 
-    before = {path: content for path, content in contents(stopped).items() if "/state/" not in path}
+    before = {path: content for path, content in contents(stopped).items() if "state" not in Path(path).name}
     monkeypatch.setattr(training, "prepare_objective", slow)
-    with pytest.raises(InputError, match=r"state\.json does not exist"):
+    with pytest.raises(InputError, match=r"state\.safetensors does not exist"):
         main(["--resume", str(stopped)])
     assert contents(stopped) == before
     open_log(stopped).close()  # not locked any more
@@ -144,104 +150,74 @@ def test_an_edited_config_is_refused(stopped):
 
 
 def test_a_folder_with_other_files_is_not_a_runs_folder(flags, tmp_path, monkeypatch):
-    (tmp_path / "here" / "here").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path / "here")
-    before = contents(tmp_path)
-    for out in (".", "..", "../here", str(tmp_path)):
-        for more in ([], ["--overwrite"]):
-            with pytest.raises(InputError, match="is not the folder of a run"):
-                main([*flags, "--out", out, *more])
-    assert contents(tmp_path) == before
-    monkeypatch.chdir("here")
+    home = tmp_path / "home"
+    (home / "model").mkdir(parents=True)
+    (home / "model" / "precious.txt").write_text("mine")
+    before = contents(home)
+    for out in (str(home), str(home / "model"), "."):
+        monkeypatch.chdir(home)
+        with pytest.raises(InputError, match="is not the folder of a run"):
+            main([*flags, "--out", out, "--overwrite"])
+    assert contents(home) == before
+    (home / "empty").mkdir()
+    monkeypatch.chdir(home / "empty")
     main([*flags, "--out", "."])  # an empty one may become one, even the current one
-    assert (tmp_path / "here" / "here" / "results.json").is_file()
-    with pytest.raises(InputError, match="from within it"):
-        main([*flags, "--out", ".", "--overwrite"])
+    assert (home / "empty" / "results.json").is_file()
 
 
-def test_an_overwritten_run_is_kept_until_the_new_one_is_finished(flags, tmp_path, monkeypatch):
-    """A run from the model that it replaces: refused, stopped, diverged, then resumed to its end."""
-    run, new = tmp_path / "run", tmp_path / "run.replacement"
-    main(flags)
+def test_overwrite_deletes_a_run_and_keeps_the_users_files(flags, tmp_path):
+    run = tmp_path / "run"
+    main([*flags, "--lr", "1e-3"])
     (run / "notes.txt").write_text("mine")
     before = contents(run)
-    again = [*flags, "--model", str(run / "model"), "--lr", "1e-3", "--overwrite"]
     with pytest.raises(InputError, match="--overwrite"):
-        main(again[:-1])
-    with monkeypatch.context() as patch:
-        patch.setattr(*LOSS, lambda u, v, target: (u * v).sum() * float("nan"))
-        with pytest.raises(InputError, match="step 1: loss nan"):
-            main(again)
-    toys.stop_at(3, LOSS, main, again)
+        main(flags)
+    with pytest.raises(InputError, match=r"contains .*run/model, which this command reads"):
+        main([*flags, "--model", str(run / "model"), "--overwrite"])
     assert contents(run) == before
-    main([*again[:-1], "--out", str(tmp_path / "other")])
-    main(["--resume", str(new)])
-    assert not new.exists()
+    main([*flags, "--overwrite"])
+    main([*flags, "--out", str(tmp_path / "other")])
     assert toys.losses(run) == toys.losses(tmp_path / "other")
-    weights = Path("model", "model.safetensors")
-    assert (run / weights).read_bytes() == (tmp_path / "other" / weights).read_bytes()
-    assert (run / "notes.txt").read_text() == "mine"
     assert sorted(path.name for path in run.iterdir()) == [
         "config.json", "metrics.jsonl", "model", "notes.txt", "results.json",
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("killed_at", range(4))
-def test_a_replacement_that_was_killed_while_it_moved_moves_again(tmp_path, monkeypatch, killed_at):
-    """At the first file of the user's, the second, in the middle of the old run's removal, and before the rename."""
-    old, new = tmp_path / "run", tmp_path / "run.replacement"
-    for folder, names in ((old, ("a.txt", "b.txt")), (new, ("results.json",))):
-        (folder / "model").mkdir(parents=True)
-        for name in ("metrics.jsonl", "model/weights", *names):
-            (folder / name).write_text(folder.name)
-    calls = iter(range(10))
+class Killed(BaseException):
+    """As ``kill -9``: nothing is cleaned up after it."""
 
-    def dying(function):
-        def called(path, *arguments):
-            if next(calls) == killed_at:
-                if function is rmtree:
-                    (path / "metrics.jsonl").unlink()
-                raise KeyboardInterrupt
-            return function(path, *arguments)
 
-        return called
+@pytest.mark.parametrize("call", ["rmtree", "rename"])
+def test_a_model_that_was_being_replaced_is_there_after_a_kill(call, tiny, tmp_path, monkeypatch):
+    encoder, model = SentenceEncoder.load(tiny), tmp_path / "model"
+    replace_model(encoder, model)
+    encoder.bert.layers[0].attention.query.weight.data.zero_()
 
-    replace, rename, rmtree = Path.replace, Path.rename, shutil.rmtree
+    def killed(*_: object, **__: object) -> None:
+        raise Killed
+
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", dying(replace))
-        patch.setattr(Path, "rename", dying(rename))
-        patch.setattr(shutil, "rmtree", dying(rmtree))
-        with pytest.raises(KeyboardInterrupt):
-            publish(new)
-    with pytest.raises(InputError, match=f"{old} is finished"):
-        main(["--resume", str(new)])
-    assert not new.exists()
-    found = {str(path.relative_to(old)): path.read_text() for path in old.rglob("*") if path.is_file()}
-    mine = {"a.txt": "run", "b.txt": "run"}
-    assert found == mine | dict.fromkeys(("metrics.jsonl", "model/weights", "results.json"), "run.replacement")
-
-
-@pytest.mark.parametrize("name", ["model", "last", "state"])
-def test_files_of_the_user_in_a_runs_folders_are_not_overwritten(stopped, flags, name):
-    (stopped / name).mkdir(exist_ok=True)
-    (stopped / name / "mine.txt").write_text("mine")
-    before = contents(stopped)
-    with pytest.raises(InputError, match=rf"run/{name} holds files that no run wrote \('mine\.txt'\): move them"):
-        main([*flags, "--overwrite"])
-    assert contents(stopped) == before
+        owner = run_folder.shutil if call == "rmtree" else Path
+        patch.setattr(owner, call, killed)
+        # the rmtree of an atomic save that succeeds removes nothing
+        patch.setattr(SentenceEncoder, "save", lambda encoder, folder: (folder.mkdir(), encoder.write(folder)))
+        with pytest.raises(Killed):
+            replace_model(encoder, model)
+    (tmp_path / ".state.safetensors.partial-01234567").touch()
+    open_log(tmp_path).close()
+    assert SentenceEncoder.load(model).bert.layers[0].attention.query.weight.abs().max() == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "model"]
 
 
 def test_a_run_does_not_lie_in_the_model_that_it_reads(flags, tiny, tmp_path):
     model = shutil.copytree(tiny, tmp_path / "model")
     before = contents(model)
-    with pytest.raises(InputError, match=r"model/runs/metrics\.jsonl lies in .*model, which this command reads"):
+    with pytest.raises(InputError, match=r"model/runs lies in .*model, which this command reads"):
         main([*flags, "--model", str(model), "--out", str(model / "runs")])
     assert contents(model) == before
 
 
 def test_a_file_is_not_a_runs_folder(flags, tmp_path):
-    with pytest.raises(InputError, match=r"names that end in \.replacement"):
-        main([*flags, "--out", str(tmp_path / "run.replacement")])
     (tmp_path / "file").write_text("precious")
     with pytest.raises(FileExistsError, match=r"File exists: .*file"):
         main([*flags, "--out", str(tmp_path / "file"), "--overwrite"])
@@ -283,7 +259,7 @@ def test_an_interrupt_of_the_last_evaluation_names_resume(flags, tmp_path, monke
     evaluate = CosineRegression.evaluate
 
     def interrupted(self, scored: str) -> dict[str, float]:
-        if scored == "test" and (tmp_path / "run" / "state").is_dir():
+        if scored == "test" and (tmp_path / "run" / "state.safetensors").is_file():
             signal.raise_signal(signal.SIGTERM)
         return evaluate(self, scored)
 
@@ -301,20 +277,8 @@ def test_an_interrupt_of_the_last_evaluation_names_resume(flags, tmp_path, monke
     assert toys.results(run) | toys.TIMELESS == toys.results(whole) | toys.TIMELESS
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no locks there")
-@pytest.mark.parametrize("again", ["--resume", "--overwrite"])
-def test_what_a_killed_save_left_is_restored_and_removed(stopped, flags, again):
-    """Killed between the two renames that replace state/, with older leftovers of other saves."""
-    shutil.copytree(stopped / "state", stopped / ".state.partial-0123abcd")
-    (stopped / "state").rename(stopped / ".state.replaced-0123abcd")
-    for name in ("model", "last", "state", "results.json"):
-        (stopped / f".{name}.partial-89abcdef").mkdir()
-    main(["--resume", str(stopped)] if again == "--resume" else [*flags, "--overwrite"])
-    assert sorted(path.name for path in stopped.iterdir()) == ["config.json", "metrics.jsonl", "model", "results.json"]
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="no such limit")
-@pytest.mark.parametrize(("full", "named"), [(200, r"run/config\.json"), (100_000, "run/state")])
+@pytest.mark.parametrize(("full", "named"), [(200, r"run/config\.json"), (100_000, r"run/state\.safetensors")])
 def test_a_full_disk_names_the_file(flags, full, named):
     import resource
 
