@@ -40,14 +40,30 @@ PLACES = {
     "StaticEncoder": "models.static_encoder",
     "load": "loading",
 }
+# What users of sentence-transformers import first; docs/from-sentence-transformers.md is the whole table.
+ELSEWHERE = {
+    "SentenceTransformer": 'SentenceEncoder.load("name")',
+    "SentenceTransformerTrainer": "python -m minisbert.train",
+    "SentenceTransformerTrainingArguments": "the options of python -m minisbert.train",
+    "CrossEncoderTrainer": "minisbert train --objective cross-encoder",
+    "SparseEncoderTrainer": "minisbert train --objective splade",
+    "InputExample": "the rows of a .tsv, .csv or .jsonl file with a header",
+    "datasets": "the rows of a .tsv, .csv or .jsonl file with a header",
+    "losses": "minisbert.core.losses, or the option --objective of minisbert train",
+    "SimilarityFunction": 'its name: "cosine", "dot", "euclidean" or "manhattan"',
+    "quantize_embeddings": 'encode(texts, precision="int8")',
+    "export_optimized_onnx_model": "the command minisbert export-onnx",
+}
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: importing torch takes a second."""
     if name == "util":
         return import_module("minisbert.util")
+    if name in ELSEWHERE:  # of an AttributeError, ``from minisbert import name`` would not show the message
+        raise ImportError(f"minisbert has no {name}: use {ELSEWHERE[name]}; docs/from-sentence-transformers.md")
     if name not in PLACES:
-        raise import_module("minisbert.models.habits").missing_name(__name__, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"minisbert.{PLACES[name]}"), name)
 
 

@@ -16,7 +16,6 @@ from minisbert.backends.cuda import CudaEncoder, choose_half, has_graph
 from minisbert.backends.package import CompiledEncoder, CompiledPairModel
 from minisbert.checkpoints.layout import MASKED_MODULE, ModelFolder, find_model
 from minisbert.core import InputError, one_line
-from minisbert.models.habits import advised
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.pair_model import SEVERAL, PairModel, PairScorer
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -35,7 +34,6 @@ ENCODER_CLASSES = {
 }
 
 
-@advised
 def load(
     model: str | Path,
     *,

@@ -7,7 +7,7 @@ triplets = util.mine_hard_negatives([("a cat?", "A cat sits."), ("rain?", "It ra
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,17 +19,11 @@ from minisbert.corpus.mining import Rules, Triplet, candidates_of, mine, triplet
 from minisbert.evaluation.retrieval import encode_with
 from minisbert.loading import Encoder
 from minisbert.models.guards import check_count
-from minisbert.models.habits import advised, missing_name
 from minisbert.models.similarity import as_rows, similarity, similarity_pairwise
 from minisbert.search import dense
 from minisbert.search.inverted import rank
 
 COMMUNITY_ROWS = 1024  # rows of the cosines of all with all that are in memory at the same time
-
-
-def __getattr__(name: str) -> NoReturn:
-    """Name the way out for what sentence-transformers' ``util`` has besides."""
-    raise missing_name(__name__, name)
 
 
 def cos_sim(a: np.ndarray | Tensor | Sequence, b: np.ndarray | Tensor | Sequence) -> Tensor:
@@ -52,7 +46,6 @@ def normalize_embeddings(embeddings: Tensor) -> Tensor:
     return torch.nn.functional.normalize(embeddings, dim=-1)
 
 
-@advised
 def semantic_search(
     query_embeddings: np.ndarray | Tensor,
     corpus_embeddings: np.ndarray | Tensor,
@@ -113,7 +106,6 @@ def paraphrase_mining(
     return [[score, *pair] for score, pair in zip(scores.tolist(), pairs.tolist(), strict=True)]
 
 
-@advised
 def mine_hard_negatives(
     pairs: Sequence[tuple[str, str]],
     model: Encoder,
@@ -136,7 +128,6 @@ def mine_hard_negatives(
     return [*triplets(task, mine(anchors, documents, task, chosen, show_progress_bar, model.similarity_fn_name))]
 
 
-@advised
 def community_detection(
     embeddings: np.ndarray | Tensor, *, threshold: float = 0.75, min_community_size: int = 10
 ) -> list[list[int]]:

@@ -51,7 +51,6 @@ assert_type(encoder.get_embedding_dimension(), int)
 for block in encoder.encode_stream(iter(texts)):
     print(len(block))
 encoder.save("my-model")
-encoder.save_pretrained("my-model")
 print(encoder.tokenize(texts)["input_ids"].shape)
 assert_type(util.cos_sim(queries, documents), Tensor)
 assert_type(util.normalize_embeddings(tensor), Tensor)

@@ -9,8 +9,6 @@ from typing import Any, Literal, Protocol, TypedDict, Unpack, cast, overload
 import numpy as np
 from torch import Tensor
 
-from minisbert.models.habits import advised
-
 Sentence = Literal["sentence_embedding"]
 Tokens = Literal["token_embeddings"]
 
@@ -97,5 +95,5 @@ class EncodeCall(Protocol):
 
 
 def typed_encode(method: Callable[..., Any]) -> EncodeCall:
-    """Give a method the types of ``EncodeCall``, and advice for options that sentence-transformers has."""
-    return cast(EncodeCall, advised(method))
+    """Give a method the types of ``EncodeCall``."""
+    return cast(EncodeCall, method)

@@ -26,7 +26,6 @@ from minisbert.core.encoder import normalize as unit
 from minisbert.models.batching import ID_BYTES, Batch, chunks, packed_batches, tokenize
 from minisbert.models.encode_types import typed_encode
 from minisbert.models.guards import check_choice, check_count
-from minisbert.models.habits import Advised, advised
 from minisbert.models.prompts import PROMPT_NAMES, role_prompt, role_prompt_name, with_prompt
 from minisbert.models.similarity import as_array, similarity, similarity_pairwise
 from minisbert.models.tokenizer import Tokenizer, valid_texts
@@ -41,7 +40,7 @@ BATCH_SIZE, TEXT_TOKENS = 32, 64  # texts of a batch, and the tokens that one of
 BATCH_TOKENS = BATCH_SIZE * TEXT_TOKENS  # on two cores no other size is faster, and larger ones need more memory
 
 
-class EncoderProperties(Advised):
+class EncoderProperties:
     """Length limit, columns, prompts and similarity of an encoder; each may be set at any time."""
 
     tokenizer: Tokenizer
@@ -184,7 +183,6 @@ class TextEncoder(EncoderProperties):
         return tensors["vectors"].numpy()
 
     @classmethod
-    @advised
     def load(
         cls,
         model: str | Path,

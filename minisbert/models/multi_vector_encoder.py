@@ -40,7 +40,6 @@ from minisbert.core.tokenizer import pad_batch
 from minisbert.models.batching import budgeted_batches
 from minisbert.models.encoder import BATCH_SIZE, TEXT_TOKENS
 from minisbert.models.guards import check_choice, check_count, check_ids
-from minisbert.models.habits import advised
 from minisbert.models.pooling import Dense, Pooling, load_dense_layer, sentence_width
 from minisbert.models.prompts import PROMPT_NAMES, role_prompt, with_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -230,7 +229,6 @@ class MultiVectorEncoder(SentenceEncoder):
             return real
         return real & ~torch.isin(ids, self.skipped_ids.to(ids.device))
 
-    @advised
     def encode(
         self,
         texts: str | Sequence[str],

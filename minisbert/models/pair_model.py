@@ -26,7 +26,6 @@ from minisbert.models.batching import budgeted_batches
 from minisbert.models.cross_encoder import ClassifierHead, check_writable, read_cross_encoder, write_cross_encoder
 from minisbert.models.encoder import BATCH_SIZE, TEXT_TOKENS
 from minisbert.models.guards import check_count, evaluating
-from minisbert.models.habits import Advised, advised
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.similarity import as_array
 from minisbert.models.tokenizer import Tokenizer
@@ -42,7 +41,7 @@ PAIR_HEADS = {"cross-encoder": JointHead, "concat": ConcatHead, "cross-attention
 HEAD_PAIRS = 4096  # vectors that a head gets at a time
 
 
-class PairScorer(Advised):
+class PairScorer:
     """Score pairs of texts in batches. A subclass is called with a ``batch``: (B,), or (B, C) logits."""
 
     tokenizer: Tokenizer
@@ -64,7 +63,6 @@ class PairScorer(Advised):
         """The largest number of tokens of a row, special tokens included; longer texts or pairs are cut."""
         return self.tokenizer.limit
 
-    @advised
     def predict(
         self,
         pairs: Sequence[tuple[str, str]] | tuple[str, str],
@@ -121,7 +119,6 @@ class PairScorer(Advised):
             return scores.squeeze(-1)
         return scores.softmax(dim=-1) if softmax else scores
 
-    @advised
     def rank(
         self,
         query: str,
@@ -343,7 +340,6 @@ class PairModel(PairScorer, nn.Module):
             write_safetensors(tensors, partial / "head.safetensors")
 
     @classmethod
-    @advised
     def load(
         cls,
         model: str | Path,

@@ -42,12 +42,14 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
     def __init__(
         self,
         tokenizer: Tokenizer,
-        bert: Bert,
-        pooling: Pooling,
-        normalize: bool,
+        bert: Bert | None = None,
+        pooling: Pooling | None = None,
+        normalize: bool = False,
         dense: Sequence[Dense] = (),
         settings: EncoderSettings | None = None,
     ):
+        if bert is None or pooling is None:  # as sentence-transformers' class is called, with a name alone
+            raise TypeError(f"use {type(self).__name__}.load({str(tokenizer)!r})")
         super().__init__(tokenizer, bert, pooling, normalize)
         self.dense = nn.Sequential(*dense)  # empty in most models
         self.width, self.hidden_size = sentence_width(pooling, dense, bert), bert.config.hidden_size

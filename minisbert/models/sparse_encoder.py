@@ -22,7 +22,6 @@ from minisbert.checkpoints.weights import load_transformer
 from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
 from minisbert.models.guards import check_count
-from minisbert.models.habits import advised
 from minisbert.models.masked_language_model import MaskedHead, load_head, save_masked
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.similarity import as_rows
@@ -117,7 +116,6 @@ class SparseEncoder(SentenceEncoder):
         """How many weights of each text ``encode`` keeps unless it is told otherwise; None keeps all."""
         return self.settings.others.get("max_active_dims")
 
-    @advised
     def encode(
         self,
         texts: str | Sequence[str],
