@@ -28,7 +28,7 @@ import torch
 
 from minisbert.core import InputError
 from minisbert.system.console import say
-from minisbert.system.progress import LiveLine
+from minisbert.system.progress import Bar
 
 Encode = Callable[..., np.ndarray]  # (texts, batch_size) -> (N, D)
 States = Callable[[np.ndarray, np.ndarray], np.ndarray]  # ids (B, T) and lengths (B,) -> (B, T, D)
@@ -209,12 +209,12 @@ def encoder(states: States, files: Path, streams: int, limit: int = 256) -> Enco
 
 def turns(what: str, rounds: int, sides: dict[str, Any]) -> Iterator[tuple[int, str, Any]]:
     """Every side's turn in every round, after a pause, with a progress line."""
-    with LiveLine() as line:
+    with Bar(total=rounds * len(sides), desc=what, unit=" turns") as bar:
         for round_ in range(rounds):
             for name, encode in sides.items():
-                line.show(f"{what}: round {round_ + 1} of {rounds}, {name}")
                 time.sleep(PAUSE)
                 yield round_, name, encode
+                bar.update()
 
 
 def one_stream(peer: Peer, files: Path, batch_size: int) -> Encode:

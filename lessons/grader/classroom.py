@@ -24,7 +24,7 @@ from lessons.grader.result import (
 from minisbert.core import InputError, read_json, reading
 from minisbert.system.console import say
 from minisbert.system.files import atomic_file, write_json
-from minisbert.system.progress import LiveLine
+from minisbert.system.progress import Bar
 
 FORMATS = ("minisbert", "gradescope")
 SIGNS = {"passed": "P", "failed": "F", "refused": "R", "unwritten": "."}
@@ -42,12 +42,12 @@ def grade_all(out: Path | None, form: str = "minisbert") -> bool:
             say(f"wrote {out}")
         raise InputError(problem)
     graded = []
-    with LiveLine() as line:
-        for lesson in dict.fromkeys(piece.lesson for piece in PIECES.values()):
-            line.show(f"lesson {lesson:02} of {max(LESSONS)}")
+    with Bar(dict.fromkeys(piece.lesson for piece in PIECES.values()), unit=" lessons") as bar:
+        for lesson in bar:
+            bar.set_description(f"lesson {lesson:02}")
             results = graded_lesson(lesson)
             graded.append((lesson, results))
-            line.clear()
+            bar.clear()
             for result in results:
                 seen = "" if result.passed or not mine(lesson).is_file() else f"  {result.rungs[-1][2]}"
                 print(f"{lesson:02}  {result.master:<40}{result.status:<12}{seen}".rstrip(), flush=True)

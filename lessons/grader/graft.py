@@ -21,7 +21,7 @@ from minisbert.core.encoder import SentenceEncoder, cosine
 from minisbert.data.datasets import load_scored_pairs
 from minisbert.diagnosis.mistakes.planting import replaced
 from minisbert.system.console import run_command, say
-from minisbert.system.progress import LiveLine, Progress
+from minisbert.system.progress import Bar, Progress
 from tests.checks import CHECKS
 from tests.parity import MINILM_HIDDEN, MINILM_VECTOR, compare, golden
 
@@ -36,11 +36,9 @@ def graft(pairs: int | None) -> bool:
     if pairs is not None and pairs < 2:
         raise InputError(f"--pairs {pairs}: a correlation needs at least 2")
     results = []
-    with LiveLine() as line:
-        for lesson in dict.fromkeys(piece.lesson for piece in PIECES.values()):
-            if mine(lesson).is_file():
-                line.show(f"grading lesson {lesson:02}")
-                results += sandbox.grade(lesson)
+    for lesson in Bar(dict.fromkeys(piece.lesson for piece in PIECES.values()), desc="grading", unit=" lessons"):
+        if mine(lesson).is_file():
+            results += sandbox.grade(lesson)
     passed = [result.master for result in results if result.passed]
     left = [f"{result.master} ({result.status})" for result in results if not result.passed]
     if left := [text for text in left if not text.endswith("(unwritten)")]:

@@ -22,13 +22,13 @@ from minisbert.system import files
 from minisbert.system.console import Interrupts, say
 from minisbert.system.devices import random_state, set_random_state
 from minisbert.system.files import naming
-from minisbert.system.progress import LiveLine, duration
+from minisbert.system.progress import Bar
 from minisbert.training import LAST, MODEL, RESULTS, RUN_LOG, STATE, run_folder
 from minisbert.training.distributed import ProcessGroup
 from minisbert.training.objectives.base import Objective
 from minisbert.training.settings import RunSettings
 
-RECENT = 20  # losses in the live line's mean
+RECENT = 20  # losses in the mean that the bar shows
 
 
 class Run:
@@ -39,7 +39,7 @@ class Run:
 
     def __init__(self, options: RunSettings, objective: Objective, optimizer: Optimizer, group: ProcessGroup):
         self.options, self.objective, self.optimizer, self.group = options, objective, optimizer, group
-        self.interrupts, self.line, self.state = Interrupts(), LiveLine(), run_folder.RunState()
+        self.interrupts, self.state = Interrupts(), run_folder.RunState()
         # another generator than dropout's, which must not change which rows meet
         self.order = torch.Generator().manual_seed(options.seed)
         # states of the random generators; "order" is that before the current epoch
@@ -58,6 +58,7 @@ class Run:
         elif group.rank == 0:
             self.folder, self.log = run_folder.create_folder(options, group.device, objective)
         self.began = time.monotonic() - self.state.seconds
+        self.line = Bar(total=self.total, initial=self.state.step, unit=" steps", shown=group.rank == 0)
 
     def _restore(self) -> None:
         """Restore network, optimizer and random generators from the saved state."""
@@ -84,7 +85,7 @@ class Run:
 
     def __exit__(self, *_: object) -> None:
         self.interrupts.__exit__()
-        self.line.clear()
+        self.line.close()
         if self.log:
             with naming(self.log.name):
                 self.log.close()
@@ -155,15 +156,11 @@ class Run:
             self.record(loss=loss, lr=options.lr * step.multiplier, tokens_per_second=rate)
 
     def show(self, step: Step) -> None:
-        """Show loss, learning rate, speed and time left in the live line."""
-        state = self.state
-        if self.group.rank == 0:
-            left = duration((self.total - state.step) * state.seconds / state.step)
-            rate, speed = self.options.lr * step.multiplier, state.tokens / state.seconds
-            self.line.show(
-                f"step {state.step:>5} of {self.total}  loss {mean(state.recent):.4f}  "
-                f"lr {rate:.2e}  {speed:,.0f} tokens/s  {left} left"
-            )
+        """Show the step, loss, learning rate and speed."""
+        loss, rate = mean(self.state.recent), self.options.lr * step.multiplier
+        speed = self.state.tokens / self.state.seconds
+        self.line.set_postfix_str(f"loss {loss:.4f}, lr {rate:.2e}, {speed:,.0f} tokens/s", refresh=False)
+        self.line.update()
 
     def record(self, **values: Any) -> None:
         """Write a line of ``metrics.jsonl``."""
@@ -250,6 +247,6 @@ class Run:
         best = f"best by dev, of step {state.best_step}, in {folder / MODEL}"
         if state.best_step == 0:
             best = f"none was better on dev than the untrained model, which is in {folder / MODEL}"
-        times = f"{duration(state.seconds)}, {duration(time.monotonic() - self.began)} with evaluation"
-        print(f"\ntrained {state.step} steps in {times}; {best}\n")
+        training, evaluating = Bar.format_interval(state.seconds), Bar.format_interval(time.monotonic() - self.began)
+        print(f"\ntrained {state.step} steps in {training}, {evaluating} with evaluation; {best}\n")
         run_folder.print_table(state.before, after)

@@ -315,7 +315,7 @@ def test_the_text_of_a_vector_that_is_not_finite_is_named(tiny, monkeypatch):
 def test_progress_is_shown_in_tokens(model, monkeypatch):
     shown = []
     monkeypatch.setattr(
-        text_encoder.Progress, "update", lambda line, tokens: line.shown and shown.append((tokens, line.total))
+        text_encoder.Progress, "update", lambda line, tokens: line.bar is None or shown.append((tokens, line.bar.total))
     )
     monkeypatch.setattr(text_encoder, "TEXT_TOKENS", 4)
     # 4 + 3 tokens, [CLS] and [SEP] among them

@@ -191,7 +191,7 @@ def test_closed_streams_are_no_error(closed):
 @full_disk
 @pytest.mark.parametrize("terminal", [True, False])
 def test_messages_and_progress_that_cannot_be_written_do_not_end_the_work(terminal):
-    bar = "from minisbert.system.progress import Bar; line = Bar(); line.next = 0; line.update(5)"
+    bar = "from minisbert.system.progress import Bar; Bar(total=5).refresh()"
     main = f"say('a'); sys.stderr.isatty = lambda: {terminal}; {bar}; print('found')"
     with open("/dev/full", "w") as full:
         assert python(main, stderr=full) == (0, "found\n", "")

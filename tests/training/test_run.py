@@ -17,7 +17,7 @@ from minisbert.core import InputError
 from minisbert.core import losses as formulas
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import Interrupts, run_command
-from minisbert.system.progress import LiveLine
+from minisbert.system.progress import Bar
 from minisbert.training import run_folder
 from minisbert.training import train as training
 from minisbert.training.distributed import ProcessGroup
@@ -296,7 +296,7 @@ def test_a_full_disk_names_the_file(flags, full, named):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no such device")
 def test_a_line_that_does_not_fit_on_the_disk_names_the_file():
     log = open("/dev/full", "a")  # noqa: SIM115
-    run = SimpleNamespace(log=log, state=RunState(), steps_per_epoch=1, interrupts=Interrupts(), line=LiveLine())
+    run = SimpleNamespace(log=log, state=RunState(), steps_per_epoch=1, interrupts=Interrupts(), line=Bar())
     with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
         Run.record(run, loss=0.5)
     with pytest.raises(OSError, match="No space left on device: '/dev/full'"):

@@ -28,7 +28,6 @@ from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.similarity import MAX_SCORE
-from minisbert.system.progress import naming_bars
 from minisbert.training.losses import matryoshka_loss
 from minisbert.training.settings import RunSettings
 
@@ -239,11 +238,10 @@ class Objective:
     def scores(self, split: str) -> Scores:
         """Evaluate ``split``, and a search with relevant documents if the run has one."""
         task = self.retrieval.get(split)
-        with naming_bars(f"scores on {split}"):
-            scores = self.evaluate(split)
-            if task is not None:
-                search = retrieval_scores(self.encoder, task)
-                scores |= {name: search[name] for name in REPORTED}
+        scores = self.evaluate(split)
+        if task is not None:
+            search = retrieval_scores(self.encoder, task)
+            scores |= {name: search[name] for name in REPORTED}
         return scores
 
     @cached_property
