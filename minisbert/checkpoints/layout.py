@@ -307,28 +307,32 @@ MASKED_MODULE = transformer_module("fill-mask", "logits", "token_embeddings")  #
 def find_model(model: str | Path) -> Path:
     """Find the folder of a model: a path, a name of the manifest, or ``owner/name[@revision]`` on the Hugging Face Hub.
 
+    A ``Path`` is always a path. A string that is both a folder and a name is the folder, as in sentence-transformers.
     A named model is downloaded if it is missing. Raises ``InputError`` for anything else.
     """
     if not isinstance(model, str | Path):
         raise InputError(f"a model is a name or the path of a folder, not {one_line(model)}")
-    weights = [name for name, asset in assets().items() if asset.kind == "weights"]
-    if str(model) in weights:
-        return ensure(str(model))
     # not Path.is_dir, which raises OSError for a name that is too long
     if os.path.isdir(model):
         folder = Path(model)
         is_run = (folder / "metrics.jsonl").is_file() and (folder / "model").is_dir()
         check_usage((is_run, f"{folder} is the folder of a run: its model is {folder / 'model'}"))
         return folder
+    shown = one_line(str(model))
+    weights = {name: asset for name, asset in assets().items() if asset.kind == "weights"}
+    if model in weights:
+        return ensure(model)
     if os.path.lexists(model):
-        raise InputError(f"no model {one_line(str(model))}: a file or a broken link")
+        raise InputError(f"no model {shown}: a file or a broken link")
+    if isinstance(model, Path):
+        raise InputError(f"no model {shown}: there is no such folder, and a Path is not looked up as a name")
     # a repository of the manifest is that asset, at its fixed revision, unless another revision is named
-    for name in weights:
-        if model in [source.get("hub") for source in assets()[name].sources]:
+    for name, asset in weights.items():
+        if model in [source.get("hub") for source in asset.sources]:
             return ensure(name)
-    if isinstance(model, str) and is_hub_name(model):
+    if is_hub_name(model):
         return download_model(model)
     raise InputError(
-        f"no model {one_line(str(model))}: neither a folder nor one of {', '.join(weights)}; models on the Hugging "
+        f"no model {shown}: neither a folder nor one of {', '.join(weights)}; models on the Hugging "
         "Face Hub have an owner in their name, such as sentence-transformers/all-mpnet-base-v2"
     )

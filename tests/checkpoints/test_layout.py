@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from minisbert import SentenceEncoder
+from minisbert.checkpoints.layout import find_model
 from minisbert.core import InputError
 from tests.checkpoints.test_save import TEXTS, contents
 
@@ -38,6 +39,15 @@ def test_what_is_not_a_usable_file_is_named(name: str, make: Callable, message: 
     with pytest.raises(InputError) as error:
         SentenceEncoder.load(folder)
     assert str(error.value) == f"{folder / name} {message}"
+
+
+def test_a_folder_is_found_before_a_name_and_a_path_is_no_name(tiny, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    name = "all-MiniLM-L6-v2"
+    with pytest.raises(InputError, match="no such folder"):
+        find_model(Path(name))
+    shutil.copytree(tiny, name)
+    assert find_model(name) == find_model(Path(name)) == Path(name)
 
 
 def test_a_model_that_is_a_broken_link(tmp_path):
