@@ -1,9 +1,6 @@
 """The command ``minisbert``: ``minisbert NAME`` runs ``commands/NAME.py``."""
 
-import argparse
-import os
 import sys
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 
@@ -35,25 +32,8 @@ def overview() -> None:
     print("\nminisbert COMMAND --help shows a command's options; minisbert --version the version.")
 
 
-def complete_name() -> None:
-    """Complete a command's name; behind it, have its own parser complete its options (``Parser.parse_args``)."""
-    typed = os.environ["COMP_LINE"][: int(os.environ["COMP_POINT"])]
-    words = typed.split()
-    if len(words) > 1 and typed.startswith(f"{words[0]} {words[1]} "):
-        sys.argv[1:] = [words[1]]
-        os.environ["_ARGCOMPLETE"] = "2"  # the first two words are the command
-        return
-    import argcomplete
-
-    parser = argparse.ArgumentParser()
-    parser.add_argument("command", choices=command_files())
-    argcomplete.autocomplete(parser)
-
-
 def dispatch() -> None:
     """Run the command that ``sys.argv`` names, whose own parser reads the rest."""
-    if "_ARGCOMPLETE" in os.environ:
-        complete_name()
     if sys.argv[1:2] == ["help"]:  # help train: train --help
         sys.argv[1:] = [*sys.argv[2:3], "--help"]
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
@@ -66,11 +46,7 @@ def dispatch() -> None:
     name = name.replace("_", "-")
     files = command_files()
     if name not in files:
-        advice = "minisbert alone lists the commands"
-        near = get_close_matches(name, files, n=1)
-        if near:
-            advice = f"did you mean {near[0]}?"
-        raise InputError(f"minisbert has no command {one_line(name)}: {advice}")
+        raise InputError(f"minisbert has no command {one_line(name)}; minisbert alone lists the commands")
     del sys.argv[1]  # the command's own parser reads what is left
     import_module(f"minisbert.commands.{files[name].stem}").main()
 

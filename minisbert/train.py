@@ -13,7 +13,6 @@ encoder, and the cosine of their vectors is pulled to the score people gave, by 
 in ``core/loop.py``; ``training/train.py`` acts between its steps.
 """
 
-import os
 import sys
 
 from minisbert.system.console import run_command
@@ -22,8 +21,8 @@ from minisbert.training.run_options import parse
 
 def main(arguments: list[str] | None = None) -> None:
     given = sys.argv[1:] if arguments is None else arguments
-    if {"-h", "--help", "--help-all"} & {*given} or "_ARGCOMPLETE" in os.environ:
-        parse(given)  # prints the help, or what the TAB key offers, and ends without waiting for torch
+    if {"-h", "--help", "--help-all"} & {*given}:
+        parse(given)  # prints the help and ends without waiting for torch
     # inside ``run_command``: Ctrl-C while torch is imported is one line too, and OpenMP's threads do not spin for long
     from minisbert.training.distributed import run_distributed_command
     from minisbert.training.train import main as train

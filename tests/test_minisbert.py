@@ -62,12 +62,8 @@ def test_a_parser_is_made_without_torch():
     assert done.stderr == ""
 
 
-def test_help_names_the_options_and_the_program_as_typed(tmp_path):
-    shown = without_torch(tmp_path, "encode", "--help")
-    assert shown.startswith("usage: python -m minisbert encode ")
-    assert "--truncate-dim" in shown
-    done = subprocess.run([sys.executable, "-mminisbert.train", "--help"], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout.startswith("usage: python -m minisbert.train ")  # no blank behind -m
+def test_help_needs_no_torch(tmp_path):
+    assert "--truncate-dim" in without_torch(tmp_path, "help", "encode")
 
 
 def test_dir_lists_the_public_names_only():
@@ -75,24 +71,20 @@ def test_dir_lists_the_public_names_only():
     assert all(getattr(package, name) for name in dir(package))
 
 
-UNKNOWN = {"trian": "no command 'trian': did you mean train?", "encoder": "did you mean encode?", "x\ny": r"'x\ny'"}
-UNKNOWN |= {"core": "minisbert has no command 'core'", "../train": "has no command", "__main__": "has no command"}
-
-
 def test_the_version_is_a_line_and_a_report(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(sys, "argv", ["minisbert", "version"])
     main()
     shown = capsys.readouterr().out
-    assert re.fullmatch(rf"minisbert {re.escape(__version__)}\ntorch .*\nlinear layers .*\n", shown)
+    assert re.fullmatch(rf"minisbert {re.escape(__version__)}\ntorch .*\nfloat32 by .*\n", shown)
     assert without_torch(tmp_path, "--version") == f"minisbert {__version__}\n"
 
 
-@pytest.mark.parametrize("name", UNKNOWN)
-def test_an_unknown_name_gets_advice(name, monkeypatch, capsys):
+@pytest.mark.parametrize("name", ["trian", "core", "../train", "__main__", "x\ny"])
+def test_an_unknown_name_is_one_line(name, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["minisbert", name])
     with pytest.raises(SystemExit, match="2"):
         main()
-    assert re.fullmatch(rf"error: .*{re.escape(UNKNOWN[name])}.*\n", capsys.readouterr().err)
+    assert re.fullmatch(r"error: .*no command.*\n", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("way", WAYS)

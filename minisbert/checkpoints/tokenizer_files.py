@@ -34,7 +34,6 @@ from minisbert.checkpoints.tokenizer_classes import (
     normalizer_stages,
 )
 from minisbert.core import InputError, one_line, reading
-from minisbert.system.console import without_panics
 from minisbert.system.files import listed, read_text
 
 TOKENIZER = "tokenizer.json"
@@ -80,7 +79,7 @@ def read_tokenizer_files(folder: ModelFolder, rows: int, module: dict[str, Any] 
     limits = [calls.get("max_length", int), calls.get("model_max_length", int), texts.get("max_seq_length", int)]
     limits += [options.get("model_max_length", int), options.get("max_len", int)]  # the latter in files of 2019
     given_limits = [limit for limit in limits if limit is not None]
-    with reading(folder.path / TOKENIZER_CONFIG), without_panics():
+    with reading(folder.path / TOKENIZER_CONFIG):
         name = find_class(folder, options)
         backend = build_backend(folder, name, options, files, rows)
         lower_case = texts.get("do_lower_case", bool, False)

@@ -1,6 +1,5 @@
 """Fine-tune a model, with all objectives, named recipes, resume and several processes."""
 
-import os
 import sys
 
 from minisbert.system.console import run_command
@@ -9,8 +8,8 @@ from minisbert.training.run_options import parse
 
 def main(arguments: list[str] | None = None) -> None:
     given = sys.argv[1:] if arguments is None else arguments
-    if {"-h", "--help", "--help-all"} & {*given} or "_ARGCOMPLETE" in os.environ:
-        parse(given)  # prints the help, or what the TAB key offers, and ends without waiting for torch
+    if {"-h", "--help", "--help-all"} & {*given}:
+        parse(given)  # prints the help and ends without waiting for torch
     from minisbert.training.distributed import run_distributed_command
     from minisbert.training.train import main as train
 

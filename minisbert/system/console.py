@@ -9,9 +9,8 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import Any
 
 from minisbert.core import InputError
@@ -20,7 +19,6 @@ MESSAGE = 4000  # characters of an error message, at most
 # How long OpenMP's threads spin before they sleep, in a command: 3,000 iterations in libgomp, about .15 ms
 # (default: 300,000); 1 ms in libomp and Intel's (default: 200). A spinning thread keeps its core from other processes.
 SPINNING = {"GOMP_SPINCOUNT": "3000", "KMP_BLOCKTIME": "1"}
-REDIRECTING = threading.Lock()
 
 
 def run_command(main: Callable[[], None]) -> None:
@@ -28,14 +26,12 @@ def run_command(main: Callable[[], None]) -> None:
 
     ``MINISBERT_TRACEBACK=1`` shows the traceback instead. Programming errors always keep theirs.
     """
-    open_streams()
     # OpenMP reads the variables when torch is imported, so a program that has imported torch keeps what it has
     if "torch" not in sys.modules and not {"OMP_WAIT_POLICY", *SPINNING} & os.environ.keys():
         os.environ.update(SPINNING)
     interrupts = Interrupts()
     try:
         with interrupts:
-            check_values(sys.argv[1:])
             main()
             sys.stdout.flush()  # now, while a full disk or a closed pipe can still be reported
     except KeyboardInterrupt:
@@ -59,17 +55,6 @@ def run_command(main: Callable[[], None]) -> None:
             raise
         say(f"error: {message[:MESSAGE]}")
         sys.exit(2)
-
-
-def check_values(arguments: Sequence[str]) -> None:
-    """Raise ``InputError`` for an empty value of an option, such as an unset shell variable; a prompt may be empty."""
-    # "--" at the end: an option without a value is no empty value
-    for option, value in pairwise([*arguments, "--"]):
-        name, equals, attached = option.partition("=")
-        if equals:
-            value = attached
-        if name.startswith("--") and not value and not name.endswith("prompt"):
-            raise InputError(f"{name}: an empty value; omit the option")
 
 
 def bounded(kind: type, least: float, below: float = math.inf) -> Callable[[str], Any]:
@@ -118,16 +103,6 @@ def exiting(code: int) -> Iterator[None]:
         sys.exit(code)
 
 
-def open_streams() -> None:
-    """Replace closed streams with the null device; escape what the terminal cannot encode."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 (open until the process ends)
-        # a result must not be lost because one of its characters is not in the terminal's encoding
-        if mode == "w":
-            getattr(sys, name).reconfigure(errors="backslashreplace")
-
-
 def out_of_memory(error: Exception) -> str | None:
     """Return the message if Python, NumPy or torch ran out of memory, with the amount it asked for; else None."""
     text = str(error)
@@ -148,24 +123,6 @@ def settle_output() -> None:
             stream.flush()
         except OSError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-@contextmanager
-def without_panics() -> Iterator[None]:
-    """Silence stderr in this block: native code reports a panic there before Python sees the exception."""
-    # the descriptor is the whole process's, so one thread at a time
-    with REDIRECTING, open(os.devnull, "wb") as null:
-        try:
-            stderr = os.dup(2)
-        except OSError:  # closed, as in a service
-            yield
-            return
-        os.dup2(null.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
 
 
 def say(text: str, end: str = "\n") -> None:
