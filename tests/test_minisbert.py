@@ -158,7 +158,7 @@ def inputs(tiny, tmp_path, monkeypatch) -> Path:
     Path("run").mkdir()
     for file in ("texts.npy", "states.safetensors", "corpus.jsonl", "run/config.json"):
         Path(file).write_text('{"_id": "1", "text": "a cat"}\n{"_id": "2", "text": "a dog"}\n')
-    Path("pairs.jsonl").write_text('["a cat", "the cat"]\n')
+    Path("pairs.jsonl").write_text('{"anchor": "a cat", "positive": "the cat"}\n')
     for link, target in LINKS.items():
         Path(link).symlink_to(target)
     return folder

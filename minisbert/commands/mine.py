@@ -102,10 +102,7 @@ def read_candidates(options: argparse.Namespace) -> tuple["Candidates", list[str
     from minisbert.corpus.mining import candidates_of
     from minisbert.data.datasets import read_file
     from minisbert.data.formats import PAIRS
-    from minisbert.data.reader import recognise
 
-    if Path(options.pairs).is_file():  # a pipe can be read only once
-        recognise(options.pairs)  # refuses numbers and identifiers in the place of texts
     rows, skipped, unread = read_file(options.pairs, PAIRS)
     say_unread(options.pairs, skipped, unread)
     # rows may be triplets of an earlier mining: their negatives are to be found anew

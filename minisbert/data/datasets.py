@@ -10,10 +10,12 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any, cast
+
+import torch
 
 from minisbert.core import InputError, one_line, reading
 from minisbert.data.formats import (
-    HUGGING_FACE_NLI,
     LABELLED,
     MULTILABEL,
     NLI,
@@ -23,18 +25,20 @@ from minisbert.data.formats import (
     Format,
     Row,
     class_names,
+    format_of,
     parse_score,
 )
-from minisbert.data.lines import Rows, read_texts
-from minisbert.data.reader import Table, note, read_file, recognise
-from minisbert.data.splits import hold_out
+from minisbert.data.lines import Rows
+from minisbert.data.reader import RowReader, Table, note, read_file, recognise
 from minisbert.models.similarity import MAX_SCORE
 from minisbert.system.assets import asset, assets, ensure
 
 SPLITS = ("train", "dev", "test")
 NLI_ARCHIVES = {"snli": "snli_1.0.zip", "multinli": "multinli_1.0.zip"}
+HELD_OUT = 0.1  # share of the labelled rows that dev and test each get if they have no file
 
 Notes = dict[str, str]  # by split
+Source = str | Rows  # a data set or a file by name, or a file that was opened to see what it holds
 
 
 # ----------------------------------------------------------------------------------- names and files
@@ -47,7 +51,7 @@ class Sources:
     ``columns`` names those to read, ``limit`` takes the first training rows, ``seed`` chooses rows that are held out.
     """
 
-    data: str | None = None
+    data: Source | None = None
     dev: str | None = None
     test: str | None = None
     columns: str | None = None
@@ -58,11 +62,11 @@ class Sources:
         """The same for another file of which all rows are read."""
         return replace(self, data=data, limit=None)
 
-    def named(self) -> dict[str, str | None]:
+    def named(self) -> dict[str, Source | None]:
         return {"train": self.data, "dev": self.dev, "test": self.test}
 
 
-def source_for(name: str | None, form: Format) -> str:
+def source_for(name: Source | None, form: Format) -> Source:
     """Return ``name``, or the format's data set if it is None; NLI rows may have several names, as in ``A,B``.
 
     Raises ``InputError`` for a data set of another format.
@@ -70,22 +74,18 @@ def source_for(name: str | None, form: Format) -> str:
     if name is None and form.dataset is None:
         raise InputError(f"--data FILE is needed: {form.needs}")
     if name is None or name == form.dataset:
-        return form.dataset
-    names, fitting = [name], []
-    if form.dataset == "snli":
-        names, fitting = several(name), list(NLI_ARCHIVES)
-    for one in names:
+        return cast(str, form.dataset)
+    fitting = list(NLI_ARCHIVES) if form.dataset == "snli" else []
+    for one in several(name) if fitting else [name]:
         if one in assets() and one not in fitting:
-            needed = f"a file of {form.needs}"
-            if form.dataset:
-                needed = f"{form.dataset} or {needed}"
+            needed = f"{form.dataset} or a file of {form.needs}" if form.dataset else f"a file of {form.needs}"
             raise InputError(f"{one} has no rows of the kind that is needed: give {needed}")
     return name
 
 
-def several(data: str) -> list[str]:
+def several(data: Source) -> list[Source]:
     """Split ``A,B`` into its names; a file with a comma in its name is one."""
-    if os.path.exists(data):
+    if isinstance(data, Rows) or os.path.exists(data):
         return [data]
     return [name for name in data.split(",") if name]
 
@@ -101,14 +101,13 @@ def load_scored_pairs(data: str | Path, split: str = "", scale: float | None = M
     return scored_table(data, split, scale).rows
 
 
-def scored_table(data: str | Path, split: str, scale: float | None, columns: str | None = None) -> Table:
+def scored_table(data: str | Path | Rows, split: str, scale: float | None, columns: str | None = None) -> Table:
     if data == "stsb":
         return Table(read_stsb(ensure("stsb") / f"sts-{split}.csv"), 0, [])
-    if columns is None and Path(data).is_file():  # not a pipe, which can be read only once
-        form = recognise(data)
-        if form in (NLI, MULTILABEL):  # whose numbers are no similarities
-            raise InputError(f"{data} holds classes; scores, or labels of 0 and 1, are needed: {SCORED.names}")
-    return read_file(data, SCORED, scale=scale, columns=columns)
+    rows = Rows.of(data)
+    if columns is None and format_of(rows.names) in (NLI, MULTILABEL):  # whose numbers are no similarities
+        raise InputError(f"{rows} holds classes; scores, or labels of 0 and 1, are needed: {SCORED.names}")
+    return read_file(rows, SCORED, scale=scale, columns=columns)
 
 
 def read_stsb(path: Path) -> list[Row]:
@@ -117,9 +116,7 @@ def read_stsb(path: Path) -> list[Row]:
     with reading(path) as at:
         for at.line, cells in Rows(path).cells("\t"):
             if len(cells) < 7:
-                raise ValueError(
-                    f"{len(cells)} columns; STS-B has 7: genre, file, year, id, score, sentence1, sentence2"
-                )
+                raise ValueError(f"{len(cells)} columns; 7 are needed, the last of them score, sentence1, sentence2")
             rows.append(Row((cells[5], cells[6]), parse_score(cells[4]), at.line))
     if not rows:
         raise InputError(f"{path} holds no usable rows")
@@ -148,7 +145,7 @@ def scored_rows(
         table = scored_table(name, split, read_scale, columns)
         rows[split], notes[split] = table.rows, table.note(name, "pairs")
         if split != "train":
-            check_scores(table.rows, name)
+            check_scores(table.rows, str(name))
             rows[split] = on_any_scale(table.rows)
             continue
         # Scores of 0 to 1 read as 0 to 5 would all be low, and training would go on without a word.
@@ -173,16 +170,15 @@ def on_any_scale(rows: list[Row]) -> list[Row]:
 # --------------------------------------------------------------------------------- labels and classes
 
 
-def load_several(data: str, form: Format, split: str, limit: int | None, columns: str | None = None) -> Table:
-    """Read the rows of each name in ``data`` in turn; ``limit`` is for all of them together."""
+def load_several(data: Sequence[Source], form: Format, split: str, limit: int | None, columns: str | None) -> Table:
+    """Read the rows of each name or file in turn; ``limit`` is for all of them together."""
     rows: list[Row] = []
-    skipped, unread = 0, []
-    for name in several(data):
-        left = None
-        if limit is not None:
-            left = limit - len(rows) - skipped
-            if left == 0:
-                break
+    unread: list[str] = []
+    skipped = 0
+    for name in data:
+        left = None if limit is None else limit - len(rows) - skipped
+        if left == 0:
+            break
         table = load_labelled(name, form, split, left, columns)
         rows += table.rows
         skipped += table.skipped
@@ -191,19 +187,17 @@ def load_several(data: str, form: Format, split: str, limit: int | None, columns
 
 
 def load_labelled(
-    data: str | Path, form: Format, split: str = "train", limit: int | None = None, columns: str | None = None
+    data: str | Path | Rows, form: Format, split: str = "train", limit: int | None = None, columns: str | None = None
 ) -> Table:
     """Load ``snli``, ``multinli`` or ``quora``, fetched if missing, or a file.
 
     From a .zip of SNLI or MultiNLI ``split`` selects train, dev, test, dev_matched, ... (of MultiNLI dev is
     dev_matched, test is dev_mismatched). The label of an NLI row is the name of its class.
     """
-    name = str(data)
-    if name in NLI_ARCHIVES:
-        return read_file(ensure(name) / NLI_ARCHIVES[name], form, limit, split)
-    if name == "quora":
-        table = read_file(find_quora(), form, limit)
-        return table._replace(unread=[])
+    if isinstance(data, str) and data in NLI_ARCHIVES:
+        return read_file(ensure(data) / NLI_ARCHIVES[data], form, limit, split)
+    if data == "quora":
+        return read_file(Rows(find_quora(), quoted=True), form, limit)._replace(unread=[])
     return read_file(data, form, limit, split, columns=columns)
 
 
@@ -232,7 +226,7 @@ def nli_triplets(rows: Iterable[Row]) -> list[tuple[str, ...]]:
     for row in rows:
         premise, hypothesis = row.texts
         premises.setdefault(premise, {}).setdefault(row.label, hypothesis)
-    triplets = []
+    triplets: list[tuple[str, ...]] = []
     for premise, hypotheses in premises.items():
         if "entailment" in hypotheses and "contradiction" in hypotheses:
             triplets.append((premise, hypotheses["entailment"], hypotheses["contradiction"]))
@@ -253,22 +247,15 @@ def class_rows(sources: Sources) -> tuple[dict[str, list[Row]], Notes, tuple[str
     The label of a row is the number of its class. NLI's are numbered as in ``NLI_LABELS``, others in sorted order.
     """
     rows, notes = labelled_rows(sources, NLI)
-    # 0 and 1 alone under premise and hypothesis are no entailment and neutral: NLI has a third class
-    train = several(source_for(sources.data, NLI))[0]
-    names = {row.label for row in naming_rows(rows, sources)}
-    if names == {"entailment", "neutral"} and Path(train).is_file() and recognise(train) is LABELLED:
-        for split, some in rows.items():
-            rows[split] = [replace(row, label=str(HUGGING_FACE_NLI.index(row.label))) for row in some]
     try:
         classes = class_names(row.label for row in naming_rows(rows, sources))
     except ValueError as error:
         raise InputError(f"{notes['train']}: {error}") from error
     if len(classes) < 2:
         raise InputError(f"{notes['train']}: all rows have the class {one_line(classes[0])}")
+    check_classes(rows, notes, classes)
     numbers = {name: i for i, name in enumerate(classes)}
     for split, some in rows.items():
-        for row in some:
-            check_classes(row, [row.label], classes, f"{split} {notes[split]}")
         rows[split] = [replace(row, label=numbers[row.label]) for row in some]
     return rows, notes, classes
 
@@ -276,23 +263,17 @@ def class_rows(sources: Sources) -> tuple[dict[str, list[Row]], Notes, tuple[str
 def multilabel_rows(sources: Sources) -> tuple[dict[str, list[Row]], Notes, tuple[str, ...]]:
     """Read pairs with any number of labels each, and return the labels' names; a row's label is a 0 or 1 for each."""
     rows, notes = labelled_rows(sources, MULTILABEL)
-    names: set[str] = set()
-    for row in naming_rows(rows, sources):
-        names.update(row.label)
+    names = {name for row in naming_rows(rows, sources) for name in row.label}
     if len(names) < 2:
         raise InputError(f"{notes['train']}: two labels or more are needed, not {one_line(sorted(names))}")
     labels = tuple(sorted(names))
     if all(map(str.isdecimal, names)):  # places in lists of 0 and 1: 2 comes before 10
         labels = tuple(sorted(names, key=int))
+    for split in ("dev", "test"):
+        check_labels(rows[split], f"{split} {notes[split]}")
+    check_classes(rows, notes, labels)
     for split, some in rows.items():
-        if split != "train":
-            check_labels(some, f"{split} {notes[split]}")
-        for row in some:
-            check_classes(row, row.label, labels, f"{split} {notes[split]}")
-        rows[split] = []
-        for row in some:
-            one_hot = [int(name in row.label) for name in labels]
-            rows[split].append(replace(row, label=one_hot))
+        rows[split] = [replace(row, label=[int(name in row.label) for name in labels]) for row in some]
     return rows, notes, labels
 
 
@@ -305,11 +286,14 @@ def naming_rows(rows: dict[str, list[Row]], sources: Sources) -> list[Row]:
     return named
 
 
-def check_classes(row: Row, labels: Iterable[str], classes: Sequence[str], source: str) -> None:
-    for name in labels:
-        if name not in classes:
-            message = f"the class {one_line(name)} is not one of {', '.join(classes)}, as in the training rows"
-            raise InputError(f"{source}, line {row.line}: {message}")
+def check_classes(rows: dict[str, list[Row]], notes: Notes, classes: Sequence[str]) -> None:
+    """Raise ``InputError`` for a class, or one of several labels, that no training row has."""
+    for split, some in rows.items():
+        for row in some:
+            for name in [row.label] if isinstance(row.label, str) else row.label:
+                if name not in classes:
+                    message = f"the class {one_line(name)} is not one of {', '.join(classes)}, as in the training rows"
+                    raise InputError(f"{split} {notes[split]}, line {row.line}: {message}")
 
 
 def labelled_rows(sources: Sources, form: Format) -> tuple[dict[str, list[Row]], Notes]:
@@ -323,10 +307,8 @@ def labelled_rows(sources: Sources, form: Format) -> tuple[dict[str, list[Row]],
             names[split] = source_for(given, form)
     rows, notes = {}, {}
     for split, name in names.items():
-        limit = None
-        if split == "train":
-            limit = sources.limit
-        table = load_several(name, form, split, limit, sources.columns)
+        limit = sources.limit if split == "train" else None
+        table = load_several(several(name), form, split, limit, sources.columns)
         rows[split], notes[split] = table.rows, table.note(name, "pairs")
     missing = [split for split in ("dev", "test") if split not in rows]
     try:
@@ -350,15 +332,16 @@ def triplet_rows(sources: Sources, only_triplets: bool = False) -> tuple[list[tu
     For losses with in-batch negatives a file may have pairs as well, or several negatives in a row.
     """
     data = source_for(sources.data, PAIRS)
-    if sources.columns is None and all(holds_nli(name) for name in several(data)):
-        labelled = load_several(data, NLI, "train", sources.limit)
-        rows = nli_triplets(labelled.rows)
-        counts = f"{len(labelled.rows):,} NLI rows; {labelled.skipped:,} had no gold label"
-        if not rows:
+    opened = [name if name in NLI_ARCHIVES else Rows.of(name, "train") for name in several(data)]
+    if sources.columns is None and all(holds_nli(one) for one in opened):
+        labelled = load_several(opened, NLI, "train", sources.limit, None)
+        triplets = nli_triplets(labelled.rows)
+        if not triplets:
             message = f"none of {len(labelled.rows):,} rows has a premise with both entailment and contradiction"
             raise InputError(f"{data}: {message}")
-        return rows, f"{data} ({len(rows):,} triplets of {counts})"
-    table = read_file(data, PAIRS, sources.limit, columns=sources.columns)
+        counts = f"{len(labelled.rows):,} NLI rows; {labelled.skipped:,} had no gold label"
+        return triplets, f"{data} ({len(triplets):,} triplets of {counts})"
+    table = read_file(opened[0] if len(opened) == 1 else str(data), PAIRS, sources.limit, columns=sources.columns)
     width = len(table.rows[0].texts)
     if only_triplets and width != 3:
         line = table.rows[0].line
@@ -367,14 +350,24 @@ def triplet_rows(sources: Sources, only_triplets: bool = False) -> tuple[list[tu
     return [row.texts for row in table.rows], table.note(data, what)
 
 
+def holds_nli(data: Source) -> bool:
+    """Whether rows have a class and two texts, and no anchor and positive."""
+    if not isinstance(data, Rows) or data.ending == ".zip":
+        return True
+    return recognise(data) in (NLI, LABELLED) and PAIRS.columns(data.names) is None
+
+
+def holds_pairs(path: str) -> bool:
+    """Whether a file holds pairs or triplets without scores; a dataset's name does not."""
+    return Path(path).is_file() and recognise(path) is PAIRS
+
+
 def translation_rows(sources: Sources) -> tuple[list[tuple[str, ...]], str]:
     """Read sentences, or sentences with translations, and a note; without ``--data`` the sentences of stsb."""
+    sources = opened_once(sources)
     data = sources.data
-    if data in (None, "stsb"):
+    if data in (None, "stsb") or holds_sentences(sources):
         texts, about = plain_texts(sources)
-        return [(text,) for text in texts], about
-    if data not in assets() and sources.columns is None and recognise(data) is SENTENCES:
-        texts, about = sentence_rows(sources)
         return [(text,) for text in texts], about
     rows, about = triplet_rows(sources)
     if len(rows[0]) != 2:
@@ -384,11 +377,12 @@ def translation_rows(sources: Sources) -> tuple[list[tuple[str, ...]], str]:
 
 def plain_texts(sources: Sources) -> tuple[list[str], str]:
     """Read texts to learn a language from, and a note: a file of sentences, or each text of a data set's rows once."""
+    sources = opened_once(sources)
     data = sources.data or "stsb"
+    if holds_sentences(sources):
+        return sentence_rows(sources)
     if data == "stsb":
         rows = [pair.texts for pair in load_scored_pairs("stsb", "train")]
-    elif data not in assets() and sources.columns is None and recognise(data) is SENTENCES:
-        return sentence_rows(sources)
     else:
         rows, _ = triplet_rows(replace(sources, limit=None))
     distinct: dict[str, None] = {}  # in the order in which they first occur
@@ -398,22 +392,74 @@ def plain_texts(sources: Sources) -> tuple[list[str], str]:
     return texts, note(data, len(texts), "sentences")
 
 
+def holds_sentences(sources: Sources) -> bool:
+    """Whether the training rows are a file of sentences."""
+    return isinstance(sources.data, Rows) and sources.columns is None and recognise(sources.data) is SENTENCES
+
+
+def opened_once(sources: Sources) -> Sources:
+    """Open a single file of training rows, so that it can be recognised and then read; names of data sets stay."""
+    if isinstance(sources.data, str) and len(several(sources.data)) == 1 and sources.data not in assets():
+        return replace(sources, data=Rows(sources.data, "train"))
+    return sources
+
+
 def sentence_rows(sources: Sources) -> tuple[list[str], str]:
     """Read plain training sentences and a note."""
     data = source_for(sources.data, SENTENCES)
-    lines = [text for _, text in islice(read_texts(data), sources.limit)]
+    reader = RowReader(data, SENTENCES)
+    lines = [row.texts[0] for row in islice(reader, sources.limit)]
     texts = [text for text in lines if text]
-    if "\t" in texts[0] and Path(data).suffix == ".txt":
+    if reader.rows.holds_lines and "\t" in reader.rows.first_line.strip():
         raise InputError(f"{data}, line 1: a table; needed are {SENTENCES.needs}")
-    return texts, note(data, len(texts), "sentences", len(lines) - len(texts))
+    return texts, note(data, len(texts), "sentences", len(lines) - len(texts), reader.unread)
 
 
-def holds_nli(data: str) -> bool:
-    if data in NLI_ARCHIVES or Path(data).suffix == ".zip":
-        return True
-    return recognise(data) is NLI
+# ------------------------------------------------------------------------------ splits, and what they share
 
 
-def holds_pairs(path: str) -> bool:
-    """Whether a file holds pairs or triplets without scores; a dataset's name does not."""
-    return Path(path).is_file() and recognise(path) is PAIRS
+def hold_out(rows: list[Any], splits: Sequence[str], seed: int) -> tuple[list[Any], dict[str, list[Any]]]:
+    """Hold out a tenth of the rows for each split, and return the rest first; ``ValueError`` if one would be empty."""
+    if not splits:
+        return rows, {}
+    rows, held_out = split_rows(rows, 1 - HELD_OUT * len(splits), seed)
+    if len(splits) == 1:
+        return rows, {splits[0]: held_out}
+    first, second = split_rows(held_out, 0.5, seed)
+    return rows, {splits[0]: first, splits[1]: second}
+
+
+def split_rows(rows: Sequence[Any], share: float, seed: int) -> tuple[list[Any], list[Any]]:
+    """Shuffle rows and split them in two: about ``round(share * N)`` and the rest, the same for the same seed.
+
+    Raises ``ValueError`` if one side would be empty.
+    """
+    # Copies of a row move together: one in training and one in dev would make dev's score too good.
+    groups: dict[frozenset[str], list[Any]] = {}
+    for row in rows:
+        groups.setdefault(texts_of(row), []).append(row)
+    blocks = list(groups.values())
+    cut = round(share * len(rows))
+    first: list[Any] = []
+    rest: list[Any] = []
+    for i in torch.randperm(len(blocks), generator=torch.Generator().manual_seed(seed)).tolist():
+        side = first if len(first) < cut else rest
+        side += blocks[i]
+    if not first or not rest:
+        raise ValueError(f"a share of {share} of {len(rows)} rows leaves one side empty")
+    return first, rest
+
+
+def shared_rows(train: Iterable[Any], other: Iterable[Any]) -> int:
+    """Count the rows of ``other`` whose first two texts share a row of ``train``, in either order.
+
+    A row is a ``Row`` or a tuple of texts:
+    ``shared_rows([("a", "b")], [("b", "a", "c"), ("a", "c")]) = 1``.
+    """
+    trained = {texts_of(row, 2) for row in train}
+    return sum(texts_of(row, 2) in trained for row in other)
+
+
+def texts_of(row: Row | Sequence[str], most: int | None = None) -> frozenset[str]:
+    """The first texts of a row, or all of them, without their order."""
+    return frozenset((row.texts if isinstance(row, Row) else row)[:most])

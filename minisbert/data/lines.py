@@ -1,85 +1,51 @@
-"""Read the lines of a file: plain texts, the cells of a table, or JSON.
+"""Read the rows of a file: lines, the cells of a table, or JSON; and the texts of a file of texts.
 
 What counts as a line, a cell and a value is decided here, for all commands:
 
-- A file is UTF-8, with or without a byte order mark; .gz and .zip files are decompressed.
-- A line ends in LF or CRLF. Everything else in it is text: NUL bytes, other line separators, spaces at its ends.
-- Blank lines are skipped. Texts and the cells of a table are stripped of white space.
-- Tabs separate the columns if the first line has one, else commas. Quotation marks enclose a cell between commas and
-  in Quora's release; between tabs they are text.
-- JSON is a value in each line, or one array of all values.
+- A file is UTF-8, with or without a byte order mark; a .gz is decompressed.
+- A line ends in LF or CRLF. Other line separators in it are text. Texts and cells are stripped of white space.
+- Tabs separate the columns of a table if its first line has one, else commas. Between commas quotation marks enclose
+  a cell; between tabs they are text.
+- JSON is an object in each line, or in a .json one array of objects.
 """
 
 import csv
 import gzip
 import json
 import re
+import sys
 import zipfile
 import zlib
-from collections.abc import Container, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import ExitStack
 from functools import cached_property
-from io import BufferedReader
-from itertools import chain, islice
+from io import BufferedReader, RawIOBase
+from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn, cast
 
-from minisbert.core import InputError, one_line, reading
+from minisbert.core import InputError, one_line
 from minisbert.system.files import decode, open_bytes
 
 LONGEST_LINE = 2**22  # bytes; tokenizing a text takes over a hundred times its size
 TWO_DEVS = {"dev": "dev_matched", "test": "dev_mismatched"}  # MultiNLI: two dev files, the labels of test are secret
-RECORDS = re.compile(rb'\[\s*(\{\s*("|$)|$)')  # how an array of objects begins; ["a", "b"] may be one of several rows
-NO_TEXT = {  # how files that are no text begin: what they are, and what to do
-    b"PAR1": ("a Parquet file", "pandas.read_parquet(...).to_json('rows.jsonl', orient='records', lines=True)"),
-    b"ARROW1": ("an Arrow file", "dataset.to_json('rows.jsonl')"),
-    b"\xff\xff\xff\xff": ("an Arrow file", "dataset.to_json('rows.jsonl')"),
-    b"PK\x03\x04": ("an Excel workbook or another archive", "save the sheet as CSV UTF-8, or unpack the archive"),
-    b"\xd0\xcf\x11\xe0": ("an old Excel workbook", "save the sheet as CSV UTF-8"),
-    b"\x80": ("a pickle", "pandas.read_pickle(...).to_json('rows.jsonl', orient='records', lines=True)"),
-    b"\x93NUMPY": ("a NumPy array", "write its texts to a .txt, one per line"),
-    b"SQLite": ("an SQLite database", "sqlite3 -csv -header FILE 'select ...' > rows.csv"),
-    b"\x1f\x8b": ("compressed with gzip", "name it .gz"),
-    b"\xff\xfe": ("UTF-16", "save it as UTF-8"),
-    b"\xfe\xff": ("UTF-16", "save it as UTF-8"),
-    b"<!doctype": ("a web page", "take its text out, or download the file that it stands for"),
-    b"<html": ("a web page", "take its text out, or download the file that it stands for"),
-    b"<?xml": ("XML", "write its texts to a .txt, one per line, or its rows to a .jsonl"),
-}
+JSON_START = re.compile(r'\[?\s*(\{\s*("|$)|$)|\[\s*[\["].*\]$')  # a first line of JSON; "[1] a note" is text
+LIST = re.compile(r"\[(\s*['\"{].*)?\]", re.DOTALL)  # in a cell, as pandas writes it; "[MASK] is a [token]" is text
+QUOTED = re.compile(r'"[^"]*("")+.*"', re.DOTALL)  # what csv writes for a cell with quotation marks in it
+AN_OBJECT = "object with keys (one in each line of a .jsonl, or all in one array of a .json)"
 TEXT_NAMES = ("text", "sentence", "document", "passage")  # of the column or key of a file of texts
 
 
-# ------------------------------------------------------------------------------------------ bytes
-
-
-@contextmanager
-def open_texts(path: str | Path) -> Iterator[IO[bytes]]:
-    """Open a file for reading bytes, decompressing a ``.gz``; ``InputError`` if it is missing, damaged or no text."""
-    with ExitStack() as stack:
-        stream: Any = stack.enter_context(open_bytes(path))
-        if Path(path).suffix == ".gz":
-            stream = stack.enter_context(gzip.open(stream))
-        with reading(path):
-            start = stream.peek(16)
-        if len(start) >= 8 and not (any(start[:8:2]) and any(start[1:8:2])):  # every second byte is NUL
-            start = b"\xff\xfe"
-        for magic, (kind, remedy) in NO_TEXT.items():
-            if start.lower().startswith(magic.lower()) and Path(path).suffix != ".zip":
-                raise InputError(f"{path} is {kind}, not text that is read here: {remedy}")
-        try:
-            yield stream
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise InputError(f"{path} is damaged or not what its name says: {error}") from error
-
-
-def byte_lines(stream: IO[bytes], where: str) -> Iterator[bytes]:
-    """Yield the lines of a stream, with their line feeds; ``InputError`` for one of more than 4 MiB."""
+def byte_lines(stream: IO[bytes], where: str, longest: int = LONGEST_LINE) -> Iterator[bytes]:
+    """Yield the lines of a stream, with their line feeds; ``InputError`` for one that is too long or is no text."""
     # subtle: text streams also split at other separators, such as U+0085 and U+2028, inside a sentence
     number = 0
-    while line := stream.readline(LONGEST_LINE + 1):
+    while line := stream.readline(longest + 1):
         number += 1
-        if len(line) > LONGEST_LINE:
-            raise InputError(f"{where}, line {number}: longer than {LONGEST_LINE:,} bytes; split the text")
+        if len(line) > longest:
+            raise InputError(f"{where}, line {number}: longer than {longest:,} bytes; split the text")
+        if b"\0" in line:
+            raise InputError(f"{where}, line {number}: a NUL byte, so this is no UTF-8 text; save it as UTF-8")
         if number == 1 and not line.endswith(b"\n") and b"\r" in line.rstrip(b"\r\n"):
             raise InputError(f"{where}: lines end in CR alone, as on old Macs; convert them: tr '\\r' '\\n'")
         yield line
@@ -101,7 +67,7 @@ def text_lines(stream: IO[bytes], where: str) -> Iterator[str]:
 
 
 def split_member(where: str, names: list[str], split: str) -> str:
-    """Return the file of an NLI archive that holds a split: ``snli_1.0/snli_1.0_dev.jsonl``."""
+    """Choose the file of an NLI archive that holds a split: ``snli_1.0/snli_1.0_dev.jsonl``."""
     # subtle: the archives were made on a Mac, so every file has a twin, __MACOSX/snli_1.0/._snli_1.0_dev.jsonl
     tables = [name for name in names if name.endswith(".jsonl") and not name.startswith("__MACOSX/")]
     chosen = [name for name in tables if name.endswith(f"_{split}.jsonl")]
@@ -112,35 +78,87 @@ def split_member(where: str, names: list[str], split: str) -> str:
     return chosen[0]
 
 
-# ------------------------------------------------------------------------------------------ lines
+def first_of(wanted: Sequence[str], names: Container[str]) -> str | None:
+    """Find the first of the wanted names that is there."""
+    return next((name for name in wanted if name in names), None)
+
+
+# ------------------------------------------------------------------------------------------ rows
 
 
 class Rows:
-    """The lines of a file as text, cells or JSON values. ``split`` selects a file of a .zip.
+    """The rows of one file, read once, as lines, cells or JSON values; it is opened when the first is asked for.
 
-    Anything unreadable is an ``InputError`` that names the file and the place. What the cells and values mean, a
-    ``reader.RowReader`` decides.
+    ``first_line``, ``names`` and ``holds_json`` look ahead and take nothing away, so a pipe can be recognised, too.
+    ``split`` selects a file of an NLI archive; ``quoted`` is Quora's release, with quotation marks between tabs.
+    Anything unreadable is an ``InputError`` that names the file and the place.
     """
 
-    def __init__(self, path: str | Path, split: str = ""):
-        self.path, self.split = Path(path), split
+    def __init__(self, path: str | Path, split: str = "", quoted: bool = False):
+        self.path, self.split, self.quoted = Path(path), split, quoted
         self.where = str(path)
+        self.ending = Path(self.path.name.lower().removesuffix(".gz")).suffix
+        self._first = ""
+        self._lines, self._values = self._read_lines(), self._read_values()
+
+    @classmethod
+    def of(cls, source: "str | Path | Rows", split: str = "") -> "Rows":
+        """Return the rows of a path; rows are returned as they are."""
+        return source if isinstance(source, Rows) else cls(source, split)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    # ---------------------------------------------------------------------------------- what is in the file
+
+    @property
+    def first_line(self) -> str:
+        """The first line that is not blank; "" if there is none."""
+        seen: list[tuple[int, str]] = []
+        while not self._first and (line := next(self._lines, None)):
+            seen.append(line)
+        self._lines = chain(seen, self._lines) if seen else self._lines
+        return self._first
+
+    @cached_property
+    def holds_json(self) -> bool:
+        """Whether the rows are JSON: the name says so, or, of a pipe or a .txt, the first line."""
+        if self.ending in (".jsonl", ".json", ".zip", ".csv", ".tsv"):
+            return self.ending not in (".csv", ".tsv")
+        return bool(self.first_line) and JSON_START.match(self.first_line.strip()) is not None
 
     @cached_property
     def is_array(self) -> bool:
-        """Whether the file holds one array of all rows, as pandas' ``to_json(orient="records")`` writes it."""
-        is_named = ".json" in self.path.suffixes
-        if not is_named and (self.path.suffix == ".zip" or not self.path.is_file()):
-            return False  # a pipe can be read only once
-        with open_texts(self.path) as stream, reading(self.path):
-            for line in byte_lines_of_any_length(stream):
-                content = line.lstrip(b"\xef\xbb\xbf").strip()  # without a byte order mark
-                if content and (is_named or RECORDS.match(content)):
-                    return content.startswith(b"[")
-                if content:
-                    break
-        lines = [*islice(filter(str.strip, self.lines()), 2)]
-        return len(lines) == 1 and is_container(lines[0])
+        return self.ending == ".json" and self.first_line.lstrip().startswith("[")
+
+    @property
+    def holds_lines(self) -> bool:
+        """Whether the file may hold a text in each line: it is neither JSON nor called a table."""
+        return not self.holds_json and self.ending not in (".csv", ".tsv")
+
+    @property
+    def delimiter(self) -> str:
+        return "\t" if "\t" in self.first_line else ","
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The names in the first line of a table, or the keys of the first JSON object, in lower case."""
+        if not self.holds_json:
+            quote = '"' if self.delimiter == "," or self.quoted else ""
+            return [cell.strip().strip(quote).lower() for cell in self.first_line.split(self.delimiter)]
+        first = next(self._values, None)
+        if first is None:
+            return []
+        self._values = chain([first], self._values)
+        return [key.lower() for key in first[1]] if isinstance(first[1], dict) else []
+
+    def unknown_names(self, needed: str) -> InputError:
+        """Show the first line or the first keys, which must have names that they have not."""
+        if self.holds_json:
+            found = f"the keys of the first row are {shown(self.names)}" if self.names else f"no {AN_OBJECT}"
+            return InputError(f"{self.where}: {found}; needed are: {needed}")
+        cells = shown(self.first_line.split(self.delimiter))
+        return InputError(f"{self.where}: the first line, {cells}, must name columns, tabs or commas between: {needed}")
 
     def place(self, number: int) -> str:
         """Name a row for a message: ``a.tsv, line 3``, or ``a.json, item 3`` of an array."""
@@ -150,233 +168,193 @@ class Rows:
     def unit(self) -> str:
         return "item" if self.is_array else "line"
 
+    def fail(self, number: int, message: str) -> NoReturn:
+        raise InputError(f"{self.place(number)}: {message}")
+
+    # ---------------------------------------------------------------------------------- lines
+
     def lines(self) -> Iterator[str]:
         """Yield the text of each line without its line end."""
-        with ExitStack() as stack:
-            stream = self._open(stack)
-            for number, content in enumerate(byte_lines(stream, self.where), start=1):
-                yield decode(content, self.where, number).removesuffix("\n").rstrip("\r")
+        for _, line in self._lines:
+            yield line
 
-    def first_line(self) -> str:
-        """Return the first line that is not blank, "" if there is none."""
-        for line in self.lines():
-            if line.strip():
-                return line
-        return ""
-
-    def holds_objects(self) -> bool:
-        """Whether a file of any name holds objects or lists of JSON, by its first line; a pipe, read once, does not."""
-        if self.is_array or not self.path.is_file():
-            return self.is_array
+    def _read_lines(self) -> Iterator[tuple[int, str]]:
+        longest = LONGEST_LINE
+        if self.ending == ".json":
+            longest = sys.maxsize - 1  # an array may be one line; its items are measured
         try:
-            return isinstance(json.loads(self.first_line()), dict | list)
-        except (ValueError, RecursionError):
-            return False
+            with ExitStack() as stack:
+                stream = self._open(stack)
+                for number, content in enumerate(byte_lines(stream, self.where, longest), start=1):
+                    line = decode(content, self.where, number).removesuffix("\n").rstrip("\r")
+                    self._first = self._first or (line if line.strip() else "")
+                    yield number, line
+        except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+            raise InputError(f"{self.where}: {error}; the file is damaged, or not what its name says") from error
 
     def _open(self, stack: ExitStack) -> IO[bytes]:
-        stream = stack.enter_context(open_texts(self.path))
-        stack.enter_context(reading(self.path))
+        stream: Any = stack.enter_context(open_bytes(self.path))
+        if self.path.suffix == ".gz":
+            return cast(IO[bytes], stack.enter_context(gzip.open(stream)))
         if self.path.suffix != ".zip":
-            return stream
+            return cast(IO[bytes], stream)
         archive = stack.enter_context(zipfile.ZipFile(stream))
         member = split_member(str(self.path), archive.namelist(), self.split)
         self.where = f"{self.path}/{member}"
+        try:
+            opened = archive.open(member)
+        except RuntimeError as error:  # it needs a password
+            raise InputError(f"{self.where}: {error}") from error
         # subtle: buffered, because an archive's own readline with a limit takes ten times as long
-        return stack.enter_context(BufferedReader(archive.open(member)))
+        return cast(IO[bytes], stack.enter_context(BufferedReader(cast(RawIOBase, opened))))
+
+    # ---------------------------------------------------------------------------------- JSON
 
     def values(self) -> Iterator[tuple[int, Any]]:
         """Yield the number and the value of each line of JSON, or of each item of an array."""
+        return self._values
+
+    def _read_values(self) -> Iterator[tuple[int, Any]]:
         if self.is_array:
-            yield from self._items()
-            return
-        for number, line in enumerate(self.lines(), start=1):
-            if not line.strip():
-                continue
-            try:
-                value = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                message = getattr(error, "msg", error)
-                if line.strip() == "{":
-                    message = "an object over several lines; write each in one line, or all in one array"
-                raise InputError(f"{self.where}, line {number}: not valid JSON: {message}") from error
-            if "\\u" in line:
-                self._check_unicode(number, value)
+            rows = enumerate(self._parsed(1, "\n".join(self.lines())), start=1)
+        else:
+            rows = ((number, self._parsed(number, line)) for number, line in self._lines if line.strip())
+        for number, value in rows:
+            if self.is_array and len(str(value)) > LONGEST_LINE:
+                self.fail(number, f"longer than {LONGEST_LINE:,} characters; split the text")
             yield number, value
 
-    def _items(self) -> Iterator[tuple[int, Any]]:
-        with ExitStack() as stack:
-            content = decode(self._open(stack).read(), self.where)
+    def _parsed(self, number: int, content: str) -> Any:
         try:
-            items = json.loads(content)
+            value = json.loads(content)
+            if "\\u" in content:  # JSON can escape a lone surrogate, which no UTF-8 has
+                json.dumps(value, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as error:
-            message, line = getattr(error, "msg", error), getattr(error, "lineno", 1)
-            if message == "Extra data":  # rows in lines, which only look like an array at their beginning
-                message = "text after the end of the array; name the file .jsonl if each line is a row"
+            line = number + getattr(error, "lineno", 1) - 1
+            message = getattr(error, "msg", error)
+            if isinstance(error, UnicodeEncodeError):
+                message = f"a lone surrogate, \\u{ord(error.object[error.start]):x}"
+            elif content.strip() in ("[", "{"):
+                message = "a row over several lines; write each in one line, or all in one array of a .json"
             raise InputError(f"{self.where}, line {line}: not valid JSON: {message}") from error
-        for number, value in enumerate(items, start=1):
-            if len(str(value)) > LONGEST_LINE:
-                raise InputError(f"{self.place(number)}: longer than {LONGEST_LINE:,} characters; split the text")
-            if "\\u" in content:
-                self._check_unicode(number, value)
-            yield number, value
+        return value
 
-    def _check_unicode(self, number: int, value: Any) -> None:
-        """Raise ``InputError`` for a lone surrogate, which JSON can escape and no UTF-8 has."""
-        try:
-            json.dumps(value, ensure_ascii=False).encode()
-        except UnicodeEncodeError as error:
-            lone = f"not valid Unicode: a lone surrogate in {one_line(value)}"
-            raise InputError(f"{self.place(number)}: {lone}") from error
+    # ---------------------------------------------------------------------------------- tables
 
     def cells(self, delimiter: str = "") -> Iterator[tuple[int, list[str]]]:
-        """Yield the line number and the stripped cells of each row of a table.
+        """Yield the line number and the stripped cells of each row of a table that is not blank.
 
         ``delimiter`` is a tab or a comma unless it is given. A cell in quotation marks may span several lines.
         """
-        lines, first, start = self.lines(), "", 0
-        while not first.strip():
-            following = next(lines, None)
-            if following is None:
-                return
-            first, start = following, start + 1
-        lines = chain([first], lines)
-        if not delimiter:
-            delimiter = "\t" if "\t" in first else ","
-        names = [cell.strip(' "\r') for cell in first.split("\t")]
-        if delimiter != "\t" or "is_duplicate" in names:  # only Quora's release has quotation marks between tabs
-            rows = self._quoted(lines, delimiter, start)
+        mark = delimiter or self.delimiter
+        if mark != "\t" or self.quoted:
+            rows = self._quoted_cells(mark)
         else:
-            rows = enumerate((line.split("\t") for line in lines), start)
-        for number, cells in rows:
-            cells = [cell.strip() for cell in cells]
-            if any(cells):
-                yield number, cells
+            rows = ((number, line.split("\t")) for number, line in self._lines)
+        for number, row in rows:
+            row = [cell.strip() for cell in row]
+            if not delimiter and mark == "\t" and not self.quoted and any(map(QUOTED.fullmatch, row)):
+                self.fail(number, 'cells in quotation marks, with "" in them; save it as .csv, with commas between')
+            if any(row):
+                yield number, row
 
-    def _quoted(self, lines: Iterator[str], delimiter: str, start: int) -> Iterator[tuple[int, list[str]]]:
+    def _quoted_cells(self, delimiter: str) -> Iterator[tuple[int, list[str]]]:
         csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))  # 128 KiB by default
         # With line ends, or the last word of one line of a cell would run into the first of the next. Strict: text
         # after a closing quotation mark is an error, except in Quora's tab-separated release.
-        reader = csv.reader((line + "\n" for line in lines), delimiter=delimiter, strict=delimiter != "\t")
-        number = start
+        reader = csv.reader((line + "\n" for line in self.lines()), delimiter=delimiter, strict=delimiter != "\t")
+        number = 1
         while True:
             try:
                 cells = next(reader, None)
             except csv.Error as error:
-                kind = "tab" if delimiter == "\t" else "comma"
-                raise InputError(f"{self.where}, line {number}: not {kind}-separated values: {error}") from error
+                raise InputError(f"{self.where}, line {number}: not comma-separated values: {error}") from error
             if cells is None:
                 return
             yield number, cells
-            number = start + reader.line_num
+            number = 1 + reader.line_num
+
+    # ---------------------------------------------------------------------------------- by name
+
+    def records(self, refuse: Callable[[int, str], None]) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield the number of each row and its values by name, in lower case; other rows are passed to ``refuse``."""
+        if self.holds_json:
+            for number, value in self.values():
+                if isinstance(value, dict):
+                    yield number, {key.lower(): one for key, one in value.items()}
+                else:
+                    refuse(number, f"{one_line(value)} is no {AN_OBJECT}")
+            return
+        table = self.cells()
+        _, header = next(table, (0, []))
+        names = [cell.lower() for cell in header]
+        for number, cells in table:
+            if len(cells) != len(names):
+                refuse(number, f"{len(cells)} columns; {len(names)} are needed, as in the first line")
+            elif cells == header:
+                refuse(number, "the header again; delete the line")
+            else:
+                yield number, dict(zip(names, cells, strict=True))
+
+    def check_once(self, read: Sequence[str]) -> None:
+        """Raise ``InputError`` if a column that is read has the name of another."""
+        for name in read:
+            if not self.holds_json and self.names.count(name) > 1:
+                raise InputError(f"{self.where}: two columns are called {one_line(name)}: give each a name of its own")
 
 
-def is_container(line: str) -> bool:
-    """Whether the only line of a file is an array of rows or texts: ``[["a", "b"], ...]``, or more than a triplet.
-
-    A row may have more texts, but no file has one such row alone.
-    """
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        return False
-    if not isinstance(value, list):
-        return False
-    kinds = set(map(type, value))
-    return kinds == {list} or (kinds == {str} and len(value) > 3)
+def shown(names: Sequence[str]) -> str:
+    return ", ".join(map(one_line, names))
 
 
-def byte_lines_of_any_length(stream: IO[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a stream in pieces of at most 64 KiB: an array may be one line of a gigabyte."""
-    while piece := stream.readline(2**16):
-        yield piece
-
-
-def header_error(where: str, header: Sequence[str], needed: str) -> InputError:
-    """Say that a table's first line has none of the names that are needed, or that semicolons separate its columns."""
-    shown = ", ".join(map(one_line, header)) or "empty"
-    if ";" in shown and sum(cell.count(";") for cell in header) >= len(header):
-        # what Excel writes where the comma is the decimal mark
-        return InputError(f"{where}: semicolons separate its columns; save it with commas or tabs between them")
-    return InputError(f"{where}: the first line, {shown}, must name the columns: {needed}")
+def checked_text(value: Any) -> str:
+    """Return a text, stripped; ``ValueError`` for anything else, also for a list that was written into a text."""
+    if not isinstance(value, str) or LIST.fullmatch(value.strip()):
+        raise ValueError(f"a text is needed, not {one_line(value)}")
+    return value.strip()
 
 
 # ------------------------------------------------------------------------------------------ texts
 
 
-def first_of(wanted: Sequence[str], names: Container[str]) -> str | None:
-    """Return the first of the wanted names that is there."""
-    for name in wanted:
-        if name in names:
-            return name
-    return None
+def read_texts(source: str | Path | Rows) -> Iterator[tuple[int, str]]:
+    """Yield the line and the text of each row, stripped; a blank one is "".
 
-
-def read_texts(path: str | Path) -> Iterator[tuple[int, str]]:
-    """Yield the line and the text of each document, stripped; a blank one is "".
-
-    JSON has strings, or objects with a ``text``, a .csv or .tsv a header with a column of that name (or one of
-    ``TEXT_NAMES``); a ``title`` comes before it. Any other file, also a .txt.gz, has one text per line, or JSON
-    by its first line. Raises ``InputError`` with file and line for what cannot be read, and for a file without
-    a text.
+    JSON and a .csv or .tsv have it under ``text`` (or one of ``TEXT_NAMES``); any other file, also a .txt.gz or a pipe,
+    has a text in each line, or JSON. Raises ``InputError`` with file and line for what cannot be read, and for a file
+    without a text.
     """
-    rows = Rows(path)
-    endings = {ending.lower() for ending in Path(path).suffixes}
-    if endings & {".csv", ".tsv"}:
-        documents = table_documents(rows)
-    elif endings & {".jsonl", ".json"} or rows.holds_objects():
-        documents = json_documents(rows)
-    else:
-        documents = enumerate(map(str.strip, rows.lines()), start=1)
+    rows = Rows.of(source)
+    texts = enumerate(map(str.strip, rows.lines()), start=1) if rows.holds_lines else named_texts(rows)
     is_empty = True
-    for line, text in documents:
+    for line, text in texts:
         is_empty = is_empty and not text
         yield line, text
     if is_empty:
-        raise InputError(f"{path} is empty: it holds no text")
+        raise InputError(f"{rows} is empty: it holds no text")
 
 
-def every_text(path: str | Path) -> Iterator[str]:
-    """Yield the texts of ``read_texts``; ``InputError`` for a blank one, so that text i is in the i-th line or row."""
-    for line, text in read_texts(path):
-        if not text:
-            raise InputError(f"{Rows(path).place(line)}: an empty line has no text to encode; remove it")
-        yield text
-
-
-def json_documents(rows: Rows) -> Iterator[tuple[int, str]]:
-    for number, value in rows.values():
-        fields = value
-        if isinstance(value, str):
-            fields = {"text": value}
-        if not isinstance(fields, dict):
-            fields = {}  # which has no text
+def named_texts(rows: Rows) -> Iterator[tuple[int, str]]:
+    needed = f"{' or '.join(TEXT_NAMES)}; or a .txt with one text per line"
+    if not rows.holds_json and first_of(TEXT_NAMES, rows.names) is None:
+        raise rows.unknown_names(needed)
+    rows.check_once([first_of(TEXT_NAMES, rows.names) or ""])
+    for number, fields in rows.records(rows.fail):
         name = first_of(TEXT_NAMES, fields)
-        title, text = fields.get("title") or "", fields.get(name)
-        if not isinstance(text, str) or not isinstance(title, str):
-            needed = "a text is needed, or an object with text and maybe title, both strings"
-            raise InputError(f"{rows.place(number)}: {needed}, not {one_line(value)}")
-        yield number, joined(rows, number, title, text)
+        if name is None:
+            rows.fail(number, f"the keys are {shown(list(fields))}; needed are {needed}")
+        if fields.get("title"):
+            rows.fail(number, f"the title {one_line(fields['title'])} would not be read: put it before the text")
+        try:
+            yield number, checked_text(fields[name])
+        except ValueError as error:
+            rows.fail(number, str(error))
 
 
-def table_documents(rows: Rows) -> Iterator[tuple[int, str]]:
-    table = rows.cells()
-    _, first = next(table, (0, []))
-    header = [cell.lower() for cell in first]
-    name = first_of(TEXT_NAMES, header)
-    if name is None:
-        raise header_error(rows.where, first, "text is needed, and maybe title; or a .txt, one text per line")
-    if header.count(name) > 1:
-        raise InputError(f"{rows.where}: two columns are called {one_line(name)}: give each a name of its own")
-    column = header.index(name)
-    for line, cells in table:
-        if len(cells) != len(header):
-            raise InputError(f"{rows.where}, line {line}: {len(cells)} cells, the header has {len(header)}")
-        title = cells[header.index("title")] if "title" in header else ""
-        yield line, joined(rows, line, title, cells[column])
-
-
-def joined(rows: Rows, line: int, title: str, text: str) -> str:
-    """Join title and text. Raises ``InputError`` for a list that pandas has written into a text: it is no text."""
-    if text.startswith(("['", '["')) and text.rstrip().endswith("]"):
-        raise InputError(f"{rows.place(line)}: a text is needed, not the list {one_line(text)}")
-    return f"{title} {text}".strip()
+def every_text(source: str | Path | Rows) -> Iterator[str]:
+    """Yield the texts of ``read_texts``; ``InputError`` for a blank one, so that text i is in the i-th line or row."""
+    rows = Rows.of(source)
+    for number, text in read_texts(rows):
+        if not text:
+            rows.fail(number, "an empty line has no text to encode; remove it")
+        yield text

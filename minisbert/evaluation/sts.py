@@ -4,7 +4,6 @@ The command is ``minisbert evaluate --data``.
 """
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from minisbert.core import InputError
 from minisbert.core.metrics import pearson, spearman
 from minisbert.data.datasets import Table, check_labels, check_scores, load_labelled, read_file, scored_table
 from minisbert.data.formats import LABELLED, PAIRS, SCORED, Row
+from minisbert.data.lines import Rows
 from minisbert.data.reader import recognise
 from minisbert.evaluation.metrics import average_precision, best_threshold, precision_recall_f1
 from minisbert.evaluation.retrieval import retrieval_from_pairs, retrieval_scores
@@ -111,24 +111,24 @@ def load_rows(
     ``data`` is stsb, quora or a file: of triplets, of pairs without scores, of labels of 0 and 1, or of scored pairs,
     on any scale if ``scale`` is None. Raises ``InputError`` with file and line for rows that cannot be read.
     """
+    source: str | Rows = data
     form = {"stsb": SCORED, "quora": LABELLED}.get(data)
-    if columns:  # they name a score and two texts
-        form = SCORED
-    elif form is None and Path(data).is_file():  # not of a pipe, which can be read only once
-        form = recognise(data)
+    if form is None:
+        source = Rows(data)
+        form = SCORED if columns else recognise(source)  # columns name a score and two texts
     if form is LABELLED:
-        table = load_labelled(data, LABELLED)
+        table = load_labelled(source, LABELLED)
         check_labels(table.rows, data)
         return "labelled pairs", table, evaluate_labelled
     if form is PAIRS:
-        table = read_file(data, PAIRS)
+        table = read_file(source, PAIRS)
         width = len(table.rows[0].texts)
         if width == 2:
             return "pairs without scores", table, evaluate_pairs
         if width > 3:
             raise InputError(f"{data}: rows of {width} texts; anchor, positive and negative are needed")
         return "triplets", table, evaluate_triplets
-    table = scored_table(data, split, scale, columns)
+    table = scored_table(source, split, scale, columns)
     check_scores(table.rows, data)
     return "pairs", table, evaluate
 

@@ -12,8 +12,7 @@ from minisbert.checkpoints.layout import ModelFolder, find_model
 from minisbert.core import InputError
 from minisbert.core.bert import Attention, Bert
 from minisbert.core.loop import Diverged, adamw, fit, linear_schedule
-from minisbert.data.datasets import plain_texts
-from minisbert.data.splits import shared_rows
+from minisbert.data.datasets import plain_texts, shared_rows
 from minisbert.loading import open_kind
 from minisbert.models.masked_language_model import MaskedLanguageModel
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder

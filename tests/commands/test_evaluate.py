@@ -157,7 +157,8 @@ TRIPLETS = [
 
 def test_triplets_give_an_accuracy(tiny, tmp_path, capsys):
     path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in TRIPLETS))
+    names = ("anchor", "positive", "negative")
+    path.write_text("".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in TRIPLETS))
     main(["--model", str(tiny), "--data", str(path), "--json"])
     found = json.loads(capsys.readouterr().out)
     encoder = SentenceEncoder.load(tiny)
@@ -177,7 +178,7 @@ def test_triplets_give_an_accuracy(tiny, tmp_path, capsys):
     [
         ("anchor,positive,negative\n1 cat,b,c\n", "triplets"),
         ("query\tanswer\na cat\ta dog\n", "pairs without scores"),
-        ("premise,hypothesis,label\na,b,1\nc,d,0\n", "labelled pairs"),  # similar or not, as under sentence1
+        ("sentence1,sentence2,label\na,b,1\nc,d,0\n", "labelled pairs"),
         ("Score,sentence1,sentence2\n1,a,b\n0,c,d\n", "pairs"),
         ("question1\tquestion2\tis_duplicate\na\tb\t1\n", "labelled pairs"),
     ],

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from minisbert.commands import encode, mine, pairs, search
 from minisbert.core import InputError
 from minisbert.data.datasets import load_labelled, load_scored_pairs, read_file
 from minisbert.data.formats import LABELLED, NLI, PAIRS, Row
@@ -152,7 +151,7 @@ def test_a_damaged_archive(archive, write):
         (content[: len(content) // 2], "File is not a zip file"),
         (locked, ".*password required"),
     ):
-        with pytest.raises(InputError, match=rf"broken\.zip: {message}"):
+        with pytest.raises(InputError, match=rf"broken\.zip.*: {message}"):
             load_labelled(write("broken.zip", broken), NLI)
 
 
@@ -169,16 +168,17 @@ def test_a_damaged_gzip(write):
 
 TEXTS = ["the dog, small", "a cat", "the moon"]
 LINES = "\n".join(f"  {text}\t" for text in TEXTS)
-OBJECTS = [{"id": 1, "text": "small ", "title": "the dog,"}, {"text": "a cat", "label": 0}, {"text": " the moon"}]
+OBJECTS = [{"id": 1, "text": "the dog, small ", "title": ""}, {"Text": "a cat", "label": 0}, {"text": " the moon"}]
 JSON = "\n".join(map(json.dumps, OBJECTS))
 FILES = {
     "lines.txt": LINES,
     "no ending": "\ufeff" + LINES.replace("\n", "\r\n"),
     "rows.jsonl": JSON,
     "rows.json": json.dumps(OBJECTS, indent=1),
-    "texts.json": json.dumps(TEXTS),
+    "lines.json": JSON,
+    "rows.txt": JSON,
     "rows.csv": 'Text,id\n"the dog, small",1\na cat,2\nthe moon,3\n',
-    "rows.tsv": "id\ttitle\tsentence\n1\tthe dog,\tsmall\n2\t\ta cat\n3\t\tthe moon\n",
+    "rows.tsv": "id\ttitle\tsentence\n1\t\tthe dog, small\n2\t\ta cat\n3\t\tthe moon\n",
 }
 
 
@@ -192,17 +192,17 @@ def test_every_form_gives_the_same_texts(tmp_path, name, packed):
     assert [text for _, text in read_texts(path)] == list(every_text(path)) == TEXTS
 
 
-def test_blank_texts_are_counted_or_refused(tmp_path):
+def test_blank_texts_are_counted_or_refused(write):
     for name, content, line in (
         ("a.txt", "a cat\n \nthe moon", 2),
         ("a.jsonl", '{"text": "a cat"}\n{"text": ""}\n{"text": "b"}', 2),
         ("a.csv", "id,text\n1,a\n2,\n3,b\n", 3),
-        ("a.json", '["a cat", "", "b"]', 2),
+        ("a.json", '[{"text": "a"}, {"text": ""}, {"text": "b"}]', 2),
     ):
-        (tmp_path / name).write_text(content)
-        assert [text != "" for _, text in read_texts(tmp_path / name)] == [True, False, True]
+        path = write(name, content)
+        assert [text != "" for _, text in read_texts(path)] == [True, False, True]
         with pytest.raises(InputError, match=rf"{name}, (line|item) {line}: an empty line"):
-            list(every_text(tmp_path / name))
+            list(every_text(path))
 
 
 @pytest.mark.parametrize(
@@ -211,34 +211,22 @@ def test_blank_texts_are_counted_or_refused(tmp_path):
         ("a.txt", "", r"a\.txt is empty"),
         ("a.jsonl", "\n", r"a\.jsonl is empty"),
         ("a.json", "[]", r"a\.json is empty"),
-        ("a.csv", "", r"a\.csv: .*text"),
         ("a.csv", "text\n", r"a\.csv is empty"),
         ("a.csv", "query,positive\na,b\n", r"a\.csv: .*'query', 'positive'.*text"),
-        ("a.csv", "id,text\n1,a,b\n", r"a\.csv, line 2: 3 cells"),
-        ("a.csv", "id;text\n1;a\n", r"a\.csv: semicolons"),
-        ("a.jsonl", '{"text": "a"}\n7\n', r"a\.jsonl, line 2: .*not 7"),
-        ("a.jsonl", '{"query": "a"}', r"a\.jsonl, line 1: .*title"),
-        ("a.jsonl", '{"text": "a"}\n{"text": "[\'b\', \'c\']"}', r"a\.jsonl, line 2: .*list"),
-        ("a.csv", "text\na\n\"['b', 'c']\"\n", r"a\.csv, line 3: .*list"),
-        ("a.jsonl", '{"text": 5}', r"a\.jsonl, line 1: .*title"),
+        ("a.csv", "id,text\n1,a,b\n", r"a\.csv, line 2: 3 columns"),
+        ("a.jsonl", '{"text": "a"}\n7\n', r"a\.jsonl, line 2: 7"),
+        ("a.jsonl", '{"query": "a"}', r"a\.jsonl, line 1: .*text"),
+        ("a.jsonl", '{"text": "a", "title": "b"}', r"a\.jsonl, line 1: the title"),
+        ("a.csv", "text\na\n\"['b', 'c']\"\n", r"a\.csv, line 3: a text"),
+        ("a.jsonl", '{"text": 5}', r"a\.jsonl, line 1: a text"),
         ("a.jsonl", '{"text": "\\ud800"}', r"a\.jsonl, line 1: .*surrogate"),
-        ("a.jsonl", "{", r"a\.jsonl, line 1: not valid JSON"),
-        ("a.json", '["a", ["b"]]', r"a\.json, item 2: .*\['b'\]"),
+        ("a.jsonl", '{"text":', r"a\.jsonl, line 1: not valid JSON"),
+        ("a.jsonl", '{\n"text": "a"\n}', r"a\.jsonl, line 1: .*several lines"),
+        ("a.json", '["a", "b"]', r"a\.json, item 1: 'a'"),
+        ("a.txt", '[{"text": "a"}]', r"a\.txt, line 1: \[.*array"),
+        ("a.txt", "a\n\0\n", r"a\.txt, line 2: a NUL byte"),  # UTF-16, a tar, NumPy's
     ],
 )
-def test_what_is_not_texts_is_refused_by_every_command(tiny, tmp_path, name, content, message):
-    path, out = tmp_path / name, ["--model", str(tiny), "--out"]
-    path.write_text(content)
-    (tmp_path / "pairs.tsv").write_text("anchor\tpositive\na\tb\nc\td\n")
-    for command in (
-        lambda: encode.main(["--file", str(path), *out, str(tmp_path / "v.npy")]),
-        lambda: mine.main(
-            ["--pairs", str(tmp_path / "pairs.tsv"), "--corpus", str(path), *out, str(tmp_path / "o.jsonl")]
-        ),
-        lambda: pairs.main([str(path), "--model", str(tiny)]),
-        lambda: search.main([str(path), "--model", str(tiny), "--query", "a"]),
-        lambda: search.main([str(tmp_path / "pairs.txt"), "--model", str(tiny), "--queries", str(path)]),
-    ):
-        with pytest.raises(InputError, match=message):
-            command()
-    assert sorted(file.name for file in tmp_path.iterdir()) == sorted([name, "pairs.tsv"])
+def test_what_is_not_texts_is_refused(write, name, content, message):
+    with pytest.raises(InputError, match=message):
+        list(read_texts(write(name, content)))

@@ -162,11 +162,11 @@ def test_a_recipe_without_its_data_says_where_to_get_it(tiny, tmp_path, monkeypa
     ],
 )
 def test_a_recipe_runs_on_any_file_of_the_form(recipe, pooling, widths, tiny, tmp_path, capsys):
-    """Quora's columns: id, two question ids, two questions, the label."""
+    """The columns of Quora's release: id, two question ids, two questions, the label."""
     rows = [line.rstrip("\n").split("\t") for line in toys.duplicates(40, seed=3)]
     path = tmp_path / "questions.tsv"
-    lines = [f'"{i}"\t"1"\t"2"\t"{a}"\t"{b}"\t"{label}"\n' for i, (label, a, b) in enumerate(rows)]
-    path.write_text('"id"\t"qid1"\t"qid2"\t"question1"\t"question2"\t"is_duplicate"\n' + "".join(lines))
+    lines = [f"{i}\t1\t2\t{a}\t{b}\t{label}\n" for i, (label, a, b) in enumerate(rows)]
+    path.write_text("id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n" + "".join(lines))
     out = tmp_path / "run"
     main(["--recipe", recipe, "--model", str(tiny), "--data", str(path), "--max-steps", "2", "--out", str(out)])
     model = PairModel.load(out / "model")
