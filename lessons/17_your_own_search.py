@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 17: your own search engine
 #
-# Steps through `minisbert/corpus/mining.py`, `minisbert/core/loop.py`, `minisbert/evaluation/metrics.py`,
+# Steps through `minisbert/search/mining.py`, `minisbert/core/loop.py`, `minisbert/evaluation/metrics.py`,
 # `minisbert/search/quantized.py`. About 60 minutes. You will build a search engine for Python's own standard library,
 # train it, shrink it, and prove to somebody who does not trust you that it works.
 
@@ -173,7 +173,7 @@ assert gain.min() < -0.5 < 0.5 < gain.max(), "each knows what the other does not
 # answers the query just as well. The rule: a negative must be at least 5 % further away than the right document.
 
 # %%
-from minisbert.corpus.mining import Rules, candidates_of, mine, triplets
+from minisbert.search.mining import Rules, candidates_of, mine, triplets
 
 pairs = [(entries[i].query, documents[i]) for i in rows["train"]]
 task = candidates_of(pairs)

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
-from minisbert.corpus.mining import Rules, Triplet, candidates_of, mine, triplets
 from minisbert.evaluation.retrieval import encode_with
 from minisbert.loading import Encoder
 from minisbert.models.guards import check_count
 from minisbert.models.similarity import as_rows, similarity, similarity_pairwise
 from minisbert.search import dense
 from minisbert.search.inverted import rank
+from minisbert.search.mining import Rules, Triplet, candidates_of, mine, triplets
 
 COMMUNITY_ROWS = 1024  # rows of the cosines of all with all that are in memory at the same time
 
@@ -117,7 +117,7 @@ def mine_hard_negatives(
     """Find negatives for (anchor, positive) pairs that the model finds close to the anchor: triplets to train on.
 
     Looks in ``corpus`` and in the positives of other anchors, by the model's own similarity; anchors are encoded as
-    queries, the others as documents. ``rules`` are the fields of ``minisbert.corpus.mining.Rules``: num_negatives=3,
+    queries, the others as documents. ``rules`` are the fields of ``minisbert.search.mining.Rules``: num_negatives=3,
     range_min, range_max, absolute_margin, relative_margin, max_score, min_score. An anchor for which nothing is left is
     not in the result. Raises ``InputError`` for rules that no candidate can meet.
     """

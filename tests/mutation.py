@@ -175,7 +175,7 @@ def files_for(path: Path) -> tuple[list[str], list[str]]:
     if any(user.endswith("checks.py") for user in users):
         users.insert(0, "test_parity.py")
     # lessons and the tree's shape test something else, and whole trainings take minutes
-    rooms = f"core|system|search|architectures|checkpoints|models|backends|data|evaluation|corpus|{room}"
+    rooms = f"core|system|search|architectures|checkpoints|models|backends|data|evaluation|{room}"
     other = re.compile(f"({rooms})/test_|training/test_(teacher|objective)|test_(?!architecture|train|live)")
     rest = [user for user in dict.fromkeys(users) if other.match(user) and user not in own]
     if importing(path, "lessons/grader"):  # whose cases are the unit tests of what a learner rebuilds

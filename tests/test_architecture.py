@@ -16,7 +16,7 @@ PACKAGE = ROOT / "minisbert"
 FILES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
 CHAPTERS = ["checks", *"tokenizer weights bert pooling encoder metrics heads losses data loop".split()]
 # a room may import those before it; loading.py and util.py are floors of their own
-ROOMS = "core system architectures checkpoints search models backends loading data evaluation training corpus util "
+ROOMS = "core system architectures checkpoints search models backends loading data evaluation training util "
 ROOMS = [*(ROOMS + "diagnosis serving integrations").split()]
 RUNTIME = {
     "torch",

@@ -300,7 +300,7 @@ def test_options_are_those_of_the_parsers(pages):
 def test_the_api_shows_what_is_public_and_nothing_that_a_module_imports(pages):
     shown = {name for name in pages["docs/api.html"].ids if name.startswith("minisbert.")}
     assert {"minisbert.SentenceEncoder.encode", "minisbert.util.semantic_search", "minisbert.load"} <= shown
-    assert {"minisbert.evaluation.evaluators.TripletEvaluator", "minisbert.corpus.mining.Rules"} <= shown
+    assert {"minisbert.evaluation.evaluators.TripletEvaluator", "minisbert.search.mining.Rules"} <= shown
     assert not {"minisbert.util.Any", "minisbert.util.InputError", "minisbert.util.check_texts"} & shown
 
 

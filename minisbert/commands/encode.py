@@ -160,8 +160,8 @@ def encode_to_file(
     import torch
 
     from minisbert.checkpoints.weights import write_safetensors
-    from minisbert.corpus.index import INDEX_MARK, made_from, texts_hash
     from minisbert.models.prompts import choose_prompt
+    from minisbert.search.index import INDEX_MARK, made_from, texts_hash
     from minisbert.search.vector_files import write_codes, write_npy
 
     with atomic_file(options.out) as partial:

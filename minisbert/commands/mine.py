@@ -33,8 +33,8 @@ from minisbert.system.console import check_usage, run_command, say
 from minisbert.system.files import atomic_file, listed
 
 if TYPE_CHECKING:
-    from minisbert.corpus.mining import Candidates, Mined, Rules
     from minisbert.loading import Encoder
+    from minisbert.search.mining import Candidates, Mined, Rules
 
 RULE_OPTIONS = {  # the fields of ``Rules``, which has their defaults: type, metavar, help
     "num_negatives": (int, "N", "at most N for each anchor (default: 3)"),
@@ -67,8 +67,8 @@ add_corpus_options(parser, roles=tuple(ROLES))
 def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     check_written("--out", options.out, [".jsonl"], options.model, options.pairs, options.corpus)
-    from minisbert.corpus.index import encode_with_progress
-    from minisbert.corpus.mining import Rules, mine, triplets
+    from minisbert.search.index import encode_with_progress
+    from minisbert.search.mining import Rules, mine, triplets
 
     # absent options leave the defaults to ``Rules``, which also checks the others
     rules = Rules(**{name: getattr(options, name) for name in RULE_OPTIONS if getattr(options, name) is not None})
@@ -99,9 +99,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 def read_candidates(options: argparse.Namespace) -> tuple["Candidates", list[str]]:
     """Return what to search, and the corpus as it is in its file, with duplicates."""
-    from minisbert.corpus.mining import candidates_of
     from minisbert.data.datasets import read_file
     from minisbert.data.formats import PAIRS
+    from minisbert.search.mining import candidates_of
 
     rows, skipped, unread = read_file(options.pairs, PAIRS)
     say_unread(options.pairs, skipped, unread)
@@ -122,8 +122,8 @@ def encode_documents(task: "Candidates", corpus: list[str], options: argparse.Na
         return encoder, vectors
     import numpy as np
 
-    from minisbert.corpus.index import encode_with_progress
     from minisbert.search.dense import Stacked
+    from minisbert.search.index import encode_with_progress
 
     encoder, vectors, prompt = load_and_encode(corpus, options)
     # the documents begin with the distinct texts of the corpus, and a file of vectors has a row for each duplicate

@@ -267,7 +267,7 @@ def say_unread(path: str, skipped: int, columns: Sequence[str]) -> None:
 
 def encoded_metadata(options: argparse.Namespace) -> dict[str, str] | None:
     """Return what ``encode --quantize`` noted in the codes of ``--index``; None for an index, which may be remade."""
-    from minisbert.corpus.index import index_metadata
+    from minisbert.search.index import index_metadata
 
     path = options.index
     if path is None:
@@ -286,7 +286,7 @@ def load_and_encode(texts: Sequence[str], options: argparse.Namespace) -> tuple[
 
     The vectors are an array, or, from codes, a ``Stacked`` or ``Bits``.
     """
-    from minisbert.corpus.index import coded_vectors, encode_with_progress, indexed_vectors
+    from minisbert.search.index import coded_vectors, encode_with_progress, indexed_vectors
 
     check_output(options.index, local_path(options.model))
     made = encoded_metadata(options)

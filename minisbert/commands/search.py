@@ -67,9 +67,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 def search(options: argparse.Namespace, queries: list[str], corpus: list[str]) -> tuple[Any, Any, str]:
     """Return scores and indices, arrays (Q, K), the best first, and the similarity that ranked them."""
-    from minisbert.corpus.index import encode_with_progress, index_metadata
     from minisbert.evaluation.retrieval import rerank
     from minisbert.models.pair_model import PairModel
+    from minisbert.search.index import encode_with_progress, index_metadata
     from minisbert.search.vector_files import RESCORE, Bits
 
     # checked here and not with the other options, because the file's header says what it holds

@@ -6,15 +6,15 @@ import math
 import numpy as np
 import pytest
 import torch
+from minisbert.corpus import mining
 
 from minisbert.commands.mine import main
 from minisbert.core import InputError
-from minisbert.corpus import mining
-from minisbert.corpus.mining import Rules, candidates_of, mine, triplets
 from minisbert.data.datasets import read_file
 from minisbert.data.formats import PAIRS as PAIR_FORMAT
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search.dense import top_k
+from minisbert.search.mining import Rules, candidates_of, mine, triplets
 
 PAIRS = [("cat", "kitten"), ("dog", "puppy"), ("cat", "tomcat"), ("rain", "shower"), ("dog", "puppy")]
 CORPUS = ["snow", "kitten", "storm", "CAT", "snow", "  Tomcat"]

@@ -11,10 +11,10 @@ from safetensors.torch import load_file
 
 from minisbert.commands import certify, distill_static, encode, evaluate, search
 from minisbert.core import InputError
-from minisbert.corpus.index import model_hash
 from minisbert.loading import open_kind
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.search.index import model_hash
 from minisbert.search.late_interaction import max_sim
 from tests.architectures.tiny import alter, folder_of
 from tests.parity import GRADIENT, PIECE, assert_parity, golden

@@ -15,9 +15,9 @@ from safetensors.torch import save_file
 
 from minisbert.commands import encode, mine, pairs, search
 from minisbert.core import InputError
-from minisbert.corpus.index import differences, indexed_vectors, model_hash, texts_hash
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.tokenizer import Tokenizer
+from minisbert.search.index import differences, indexed_vectors, model_hash, texts_hash
 
 TEXTS = ["a small dog", "the moon", "rain and snow " * 9]
 
