@@ -160,9 +160,9 @@ def encode_to_file(
     import torch
 
     from minisbert.checkpoints.weights import write_safetensors
+    from minisbert.loading import uncompiled
     from minisbert.models.prompts import choose_prompt
-    from minisbert.search.index import INDEX_MARK, made_from, texts_hash
-    from minisbert.search.vector_files import write_codes, write_npy
+    from minisbert.search.index import INDEX_MARK, made_from, write_codes, write_npy
 
     with atomic_file(options.out) as partial:
         if options.out.suffix == ".npy":
@@ -179,7 +179,7 @@ def encode_to_file(
         if options.quantize:
             prompt = choose_prompt(encoder.settings, options.prompt, options.prompt_name)
             # search strips its texts too
-            made = made_from(encoder, prompt) | {"texts": texts_hash(text.strip() for text in texts)}
+            made = made_from(encoder, (text.strip() for text in texts), prompt, uncompiled(encoder))
             write_codes(vectors, options.quantize, partial, INDEX_MARK | made)
         else:
             write_safetensors(encoder.to_tensors(vectors), partial)

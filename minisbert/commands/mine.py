@@ -131,7 +131,7 @@ def encode_documents(task: "Candidates", corpus: list[str], options: argparse.Na
     more = task.documents[len(rows) :]
     parts = [vectors, encode_with_progress(encoder, more, prompt)]
     chosen = np.array([*rows.values(), *range(len(corpus), len(corpus) + len(more))])
-    return encoder, Stacked(parts.__getitem__, (len(corpus), len(more)), vectors.shape[1], vectors.dtype, chosen)
+    return encoder, Stacked(parts, chosen)
 
 
 def summary(task: "Candidates", mined: "Mined", rules: "Rules") -> dict[str, Any]:

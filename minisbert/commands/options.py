@@ -286,7 +286,8 @@ def load_and_encode(texts: Sequence[str], options: argparse.Namespace) -> tuple[
 
     The vectors are an array, or, from codes, a ``Stacked`` or ``Bits``.
     """
-    from minisbert.search.index import coded_vectors, encode_with_progress, indexed_vectors
+    from minisbert.loading import uncompiled
+    from minisbert.search.index import encode_with_progress, indexed_vectors
 
     check_output(options.index, local_path(options.model))
     made = encoded_metadata(options)
@@ -302,10 +303,8 @@ def load_and_encode(texts: Sequence[str], options: argparse.Namespace) -> tuple[
     prompt = prompt_of(encoder, options, role)
     if options.index is None:
         return encoder, encode_with_progress(encoder, texts, prompt), prompt
-    if made is None:
-        return encoder, indexed_vectors(encoder, texts, options.index, prompt), prompt
     # files of encode keep the prompt that they were made with, unless an option asks for another, which is an error
-    if made["prompt"] != prompt and given_prompt(options, role) == (None, None):
+    if made and made["prompt"] != prompt and given_prompt(options, role) == (None, None):
         say(f"{options.index}: the texts have the prompt {one_line(made['prompt'])}, not {one_line(prompt)}")
         prompt = made["prompt"]
-    return encoder, coded_vectors(encoder, texts, options.index, prompt), prompt
+    return encoder, indexed_vectors(encoder, texts, options.index, prompt, uncompiled(encoder)), prompt

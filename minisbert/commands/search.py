@@ -69,8 +69,7 @@ def search(options: argparse.Namespace, queries: list[str], corpus: list[str]) -
     """Return scores and indices, arrays (Q, K), the best first, and the similarity that ranked them."""
     from minisbert.evaluation.retrieval import rerank
     from minisbert.models.pair_model import PairModel
-    from minisbert.search.index import encode_with_progress, index_metadata
-    from minisbert.search.vector_files import RESCORE, Bits
+    from minisbert.search.index import RESCORE, Bits, encode_with_progress, index_metadata
 
     # checked here and not with the other options, because the file's header says what it holds
     codes = None

@@ -6,8 +6,8 @@ they do not depend on the blocks, and equal vectors have a cosine of exactly 1. 
 product, or minus a distance; distances have no fast product and are computed in float64 throughout.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +19,6 @@ from minisbert.core.checks import check
 from minisbert.system.progress import Bar
 from minisbert.system.torch_internals import laid_out, products
 
-OPEN = 64  # arrays of a stack that are held open: a memory map takes a file descriptor
 BLOCK = 1024  # vectors at a time; of the corpus of ``top_k`` four times as many: 16 MiB of scores
 GROUP = 16  # scores of which at first only the highest is compared
 MOST = 2**21  # results of a block of queries
@@ -32,28 +31,20 @@ SHORTEST = 1e-150  # a vector below this length counts as zero: its squares vani
 
 
 class Stacked:
-    """Arrays (n, D), one below the other, as one (N, D): files on disk that are never in memory as a whole.
+    """Arrays (n, D), one below the other, as one (N, D) whose rows are read where they are asked for.
 
-    ``load(i)`` returns array i, which has ``counts[i]`` rows; ``chosen`` are the rows to take of all these, in order.
+    A part may be an array, also on disk (``np.load(path, mmap_mode="r")``), or anything with ``shape``, ``dtype`` and
+    rows by slice or numbers. ``chosen`` are the rows to take of all these, in order.
     """
 
     ndim = 2
 
-    def __init__(
-        self,
-        load: Callable[[int], np.ndarray],
-        counts: Sequence[int],
-        width: int,
-        dtype: str | np.dtype = "float32",
-        chosen: np.ndarray | None = None,
-    ):
-        self.load, self.dtype, self.chosen = lru_cache(OPEN)(load), np.dtype(dtype), chosen
-        self.ends = np.cumsum(counts)  # (arrays,)
+    def __init__(self, parts: Sequence[Any], chosen: np.ndarray | None = None):
+        self.parts, self.chosen, self.dtype = parts, chosen, parts[0].dtype
+        counts = [part.shape[0] for part in parts]
+        self.ends = np.cumsum(counts)  # (parts,)
         self.starts = self.ends - counts
-        count = sum(counts)
-        if chosen is not None:
-            count = len(chosen)
-        self.shape = count, width
+        self.shape = sum(counts) if chosen is None else len(chosen), parts[0].shape[1]
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -65,11 +56,10 @@ class Stacked:
         if self.chosen is not None:
             rows = self.chosen[rows]
         result = np.empty((len(rows), self.shape[1]), self.dtype)
-        arrays = self.ends.searchsorted(rows, side="right")  # (R,), the array of each row
-        # array by array, not row by row: each is mapped once
-        for i in np.unique(arrays):
-            here = arrays == i
-            result[here] = self.load(i)[rows[here] - self.starts[i]]
+        part_of = self.ends.searchsorted(rows, side="right")  # (R,), the part of each row
+        for i in np.unique(part_of):
+            here = part_of == i
+            result[here] = self.parts[i][rows[here] - self.starts[i]]
         return result
 
 

@@ -1,15 +1,23 @@
-"""Keep the vectors of a corpus in an index: a safetensors file with hashes of the model and the texts.
+"""Vectors in files: streamed to ``.npy``, kept in an index, or quantised to codes.
 
-An index is reused while the hashes match and rebuilt when they do not; a file that is not an index is never replaced.
-Codes of ``encode --quantize`` are such a file, too, but are never rebuilt.
+    index     vectors (N, D) float32, rebuilt when the model or the texts change
+    int8      codes (N, D) int8 and ranges (2, D) float32: a quarter of the bytes
+    binary    bits (N, ceil(D / 8)) uint8, one bit per column: a 32nd
+
+All but ``.npy`` are safetensors files whose metadata say what the vectors were made from. A file that is something else
+is never replaced, and codes, which ``encode --quantize`` writes, are never rebuilt. ``search/quantized.py`` turns
+vectors to codes and back; queries stay float32. An encoder is an argument here, of any class: models are above this
+room.
 """
 
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,30 +26,96 @@ from minisbert.checkpoints.weights import read_metadata, write_safetensors
 from minisbert.core import InputError, one_line, reading
 from minisbert.core.checks import check_texts
 from minisbert.core.weights import read_safetensors
-from minisbert.loading import Encoder, uncompiled
-from minisbert.models.pooling import Dense
-from minisbert.models.prompts import choose_prompt
 from minisbert.search.dense import Stacked
-from minisbert.search.vector_files import Bits, read_codes
+from minisbert.search.quantized import calibrate, from_bits, from_int8, hamming_top_k, rescore, to_bits, to_int8
 from minisbert.system.console import say
 from minisbert.system.files import atomic_file, check_ending
 
 INDEX_MARK = {"minisbert": "vectors"}  # in the metadata of such a file
 MODEL_OPTIONS = ("pooling", "max_length", "width")  # a model's hash covers them
-NUMBERS = ("vectors", "values", "rows")  # the tensor of floats in an index of dense, sparse or many vectors
+FLOATS = ("vectors", "values", "rows")  # the tensor of floats in an index of dense, sparse or many vectors
 UNHASHED = ("prompts", "default_prompt_name", "similarity_fn_name")  # settings that change no vector by themselves
+RESCORE = 4  # candidates by bits for each result
+BLOCK_NUMBERS = 2**22  # to rescore at once
 
 
-def made_from(encoder: Encoder, prompt: str) -> dict[str, str]:
-    """Return the settings that determine the vectors of texts with this prompt, as stored in the index."""
-    width = min(encoder.settings.truncate_dim or encoder.width, encoder.width)
+def write_npy(chunks: Iterator[np.ndarray], count: int, path: Path) -> tuple[int, int]:
+    """Write chunks (n, D) to one ``.npy`` file, with one of them in memory at a time; return the shape, (count, D).
+
+    The header comes first and contains the shape, so the number of rows must be known.
+    """
+    with open(path, "wb") as file:
+        # not np.save, which needs the whole array; nor a memory map, whose full disk is a signal and not an error
+        written = width = 0
+        for chunk in chunks:
+            if not isinstance(chunk, np.ndarray):
+                raise InputError("this model does not return one (N, D) array; use --out FILE.safetensors")
+            if written == 0:
+                width = chunk.shape[1]
+                header = {"descr": np.lib.format.dtype_to_descr(chunk.dtype), "fortran_order": False}
+                np.lib.format.write_array_header_1_0(file, header | {"shape": (count, width)})
+            file.write(np.ascontiguousarray(chunk).data)
+            written += len(chunk)
+    if written != count:
+        raise InputError(f"{count:,} texts were counted, but {written:,} encoded: has the file changed in between?")
+    return count, width
+
+
+def encode_with_progress(encoder: Any, texts: Sequence[str], prompt: str | None = None) -> Any:
+    """Call ``encode`` with a progress line, and report how many texts were truncated."""
+    vectors = encoder.encode(texts, show_progress_bar=True, prompt=prompt, **encoder.search_options)
+    if encoder.truncated:
+        say(encoder.tokenizer.cut_message(encoder.truncated, len(texts)))
+    return vectors
+
+
+# ------------------------------------------------------------------------------------------ what vectors are made from
+
+
+def made_from(encoder: Any, texts: Iterable[str], prompt: str, model: Any = None) -> dict[str, str]:
+    """Return what determines the vectors of texts with this prompt, as stored in a file's metadata.
+
+    Of a compiled encoder, whose weights are in its program, ``model`` is the model that it was made from.
+    """
+    # quoted, since ["a", "b"] and ["a\nb"] differ
+    digest = hashlib.sha256()
+    for text in texts:
+        digest.update(json.dumps(text).encode() + b"\n")
     return {
-        "model": model_hash(encoder),
+        "model": model_hash(encoder, model),
         "pooling": encoder.pooling_mode,
         "max_length": str(encoder.tokenizer.limit),
-        "width": str(width),
+        "width": str(min(encoder.settings.truncate_dim or encoder.width, encoder.width)),
         "prompt": prompt,
+        "texts": digest.hexdigest(),
     }
+
+
+def model_hash(encoder: Any, model: Any = None) -> str:
+    """Hash all that determines vectors except the prompt: configuration, tokenizer, names and bytes of weights."""
+    model = model or encoder
+    # with a late-interaction model's lengths and skipped words
+    settings = dataclasses.asdict(model.settings)
+    bert = getattr(model, "bert", None)  # a table of static vectors has none
+    # what the modules are and how they are set, then the bytes of all weights
+    about = {
+        "classes": [type(model).__name__, type(model.tokenizer).__name__],
+        "bert": bert and dataclasses.asdict(bert.config),
+        "pooling": model.pooling_mode,
+        "dense": [layer.activation for layer in model.modules() if type(layer).__name__ == "Dense"],
+        "normalize": model.normalize,
+        "limit": model.tokenizer.limit,
+        "cut_start": model.tokenizer.cut_start,
+        "settings": {name: value for name, value in settings.items() if name not in UNHASHED},
+        "tokenizer": model.tokenizer.backend.to_str(),
+        "dtype": getattr(encoder, "compiled_dtype", "float32"),  # int8 gives other vectors than float32
+    }
+    # sorted, because a dictionary's order may change without a change of meaning
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+    for name, parameter in model.named_parameters():
+        digest.update(f"{name} {parameter.dtype} {tuple(parameter.shape)}".encode())
+        digest.update(parameter.detach().cpu().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
 def differences(made: Mapping[str, str], wanted: Mapping[str, str]) -> str:
@@ -59,101 +133,13 @@ def differences(made: Mapping[str, str], wanted: Mapping[str, str]) -> str:
     return "; ".join(changes)
 
 
-def model_hash(encoder: Encoder) -> str:
-    """Hash all that determines vectors except the prompt: configuration, tokenizer, names and bytes of weights."""
-    # int8 gives other vectors than float32
-    compiled_for = getattr(encoder, "compiled_dtype", "float32")
-    encoder = uncompiled(encoder)
-    # with a late-interaction model's lengths and skipped words
-    settings = dataclasses.asdict(encoder.settings)
-    bert = getattr(encoder, "bert", None)  # a table of static vectors has none
-    # what the modules are and how they are set, then the bytes of all weights
-    about = {
-        "classes": [type(encoder).__name__, type(encoder.tokenizer).__name__],
-        "bert": bert and dataclasses.asdict(bert.config),
-        "pooling": encoder.pooling_mode,
-        "dense": [layer.activation for layer in encoder.modules() if isinstance(layer, Dense)],
-        "normalize": encoder.normalize,
-        "limit": encoder.tokenizer.limit,
-        "cut_start": encoder.tokenizer.cut_start,
-        "settings": {name: value for name, value in settings.items() if name not in UNHASHED},
-        "tokenizer": encoder.tokenizer.backend.to_str(),
-        "dtype": compiled_for,
-    }
-    # sorted, because a dictionary's order may change without a change of meaning
-    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
-    for name, parameter in encoder.named_parameters():
-        digest.update(f"{name} {parameter.dtype} {tuple(parameter.shape)}".encode())
-        digest.update(parameter.detach().cpu().flatten().view(torch.uint8).numpy())
-    return digest.hexdigest()
+# ------------------------------------------------------------------------------------------ the index
 
 
-def texts_hash(texts: Iterable[str]) -> str:
-    """Hash the texts, in order."""
-    digest = hashlib.sha256()
-    for text in texts:
-        # quoted, since ["a", "b"] and ["a\nb"] differ
-        digest.update(json.dumps(text).encode() + b"\n")
-    return digest.hexdigest()
-
-
-def indexed_vectors(encoder: Encoder, texts: Sequence[str], path: str | Path, prompt: str | None = None) -> np.ndarray:
-    """Return the vectors (N, D) of the texts, read from the index at ``path`` or encoded and written there.
-
-    Rebuilds an index of another model or other texts, and says so. Raises ``InputError`` if the file is not an index,
-    or holds other vectors than its header says.
-    """
-    texts = check_texts(texts)
-    path, prompt = Path(path), choose_prompt(encoder.settings, prompt)
-    wanted = made_from(encoder, prompt) | {"texts": texts_hash(texts)}
-    made = index_metadata(path)
-    if made is not None:
-        changed = differences(made, wanted)
-        # also of an encoder that was saved elsewhere: paths and dates do not count
-        if not changed:
-            tensors = read_safetensors(path)
-            with reading(path):
-                vectors = encoder.from_tensors(tensors)
-                check_vectors(tensors, vectors.shape, (len(texts), int(wanted["width"])))
-                return vectors
-        say(f"{path} was made with {changed}: rebuilding it")
-    # opened before the work: a path that cannot be written is found at once, and the old index stays until the end
-    with atomic_file(path) as partial:
-        vectors = encode_with_progress(encoder, texts, prompt)
-        write_safetensors(encoder.to_tensors(vectors), partial, INDEX_MARK | wanted)
-    say(f"wrote {len(vectors):,} vectors of width {vectors.shape[1]} to {path}")
-    return vectors
-
-
-def check_vectors(tensors: Mapping[str, torch.Tensor], shape: Sequence[int], needed: tuple[int, int]) -> None:
-    """Raise ``ValueError`` unless the vectors of an index have the ``needed`` shape and are finite floats."""
-    problem = ""
-    if tuple(shape) != needed:
-        problem = f"the vectors have shape {tuple(shape)}, not {needed}"
-    for name in tensors.keys() & set(NUMBERS):
-        if tensors[name].dtype not in (torch.float32, torch.float64):
-            problem = f"{name} has dtype {tensors[name].dtype}, not float32"
-        elif not tensors[name].isfinite().all():
-            problem = f"{name} holds NaN or infinity"
-    if problem:
-        raise ValueError(f"{problem}: remove the file, and it is made anew")
-
-
-def coded_vectors(encoder: Encoder, texts: Sequence[str], path: Path, prompt: str) -> Stacked | Bits:
-    """Open the vectors of the texts in a file of ``encode --quantize``; ``InputError`` if they are of other texts."""
-    made = index_metadata(path) or {}
-    wanted = made_from(encoder, prompt) | {"texts": texts_hash(texts)}
-    changed = differences(made, wanted)
-    if changed:
-        remedy = f"give what it was made with, or write it again with encode --quantize {made['quantized']}"
-        raise InputError(f"{path} was made with {changed}: {remedy}")
-    return read_codes(path, len(texts), int(wanted["width"]))
-
-
-def index_metadata(path: Path) -> dict[str, str] | None:
-    """Read the settings of an index or codes; None without a file, ``InputError`` if the file is something else."""
+def index_metadata(path: Path | None) -> dict[str, str] | None:
+    """Read the metadata of an index or codes; None without a file, ``InputError`` if the file is something else."""
     check_ending("--index", path, ".safetensors")
-    if not path.is_file():
+    if path is None or not path.is_file():
         return None
     metadata: dict[str, str] = {}
     with suppress(InputError):  # a text file, a damaged one: not an index either
@@ -163,9 +149,123 @@ def index_metadata(path: Path) -> dict[str, str] | None:
     return metadata
 
 
-def encode_with_progress(encoder: Encoder, texts: Sequence[str], prompt: str | None = None) -> np.ndarray:
-    """Call ``encode`` with a progress line, and report how many texts were truncated."""
-    vectors = encoder.encode(texts, show_progress_bar=True, prompt=prompt, **encoder.search_options)
-    if encoder.truncated:
-        say(encoder.tokenizer.cut_message(encoder.truncated, len(texts)))
+def indexed_vectors(encoder: Any, texts: Sequence[str], path: str | Path, prompt: str = "", model: Any = None) -> Any:
+    """Return the vectors of the texts, read from the index at ``path`` or encoded and written there.
+
+    An array (N, D), or what the encoder makes instead; from codes, ``Stacked`` or ``Bits``. ``model`` as for
+    ``made_from``. Rebuilds an index of another model or other texts, and says so. Raises ``InputError`` for such codes,
+    if the file is not an index, and if it holds other vectors than its header says.
+    """
+    texts, path = check_texts(texts), Path(path)
+    wanted = made_from(encoder, texts, prompt, model)
+    made = index_metadata(path)
+    if made is not None:
+        changed = differences(made, wanted)
+        # also of an encoder that was saved elsewhere: paths and dates do not count
+        if not changed:
+            return read_vectors(encoder, path, len(texts), int(wanted["width"]))
+        if "quantized" in made:
+            remedy = f"give what it was made with, or write it again with encode --quantize {made['quantized']}"
+            raise InputError(f"{path} was made with {changed}: {remedy}")
+        say(f"{path} was made with {changed}: rebuilding it")
+    # opened before the work: a path that cannot be written is found at once, and the old index stays until the end
+    with atomic_file(path) as partial:
+        vectors = encode_with_progress(encoder, texts, prompt)
+        write_safetensors(encoder.to_tensors(vectors), partial, INDEX_MARK | wanted)
+    say(f"wrote {len(vectors):,} vectors of width {vectors.shape[1]} to {path}")
     return vectors
+
+
+def read_vectors(encoder: Any, path: Path, count: int, width: int) -> Any:
+    """Read ``count`` vectors of a width; ``InputError`` for another shape or dtype, NaN and infinity."""
+    tensors = read_safetensors(path)
+    with reading(path):
+        if "bits" in tensors or "codes" in tensors:
+            return from_codes(tensors, count, width)
+        problem = ""
+        for name in tensors.keys() & set(FLOATS):
+            if tensors[name].dtype not in (torch.float32, torch.float64):
+                problem = f"{name} has dtype {tensors[name].dtype}, not float32"
+            elif not tensors[name].isfinite().all():
+                problem = f"{name} holds NaN or infinity"
+        if not problem:
+            vectors = encoder.from_tensors(tensors)
+            if tuple(vectors.shape) != (count, width):
+                problem = f"the vectors have shape {tuple(vectors.shape)}, not {(count, width)}"
+        if problem:
+            raise ValueError(f"{problem}: remove the file, and it is made anew")
+    return vectors
+
+
+# ------------------------------------------------------------------------------------------ codes
+
+
+def write_codes(vectors: np.ndarray, kind: str, path: Path, metadata: Mapping[str, str]) -> None:
+    """Quantise vectors (N, D) to "int8" or "binary" and write them."""
+    if kind == "binary":
+        arrays = {"bits": to_bits(vectors)}
+    else:
+        if len(vectors) < 2:
+            raise InputError("--quantize int8: one vector has no ranges; give more texts")
+        ranges = calibrate(vectors)
+        arrays = {"codes": to_int8(vectors, ranges), "ranges": ranges}
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    write_safetensors(tensors, path, {**metadata, "quantized": kind})
+
+
+def from_codes(tensors: Mapping[str, torch.Tensor], count: int, width: int) -> "Stacked | Bits":
+    """Open ``count`` vectors of a width from the tensors of a file; ``ValueError`` if they do not fit."""
+    name, needed, dtype = "codes", (count, width), torch.int8
+    if "bits" in tensors:
+        name, needed, dtype = "bits", (count, -(-width // 8)), torch.uint8
+    if tuple(tensors[name].shape) != needed or tensors[name].dtype != dtype:
+        shape = tuple(tensors[name].shape)
+        raise ValueError(f"the {name} are {tensors[name].dtype} of shape {shape}, not {dtype} of {needed}")
+    if name == "bits":
+        return Bits(tensors["bits"].numpy(), width)
+    # stay codes in memory: a block becomes float32 when the search reads it
+    vectors = Stacked([Decoded(tensors["codes"].numpy(), tensors["ranges"].float().numpy())])
+    vectors[:1]  # raises for ranges of another width
+    return vectors
+
+
+@dataclass
+class Decoded:
+    """int8 codes (N, D), decoded to float32 vectors as they are read."""
+
+    codes: np.ndarray
+    ranges: np.ndarray
+
+    def __post_init__(self) -> None:
+        self.shape, self.dtype = self.codes.shape, np.dtype(np.float32)
+
+    def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
+        return from_int8(self.codes[rows], self.ranges)
+
+
+@dataclass
+class Bits:
+    """The signs of N vectors of a width, in bits (N, ceil(width / 8))."""
+
+    bits: np.ndarray
+    width: int
+
+    def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
+        return from_bits(self.bits[rows], self.width)
+
+    def top_k(self, queries: np.ndarray, k: int, times: int = RESCORE) -> tuple[np.ndarray, np.ndarray]:
+        """Return scores and indices, (Q, k) each, best first, of float32 queries (Q, D) with the signs.
+
+        Candidates are the ``times`` k rows whose bits differ least from those of the query. A score is the cosine of
+        the query and a vector of -1 and 1, so it is lower than that of the vectors themselves: 0.8 where that is 1.
+        """
+        # bits choose candidates, the float query sorts them: a Hamming distance has few values and many ties
+        most = min(times * k, len(self.bits))
+        height = max(1, BLOCK_NUMBERS // (most * self.width))  # queries at a time
+        scores = np.empty((len(queries), k), np.float32)
+        indices = np.empty((len(queries), k), np.int64)
+        for start in range(0, len(queries), height):
+            some = slice(start, start + height)
+            candidates = hamming_top_k(queries[some], self.bits, most)[1]
+            scores[some], indices[some] = rescore(queries[some], candidates, self[candidates], k)
+        return scores, indices

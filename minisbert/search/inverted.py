@@ -53,9 +53,12 @@ def read_sparse(path: str | Path) -> Tensor:
 
 
 def from_sparse_tensors(tensors: Mapping[str, Tensor]) -> Tensor:
-    """Invert ``sparse_tensors``; ``KeyError`` for a missing tensor, ``RuntimeError`` if they do not fit together."""
+    """Invert ``sparse_tensors``; ``KeyError`` for a missing tensor, ``ValueError`` if they do not fit together."""
     indptr, indices, values, width = (tensors[name] for name in CSR)
-    return torch.sparse_csr_tensor(indptr, indices, values, (len(indptr) - 1, int(width)), check_invariants=True)
+    try:
+        return torch.sparse_csr_tensor(indptr, indices, values, (len(indptr) - 1, int(width)), check_invariants=True)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"the tensors of sparse rows do not fit together: {error}") from error
 
 
 def sparse_top_k(queries: Tensor, corpus: Tensor, k: int, progress: bool = False) -> tuple[np.ndarray, np.ndarray]:

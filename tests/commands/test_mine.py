@@ -6,13 +6,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from minisbert.corpus import mining
 
 from minisbert.commands.mine import main
 from minisbert.core import InputError
 from minisbert.data.datasets import read_file
 from minisbert.data.formats import PAIRS as PAIR_FORMAT
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.search import mining
 from minisbert.search.dense import top_k
 from minisbert.search.mining import Rules, candidates_of, mine, triplets
 

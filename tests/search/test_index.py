@@ -11,13 +11,25 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.numpy import load_file
 from safetensors.torch import save_file
 
 from minisbert.commands import encode, mine, pairs, search
 from minisbert.core import InputError
+from minisbert.core.weights import read_safetensors
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.tokenizer import Tokenizer
-from minisbert.search.index import differences, indexed_vectors, model_hash, texts_hash
+from minisbert.search.dense import top_k
+from minisbert.search.index import (
+    Bits,
+    Decoded,
+    differences,
+    from_codes,
+    indexed_vectors,
+    made_from,
+    model_hash,
+    write_codes,
+)
 
 TEXTS = ["a small dog", "the moon", "rain and snow " * 9]
 
@@ -51,7 +63,7 @@ def test_an_index_is_reused_and_any_safetensors_reader_opens_it(encoder, path, t
     [("texts", "other texts"), ("model", "another model"), ("prompt", "prompt 'the sun '")],
 )
 def test_a_stale_index_is_rebuilt_and_reported(encoder, path, once, capsys, change, reason):
-    indexed_vectors(encoder, TEXTS, path, "the sun " if change == "prompt" else None)
+    indexed_vectors(encoder, TEXTS, path, "the sun " if change == "prompt" else "")
     texts = [*TEXTS, "a cat"] if change == "texts" else TEXTS
     if change == "model":
         with torch.no_grad():
@@ -154,14 +166,85 @@ def test_everything_that_changes_the_vectors_changes_the_hash_of_the_model(encod
     assert len(hashes) == 2 + len(changes)
 
 
-def test_the_hash_of_texts_depends_on_order_and_boundaries():
+def test_the_hash_of_texts_depends_on_order_and_boundaries(encoder):
     kinds = [["ab", "c"], ["a", "bc"], ["c", "ab"], ["ab\nc"], ["ab", "c", ""], ['ab"', "c"], ["äb", "c"]]
-    assert len({texts_hash(texts) for texts in kinds}) == len(kinds)
+    assert len({made_from(encoder, texts, "")["texts"] for texts in kinds}) == len(kinds)
     assert differences({"model": "a", "width": "5"}, {"model": "b", "width": "5"}) == "another model"
     assert differences({"model": "a", "width": "5"}, {"model": "b", "width": "6"}) == "width '5', not '6'"
 
 
 # ------------------------------------------------------------------------------------------ codes
+
+
+def test_int8_by_hand(tmp_path):
+    """Columns of ranges 0 to 255 and -10 to 500: steps of 1 and of 2."""
+    vectors = np.array([[0, -10], [1.9, 0], [255, 500]], np.float32)
+    write_codes(vectors, "int8", tmp_path / "codes.safetensors", {})
+    file = load_file(tmp_path / "codes.safetensors")
+    assert file["ranges"].tolist() == [[0, -10], [255, 500]]
+    assert file["codes"].dtype == np.int8
+    assert file["codes"].tolist() == [[-128, -128], [-127, -123], [127, 127]]
+    for decoded in (Decoded(**file), from_codes(read_safetensors(tmp_path / "codes.safetensors"), 3, 2)):
+        np.testing.assert_allclose(decoded[np.array([1, 0])], [[1.5, 1], [0.5, -9]], atol=1e-6, rtol=0)  # the middles
+
+
+def test_bits_by_hand_and_their_scores(tmp_path):
+    """Nine columns are two bytes, and a score is a sum of signed columns of the query over the lengths 3 and 3."""
+    signs = np.array([[1, 1, 1], [1, 1, -1], [-1, 1, 1], [-1, -1, -1]], np.float32)
+    vectors = np.concatenate([signs, np.tile([0.5, -1, -1, -1, 0, 2], (4, 1))], axis=1)
+    write_codes(vectors, "binary", tmp_path / "codes.safetensors", {})
+    bits = from_codes(read_safetensors(tmp_path / "codes.safetensors"), 4, 9)
+    # 1111 0000 1, 1101 0000 1, 0111 0000 1, 0001 0000 1
+    assert bits.bits.tolist() == [[0b11110000, 128], [0b11010000, 128], [0b01110000, 128], [0b00010000, 128]]
+    query = np.array([[2, 1, -2, 0, 0, 0, 0, 0, 0]], np.float32)  # bits 1100 0000 0, at distances 3, 2, 4, 4
+    scores, indices = bits.top_k(query, 2, times=2)
+    assert indices.tolist() == [[1, 0]]
+    np.testing.assert_allclose(scores, [[5 / 9, 1 / 9]], atol=1e-7, rtol=0)  # 2 + 1 + 2, 2 + 1 - 2
+    scores, indices = bits.top_k(query, 3, times=1)
+    assert indices.tolist() == [[1, 0, 2]]  # of two rows as far away the first
+    np.testing.assert_allclose(scores, [[5 / 9, 1 / 9, -3 / 9]], atol=1e-7, rtol=0)
+
+
+def test_rescoring_looks_at_so_many_candidates(monkeypatch):
+    """The nearest by bits is the last by the float query, so one candidate is too few. Blocks of queries agree."""
+    corpus = np.array([[0, 1, 1, 1], [1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0]], np.uint8)
+    bits = Bits(np.packbits(corpus, axis=1), 4)
+    query = np.array([[9, 0.1, 0.1, 0.1]], np.float32)  # bits 1111, at distances 1, 3, 2, 2
+    assert [bits.top_k(query, 1, times)[1].item() for times in (1, 2, 3, 4, 9)] == [0, 2, 2, 2, 2]
+    np.testing.assert_allclose(bits.top_k(query, 1, 4)[0], 8.9 / 2 / np.sqrt(81.03), atol=1e-7, rtol=0)
+    queries = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)
+    alone = [bits.top_k(query[None], 2)[1] for query in queries]
+    monkeypatch.setattr("minisbert.search.index.BLOCK_NUMBERS", 50)
+    np.testing.assert_array_equal(bits.top_k(queries, 2)[1], np.concatenate(alone))
+
+
+def test_more_candidates_of_bits_find_more_of_the_exact_neighbours():
+    """Of 2,000 vectors in 100 clusters the ten nearest, beside those by float32: chance would find 0.005 of them."""
+    rng = np.random.default_rng(3)
+    centres = rng.normal(size=(100, 64))
+    corpus = (np.repeat(centres, 20, axis=0) + 0.5 * rng.normal(size=(2000, 64))).astype(np.float32)
+    queries = (centres[:40] + 0.5 * rng.normal(size=(40, 64))).astype(np.float32)
+    exact = top_k(queries, corpus, 10)[1]
+    bits = Bits(np.packbits(corpus > 0, axis=1), 64)
+    recalls = [
+        np.mean([np.isin(*rows) for rows in zip(exact, bits.top_k(queries, 10, k)[1], strict=True)]) for k in (1, 4)
+    ]
+    assert 0.5 < recalls[0] < recalls[1]
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {"codes": torch.zeros(2, 3), "ranges": torch.zeros(2, 3)}, {"codes": torch.zeros(2, 3, dtype=torch.int8)},
+        {"bits": torch.zeros(6, dtype=torch.uint8)}, {"bits": torch.zeros(2, 1)},
+        {"codes": torch.zeros(1, 3, dtype=torch.int8), "ranges": torch.zeros(2, 3)},
+        {"codes": torch.zeros(2, 3, dtype=torch.int8), "ranges": torch.zeros(2, 4)},
+    ],
+)  # fmt: skip
+def test_codes_that_do_not_fit_are_refused(tensors):
+    with pytest.raises((ValueError, KeyError)):
+        from_codes(tensors, 2, 3)
+
 
 LINES = ["the cat sits on the mat", "a dog", "a woman eats an apple", "moon", "a dog", "  the sun", "a bird"]
 LINES += ["rain and snow", "the moon", "a cat in the rain", "snow"]
