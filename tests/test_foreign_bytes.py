@@ -199,7 +199,7 @@ LINES = [  # x, with any ending, is what is wrong
         "encode a", "evaluate --data dev.tsv", "certify --texts texts.txt v.npy", "pairs texts.txt", "score", "trace",
         "inspect triplets.jsonl", "distill-static --out table", "train --data scored.tsv --dev dev.tsv --test dev.tsv",
     )),
-    "export-onnx x --out exported.onnx", "plot x --out curves.png", "checkpoint convert x.bin",
+    "export-onnx x --out exported.onnx", "plot x --out curves.png",
 ]  # fmt: skip
 
 

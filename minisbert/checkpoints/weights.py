@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from minisbert.architectures.modern import Architecture
@@ -26,7 +26,7 @@ from minisbert.checkpoints.layout import ModelFolder
 from minisbert.core import InputError, one_line, reading, weights
 from minisbert.core.bert import Bert, BertConfig
 from minisbert.core.weights import read_safetensors
-from minisbert.system.files import atomic_file, listed, open_bytes, write_json
+from minisbert.system.files import write_json
 
 # prefixes of the tensors that transformers adds to an encoder for a task
 TASK_HEADS = ("classifier.", "pre_classifier.", "qa_outputs.", "score.", "regressor.")
@@ -93,7 +93,7 @@ def check_present(path: Path) -> Path:
         return path
     old = path.with_name("pytorch_model.bin")
     if old.exists():
-        raise InputError(f"{path} is missing; convert the old checkpoint: minisbert checkpoint convert {old}")
+        raise InputError(f"{path} is missing; docs/assets.md says how to write it from {old.name}")
     raise InputError(f"{path} is missing")
 
 
@@ -197,39 +197,3 @@ def named_tensors(bert: Bert) -> dict[str, Tensor]:
     family = ENCODER_FAMILIES[bert.config.model_type]
     names = family.names(bert.config.num_hidden_layers, bert.pooler is not None)
     return {names[ours]: parameter.float() for ours, parameter in bert.named_parameters()}
-
-
-def convert(path: Path, out: Path) -> int:
-    """Write the tensors of an old checkpoint as safetensors, dtypes kept, and return their number.
-
-    Raises ``InputError`` for anything but a checkpoint of tensors alone: torch's restricted unpickler
-    (``weights_only=True``) runs no code from the file.
-    """
-    with open_bytes(path) as file:
-        try:
-            content = torch.load(file, map_location="cpu", weights_only=True)
-        except Exception as error:  # the bytes decide what an unpickler raises
-            cause = type(error).__name__
-            # torch also says how to run the code in the file
-            refused = re.search(r"GLOBAL \S+", str(error))
-            if refused:
-                cause = refused[0]
-            raise InputError(f"{path} is not a checkpoint of tensors alone: {one_line(cause)}") from error
-    form = "a state dict, names with dense tensors of real numbers"
-    if not isinstance(content, dict) or not content:
-        raise InputError(f"{path} does not hold {form}")
-    odd = [str(name) for name, tensor in content.items() if not is_storable(name, tensor)]
-    if odd:
-        raise InputError(f"{path} does not hold {form}, but {listed(odd)}")
-    with atomic_file(out) as partial:
-        write_safetensors(content, partial)
-    return len(content)
-
-
-def is_storable(name: object, tensor: object) -> bool:
-    """Return whether safetensors can hold an entry of a state dict."""
-    if not isinstance(name, str) or not name.isprintable() or name == "__metadata__":
-        return False
-    if type(tensor) not in (Tensor, nn.Parameter) or tensor.is_nested or tensor.layout != torch.strided:
-        return False
-    return not (tensor.is_quantized or tensor.is_complex() or tensor.is_meta)

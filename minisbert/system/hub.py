@@ -46,7 +46,7 @@ def download_model(name: str, revision: str | None = None) -> Path:
     if not any(folder.rglob("*.safetensors")):
         raise InputError(
             f"{name} has no model.safetensors, and a pickle can execute code: choose another repository, or download "
-            f"the pickle yourself and run minisbert checkpoint convert (the other files are in {folder})"
+            f"the pickle yourself and convert it as docs/assets.md says (the other files are in {folder})"
         )
     return folder
 

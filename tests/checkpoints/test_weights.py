@@ -1,16 +1,13 @@
 """A folder on disk <-> the modules: strict both ways, nothing skipped in silence."""
 
-import io
 import json
-import random
 import shutil
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from minisbert.checkpoints.weights import convert, load_transformer, save_bert, write_safetensors
-from minisbert.commands.checkpoint import main
+from minisbert.checkpoints.weights import load_transformer, save_bert, write_safetensors
 from minisbert.core import InputError
 from minisbert.models.guards import check_inputs
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -142,7 +139,7 @@ def test_missing_weights_say_what_stands_there_instead(folder):
     with pytest.raises(InputError, match=r"model.safetensors is missing$"):
         load_transformer(folder)
     (folder / "pytorch_model.bin").write_bytes(b"")
-    with pytest.raises(InputError, match="convert the old checkpoint"):
+    with pytest.raises(InputError, match=r"pytorch_model\.bin"):
         load_transformer(folder)
 
 
@@ -186,32 +183,6 @@ def test_a_config_without_sizes_or_without_a_config(folder):
         with pytest.raises(InputError, match=f"{path}.*{fault}"):
             load_transformer(path)
         (folder / "config.json").unlink(missing_ok=True)
-
-
-# --------------------------------------------------------------------------------- old checkpoints
-
-
-def test_convert_keeps_every_tensor(tiny, folder, capsys):
-    tensors = load_file(folder / "model.safetensors")
-    tensors["tied"] = tensors["embeddings.word_embeddings.weight"]  # shares memory, as decoders do
-    torch.save(tensors, folder / "pytorch_model.bin")
-    (folder / "model.safetensors").unlink()
-    main(["convert", str(folder / "pytorch_model.bin")])
-    assert f"wrote {len(tensors)} tensors" in capsys.readouterr().out
-    converted = load_file(folder / "model.safetensors")
-    assert converted.keys() == tensors.keys()
-    assert all(torch.equal(converted[name], tensors[name]) for name in tensors)
-    with pytest.raises(InputError, match="exists and is not overwritten"):
-        main(["convert", str(folder / "pytorch_model.bin")])
-    with pytest.raises(InputError, match=r"nothing\.bin does not exist"):
-        main(["convert", str(folder.parent / "nothing.bin")])
-
-
-class Trap:
-    """What a malicious pickle does: run code when it is read."""
-
-    def __reduce__(self):
-        return print, ("the trap was sprung",)
 
 
 # ---------------------------------------------------------------------------------- other families
@@ -294,64 +265,6 @@ def test_sizes_that_are_not_those_of_the_file_take_no_memory(source, key, value,
 def test_tensors_that_are_not_contiguous_are_written_by_value(tmp_path, tensor):
     write_safetensors({"a": tensor, "b": tensor}, tmp_path / "x.safetensors")
     assert all(torch.equal(found, tensor) for found in load_file(tmp_path / "x.safetensors").values())
-
-
-SPARSE, COMPLEX = torch.eye(3).to_sparse(), torch.ones(2, dtype=torch.complex64)
-ODD = {
-    "no string": {1: torch.ones(2)},
-    "a surrogate": {"a\ud800": torch.ones(2)},
-    "the header": {"__metadata__": torch.ones(2)},
-    "sparse": {"a": SPARSE},
-    "meta": {"a": torch.ones(2, device="meta")},
-    "complex": {"a": COMPLEX},
-    "a number beside": {"a": torch.ones(2), "step": 5},
-    "nested": {"model": {"a": torch.ones(2)}},
-    "a list": [torch.ones(2)],
-    "nothing": {},
-    "an empty file": b"",
-    "half a zip": b"PK\x03\x04 half a zip",
-    "quantised": lambda: {"a": torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)},
-}
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("content", ODD.values(), ids=ODD)
-def test_convert_of_what_safetensors_cannot_hold(tmp_path, content):
-    torch.save(content() if callable(content) else content, tmp_path / "x.bin")
-    if isinstance(content, bytes):
-        (tmp_path / "x.bin").write_bytes(content)
-    with pytest.raises(InputError, match=r"state dict|checkpoint of tensors"):
-        convert(tmp_path / "x.bin", tmp_path / "x.safetensors")
-    assert [path.name for path in tmp_path.iterdir()] == ["x.bin"]
-
-
-def test_convert_runs_no_code_and_does_not_pass_on_torchs_advice(tmp_path, capsys):
-    """The advice says how to run the code in the file."""
-    torch.save({"a": Trap()}, tmp_path / "x.bin")
-    with pytest.raises(InputError, match=r"checkpoint of tensors alone: 'GLOBAL (builtins\.)?print'$"):
-        main(["convert", str(tmp_path / "x.bin")])
-    assert "sprung" not in capsys.readouterr().out
-    assert [path.name for path in tmp_path.iterdir()] == ["x.bin"]
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("zipped", [True, False])
-def test_convert_of_damaged_files_is_an_error_in_one_line_or_succeeds(tmp_path, zipped):
-    stream, chance = io.BytesIO(), random.Random(0)
-    tensors = {"a.weight": torch.randn(5, 3), "a.bias": torch.ones(3).half(), "ids": torch.arange(4)}
-    torch.save(tensors, stream, _use_new_zipfile_serialization=zipped)
-    messages = []
-    for _ in range(100):
-        damaged = bytearray(stream.getvalue())
-        for _ in range(chance.choice([1, 1, 2, 5])):
-            damaged[chance.randrange(min(len(damaged), 1000))] = chance.choice([0, 0x80, 0xFF, chance.randrange(256)])
-        (tmp_path / "x.bin").write_bytes(damaged[: chance.choice([len(damaged), chance.randrange(len(damaged))])])
-        try:
-            convert(tmp_path / "x.bin", tmp_path / "x.safetensors")
-        except InputError as error:
-            messages.append(str(error))
-    assert len(messages) > 50
-    assert not [message for message in messages if "\n" in message or "weights_only" in message]
 
 
 # -------------------------------------------------------------------------- pre-trained by other libraries

@@ -214,10 +214,10 @@ def test_a_revision_that_is_gone(site):
     assert "someone/tiny has no revision 'v9': give a branch, a tag or a commit" in tell("someone/tiny@v9")
 
 
-def test_a_repository_without_safetensors_says_how_to_convert_its_pickle(site, files):
+def test_a_repository_without_safetensors_is_refused(site, files):
     held = {"config.json": files["config.json"], "pytorch_model.bin": b"pickle"}
     site.pages |= repository("someone/tiny", held, COMMIT, "main")
-    assert "minisbert checkpoint convert" in tell()
+    assert "pickle" in tell()
     assert not {*served(site)} & {*STRAY}
 
 
