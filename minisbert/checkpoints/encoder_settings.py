@@ -132,11 +132,6 @@ class EncoderSettings:
             **more,
         )
 
-    @property
-    def similarity(self) -> str:
-        """``cosine``, ``dot``, ``euclidean`` or ``manhattan``."""
-        return self.similarity_fn_name
-
 
 # the keys that ``write_settings`` writes itself; others are copied from the folder that was read
 WRITTEN = ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim", "__version__")
@@ -148,7 +143,7 @@ def write_settings(folder: Path, settings: EncoderSettings, text_settings: dict[
     content = settings.others | {
         "prompts": settings.prompts,
         "default_prompt_name": settings.default_prompt_name,
-        "similarity_fn_name": settings.similarity,
+        "similarity_fn_name": settings.similarity_fn_name,
     }
     if settings.truncate_dim is not None:
         content["truncate_dim"] = settings.truncate_dim
@@ -182,57 +177,6 @@ class DenseSettings:
             bias=settings.get("bias", bool, True),
             activation_function=settings.get("activation_function", str, cls.activation_function),
         )
-
-
-@dataclass(frozen=True)
-class ModelSettings:
-    """``config.json``, without what only ``BertConfig`` needs."""
-
-    model_type: str = ""
-    architectures: list[str] = field(default_factory=list)  # classes of transformers, the first one counts
-    tokenizer_class: str | None = None
-    classifier_dropout: float | None = None  # of a CrossEncoder
-    seq_classif_dropout: float | None = None  # the same of DistilBERT
-    id2label: dict[str, str] = field(default_factory=dict)  # of a CrossEncoder with several labels
-    sentence_transformers: dict = field(default_factory=dict)
-    sbert_ce_default_activation_function: str | None = None  # the same in older files
-    minisbert: dict = field(default_factory=dict)  # of a CrossEncoder that was saved here: its task
-
-    @classmethod
-    def read(cls, settings: JsonSettings) -> "ModelSettings":
-        # the sizes' own class does not check it
-        if not 0 <= settings.get("pad_token_id", int, 0) <= LARGEST_SIZE:
-            raise settings.error("pad_token_id", "an integer from 0")
-        return cls(
-            model_type=settings.get("model_type", str, ""),
-            architectures=settings.get("architectures", list, [], items=str),
-            tokenizer_class=settings.get("tokenizer_class", str),
-            classifier_dropout=settings.get("classifier_dropout", float),
-            seq_classif_dropout=settings.get("seq_classif_dropout", float),
-            id2label=settings.get("id2label", dict, {}, items=str),
-            sentence_transformers=settings.get("sentence_transformers", dict, {}),
-            sbert_ce_default_activation_function=settings.get("sbert_ce_default_activation_function", str),
-            minisbert=settings.get("minisbert", dict, {}),
-        )
-
-    @property
-    def classifier(self) -> str:
-        """The class of a model with a classifier for pairs; an empty string for any other."""
-        name = self.architectures[0] if self.architectures else ""
-        return name if name.endswith("ForSequenceClassification") else ""
-
-
-@dataclass(frozen=True)
-class CrossEncoderSettings:
-    """``config_sentence_transformers.json`` of a CrossEncoder."""
-
-    activation_fn: str | None = None
-    default_prompt_name: str | None = None
-
-    @classmethod
-    def read(cls, settings: JsonSettings) -> "CrossEncoderSettings":
-        settings.choice("model_type", "CrossEncoder")
-        return cls(settings.get("activation_fn", str), settings.get("default_prompt_name", str))
 
 
 @dataclass(frozen=True)

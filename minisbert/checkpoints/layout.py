@@ -1,12 +1,28 @@
 """A model's folder in the layout of sentence-transformers: which modules it has, and what they are set to.
 
-Files are read as plain values (names, sizes, flags); nothing here builds a model. Imports ``core``, ``system``,
-``architectures`` and the settings.
+Who writes which file, and what it says:
+
+    modules.json                         sentence-transformers: the modules, in order, and the subfolder of each
+    config.json                          transformers: the class of the encoder, its family and its sizes
+    config_sentence_transformers.json    sentence-transformers: prompts, similarity, ``truncate_dim``
+    model.safetensors                    transformers: the weights (``weights.py``)
+    tokenizer.json, vocab.txt,           transformers and sentence-transformers (``tokenizer_files.py``)
+    tokenizer_config.json,
+    special_tokens_map.json,
+    sentence_bert_config.json
+    1_Pooling/config.json                sentence-transformers: which pooling, or several at once
+    1_Pooling/model.safetensors          minisbert: the parameters of a learned pooling
+    2_Dense/                             sentence-transformers: a dense layer on the pooled vector, in some models
+    3_Normalize/                         sentence-transformers: vectors are scaled to length 1; usually an empty folder
+    head.json, head.safetensors          minisbert: the head of a ``PairModel``
+
+A plain encoder has no modules.json. The encoder with its tokenizer may be in a subfolder, as modules.json says.
+Files are read as plain values; nothing here builds a model. Imports ``core``, ``system``, ``architectures`` and the
+settings.
 """
 
 import os
 import re
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,12 +31,12 @@ from minisbert.architectures.relatives import ENCODER_FAMILIES, read_family
 from minisbert.checkpoints.encoder_settings import (
     CONFIG,
     HEAD_FILE,
+    LARGEST_SIZE,
     MODULES_FILE,
     SENTENCE,
     WRITTEN,
     EncoderSettings,
     JsonSettings,
-    ModelSettings,
     check_module_names,
     unsupported,
 )
@@ -40,72 +56,95 @@ MORE_POOLING_FLAGS = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 
-
-@dataclass(frozen=True)
-class ModelClass:
-    """How a folder of this class is recognised, and the order of its modules as a regular expression.
-
-    One of ``marks`` is enough: a ``model_type`` in config_sentence_transformers.json or config.json, a key of the
-    former, an architecture in the latter, or a class in modules.json.
-    """
-
-    marks: tuple[str, ...]
-    order: str
-
-
 SENTENCE_ENCODER = "SentenceEncoder"  # opens any folder that no other class claims
-MODEL_CLASSES = {
-    "SparseEncoder": ModelClass(
-        marks=("SparseEncoder", "SpladePooling", "SparseStaticEmbedding", "IDF", "SparseAutoEncoder"),
-        order="Transformer SpladePooling",
-    ),
-    "MultiVectorEncoder": ModelClass(
-        # the last three are refused
-        marks=("MultiVectorEncoder", "MultiVectorMask", "ColBERT", "query_prefix", "HF_ColBERT"),
-        order="Transformer Dense( Normalize)? MultiVectorMask( Normalize)?",
-    ),
-    "StaticEncoder": ModelClass(marks=("StaticEmbedding", "model2vec"), order="StaticEmbedding( Normalize)?"),
-    SENTENCE_ENCODER: ModelClass(marks=(), order="Transformer Pooling( Dense)*( Normalize)?"),
+# What marks the folder of another class: a ``model_type`` in config.json or config_sentence_transformers.json, a key of
+# the latter, an architecture, or a module.
+MARKS = {
+    "SparseEncoder": {"SparseEncoder", "SpladePooling", "SparseStaticEmbedding", "IDF", "SparseAutoEncoder"},
+    # the last three, of PyLate and Stanford, are refused
+    "MultiVectorEncoder": {"MultiVectorEncoder", "MultiVectorMask", "ColBERT", "query_prefix", "HF_ColBERT"},
+    "StaticEncoder": {"StaticEmbedding", "model2vec"},
+}
+# the modules that each class computes, in order: a regular expression
+ORDERS = {
+    "SparseEncoder": "Transformer SpladePooling",
+    "MultiVectorEncoder": "Transformer Dense( Normalize)? MultiVectorMask( Normalize)?",
+    "StaticEncoder": "StaticEmbedding( Normalize)?",
+    SENTENCE_ENCODER: "Transformer Pooling( Dense)*( Normalize)?",
 }
 
 
-def write_modules(folder: Path, classes: list[str], package: str = "models") -> list[str]:
-    """Write ``modules.json``, create one subfolder per module and return their names; the first module's is ``folder``.
-
-    ``package`` is the one of sentence-transformers that has the classes.
-    """
-    places, modules = [], []
-    for i, name in enumerate(classes):
-        place = f"{i}_{name}" if i else ""
-        home = "multi_vector_encoder.modules" if name == "MultiVectorMask" else package
-        places.append(place)
-        modules.append({"idx": i, "name": str(i), "path": place, "type": f"sentence_transformers.{home}.{name}"})
-        (folder / place).mkdir(exist_ok=True)
-    write_json(folder / MODULES_FILE, modules)
-    return places
-
-
 class ModelFolder:
-    """The files of a model. Each JSON file is read once, when it is first needed.
+    """The files of a model. Each JSON file is read once.
 
-        modules.json                         the list of modules, in order
-        config.json, model.safetensors, ...  the encoder and its tokenizer (or in a subfolder)
-        sentence_bert_config.json            the maximum number of tokens
-        1_Pooling/config.json                which pooling, or several at once
-        1_Pooling/model.safetensors          the parameters of a learned pooling; other poolings have no such file
-        2_Dense/                             a dense layer on the pooled vector, in some models
-        3_Normalize                          the vector scaled to length 1; an empty folder
-        head.json, head.safetensors          the head of a ``PairModel``
-
-    A plain encoder has no ``modules.json``. Raises ``InputError`` for a file that cannot be read, and for a module or
-    setting that is not supported and would change the vectors.
+    Raises ``InputError`` for a file that cannot be read, and for a module or setting that is not supported and would
+    change the vectors.
     """
+
+    modules: list[tuple[str, str]]  # class and subfolder: ``("Transformer", "."), ("Pooling", "1_Pooling")``
+    model_type: str  # of the encoder, such as "bert"
+    architectures: list[str]  # classes of transformers, the first one counts
+    classifier: str  # the class of a model with transformers' classifier for pairs, or ""
+    holds_pair_model: bool  # there is a head for pairs, a ``PairModel``'s or a CrossEncoder's
+    described: bool  # sentence-transformers reads its own settings here; elsewhere they are leftovers
+    model_class: str  # the class that opens the folder, a key of ``ORDERS``
+    encoder: "ModelFolder"  # the folder of the encoder and its tokenizer
 
     def __init__(self, path: str | Path, is_module: bool = False):
         self.path = Path(path)
-        self.is_module = is_module  # a module's folder has no modules.json of its own
         self.files: dict[str, bytes] = {}
         self.contents: dict[str, Any] = {}  # of JSON files
+
+        # modules.json. A module's folder has none of its own.
+        self.modules = []
+        has_modules = not is_module and self.has(MODULES_FILE)
+        with reading(self.path / MODULES_FILE):
+            for module in self.json(MODULES_FILE, list) if has_modules else []:
+                # MLMTransformer is a Transformer with another head
+                name, place = OWN.sub("", module["type"]).removeprefix("MLM"), Path(module["path"])
+                if place.is_absolute() or ".." in place.parts:
+                    raise ValueError(f"path {one_line(str(place))} leads out of the folder")
+                if name != "Dropout":  # changes no vector
+                    self.modules.append((name, place.as_posix()))
+        names = [name for name, _ in self.modules]
+
+        # config.json
+        config = self.json_settings(CONFIG)
+        self.model_type = config.get("model_type", str, "")
+        self.architectures = config.get("architectures", list, [], items=str)
+        self.classifier = self.architectures[0] if self.architectures else ""
+        if not self.classifier.endswith("ForSequenceClassification"):
+            self.classifier = ""
+        self.holds_pair_model = bool(self.classifier) or self.has(HEAD_FILE)
+
+        # config_sentence_transformers.json counts beside modules.json, in a CrossEncoder's folder only if it says so
+        sentence = self.json(SENTENCE)
+        calls_itself_cross_encoder = sentence.get("model_type") == "CrossEncoder"
+        self.described = is_module or (has_modules and (not self.classifier or calls_itself_cross_encoder))
+
+        # which class opens the folder
+        marks = {self.model_type, *self.architectures, *names}
+        if self.described:
+            marks |= {str(sentence.get("model_type")), *sentence}
+        claims = [name for name, those in MARKS.items() if marks & those]
+        self.model_class = claims[0] if claims else SENTENCE_ENCODER
+
+        # and whether it computes these modules; newer CrossEncoders have one Transformer, classifier included
+        if has_modules and not (self.classifier and names == ["Transformer"]):
+            if sentence.get("model_type", "") is None:
+                reason = "sentence-transformers ignores modules.json then; leave the key out"
+                raise unsupported(self.path / SENTENCE, "model_type", None, reason)
+            order = ORDERS[self.model_class]
+            if not re.fullmatch(order, " ".join(names)):
+                # the regular expression as a list for people: Transformer, Pooling, Dense ..., Normalize
+                readable = order.replace("( Dense)*", " Dense ...").replace("(", "").replace(")?", "")
+                unread = f"modules {', '.join(names)} are not supported, only {readable.replace(' ', ', ')}"
+                raise InputError(f"{self.path / MODULES_FILE}: {unread}")
+
+        self.encoder = self
+        for name, place in self.modules:
+            if name == "Transformer" and place != ".":
+                self.encoder = ModelFolder(self.path / place, is_module=True)
 
     @classmethod
     def of(cls, folder: "str | Path | ModelFolder") -> "ModelFolder":
@@ -144,70 +183,9 @@ class ModelFolder:
         """Read the settings in a JSON file."""
         return JsonSettings((self.path / name, self.json(name, needed=needed)))
 
-    @cached_property
-    def classes(self) -> list[tuple[str, str]]:
-        """Class and subfolder of each module, in order: ``("Transformer", "."), ("Pooling", "1_Pooling")``."""
-        classes = []
-        with reading(self.path / MODULES_FILE):
-            for module in self.json(MODULES_FILE, list):
-                # MLMTransformer is a Transformer with another head
-                name, place = OWN.sub("", module["type"]).removeprefix("MLM"), Path(module["path"])
-                if place.is_absolute() or ".." in place.parts:
-                    raise ValueError(f"path {one_line(str(place))} leads out of the folder")
-                if name != "Dropout":  # changes no vector
-                    classes.append((name, place.as_posix()))
-        return classes
-
-    @cached_property
-    def model_class(self) -> str:
-        """The class that opens the folder, a key of ``MODEL_CLASSES``, whether or not its contents are supported."""
-        marks = {str(self.json(CONFIG).get("model_type"))}
-        marks.update(self.model.architectures)
-        marks.update(name for name, _ in self.classes)
-        if self.described:
-            marks.add(str(self.json(SENTENCE).get("model_type")))
-            marks.update(self.json(SENTENCE))
-        for name, model_class in MODEL_CLASSES.items():
-            if marks.intersection(model_class.marks):
-                return name
-        return SENTENCE_ENCODER
-
-    @property
-    def described(self) -> bool:
-        """True where sentence-transformers reads its own settings; elsewhere they are leftovers.
-
-        It does beside modules.json, and in a CrossEncoder's folder only if they call it one.
-        """
-        if self.is_module or not self.has(MODULES_FILE):
-            return self.is_module
-        return not self.model.classifier or self.json(SENTENCE).get("model_type") == "CrossEncoder"
-
-    @property
-    def holds_pair_model(self) -> bool:
-        """True for a folder with a head for pairs, a ``PairModel``'s or a CrossEncoder's."""
-        return self.has(HEAD_FILE) or bool(self.model.classifier)
-
-    @cached_property
-    def modules(self) -> list[tuple[str, str]]:
-        """``classes`` in an order that the folder's class computes; ``InputError`` for others."""
-        names = [name for name, _ in self.classes]
-        # newer CrossEncoders have a modules.json too, whose one Transformer includes the classifier
-        if not self.has(MODULES_FILE) or (self.model.classifier and names == ["Transformer"]):
-            return self.classes
-        if self.json(SENTENCE).get("model_type", "") is None:
-            reason = "sentence-transformers ignores modules.json then; leave the key out"
-            raise unsupported(self.path / SENTENCE, "model_type", None, reason)
-        order = MODEL_CLASSES[self.model_class].order
-        if not re.fullmatch(order, " ".join(names)):
-            # the regular expression as a list for people: Transformer, Pooling, Dense ..., Normalize
-            readable = order.replace("( Dense)*", " Dense ...").replace("(", "").replace(")?", "").replace(" ", ", ")
-            unread = f"modules {', '.join(names)} are not supported, only {readable}"
-            raise InputError(f"{self.path / MODULES_FILE}: {unread}")
-        return self.classes
-
     def opened_by(self, name: str) -> "ModelFolder":
-        """Return the folder; ``InputError`` if another class than ``name`` opens it. Without modules any does."""
-        if self.model_class != name and (self.classes or name == SENTENCE_ENCODER):
+        """Raise ``InputError`` unless class ``name`` can open this folder; any class can if it has no modules.json."""
+        if self.model_class != name and (self.modules or name == SENTENCE_ENCODER):
             raise InputError(f"{self.path} is not a {name}'s folder: {self.model_class}.load opens it")
         return self
 
@@ -216,12 +194,26 @@ class ModelFolder:
         return [place for name, place in self.modules if name == module]
 
     @cached_property
-    def encoder(self) -> "ModelFolder":
-        """The folder of the encoder and its tokenizer."""
-        for place in self.places("Transformer"):
-            if place != ".":
-                return ModelFolder(self.path / place, is_module=True)
-        return self
+    def config(self) -> tuple[Family, BertConfig]:
+        """The family and the sizes of the encoder in this folder. An error names the keys of the family's own file."""
+        if not self.has(CONFIG):
+            raise InputError(f"{self.path} holds no model: it has no {CONFIG}")
+        settings, content = self.json_settings(CONFIG), dict(self.json(CONFIG))
+        if not 0 <= settings.get("pad_token_id", int, 0) <= LARGEST_SIZE:  # the sizes' own class does not check it
+            raise settings.error("pad_token_id", "an integer from 0")
+        # ``read_encoder`` refuses weights that are quantized
+        content.pop("quantization_config", None)
+        for key, value in content.items():
+            if value == "gelu_python":  # the exact GELU under the name of its first code
+                content[key] = "gelu"
+        # the config's class complains of our names: say those of the file
+        try:
+            return read_family(self.path, content)
+        except InputError as error:
+            message = str(error).removeprefix(str(settings.path))
+            for ours, stored in ENCODER_FAMILIES.get(self.model_type, BERT).settings.items():
+                message = message.replace(ours, stored)
+            raise InputError(f"{settings.path}{message}") from error
 
     @cached_property
     def pooling(self) -> str | None:
@@ -263,30 +255,21 @@ class ModelFolder:
         others = {key: value for key, value in self.json(SENTENCE).items() if key not in WRITTEN}
         return EncoderSettings.read(self.json_settings(SENTENCE), include_prompt=include_prompt, others=others)
 
-    @cached_property
-    def model(self) -> ModelSettings:
-        """The settings in ``config.json`` other than the encoder's sizes."""
-        return ModelSettings.read(self.json_settings(CONFIG))
 
-    @cached_property
-    def config(self) -> tuple[Family, BertConfig]:
-        """The family and the sizes of the encoder in this folder. An error names the keys of the family's own file."""
-        if not self.has(CONFIG):
-            raise InputError(f"{self.path} holds no model: it has no {CONFIG}")
-        path, content = self.path / CONFIG, dict(self.json(CONFIG, needed=True))
-        # ``read_encoder`` refuses weights that are quantized
-        content.pop("quantization_config", None)
-        for key, value in content.items():
-            if value == "gelu_python":  # the exact GELU under the name of its first code
-                content[key] = "gelu"
-        # the config's class complains of our names: say those of the file
-        try:
-            return read_family(self.path, content)
-        except InputError as error:
-            message = str(error).removeprefix(str(path))
-            for ours, stored in ENCODER_FAMILIES.get(self.model.model_type, BERT).settings.items():
-                message = message.replace(ours, stored)
-            raise InputError(f"{path}{message}") from error
+def write_modules(folder: Path, classes: list[str], package: str = "models") -> list[str]:
+    """Write ``modules.json``, create one subfolder per module and return their names; the first module's is ``folder``.
+
+    ``package`` is the one of sentence-transformers that has the classes.
+    """
+    places, modules = [], []
+    for i, name in enumerate(classes):
+        place = f"{i}_{name}" if i else ""
+        home = "multi_vector_encoder.modules" if name == "MultiVectorMask" else package
+        places.append(place)
+        modules.append({"idx": i, "name": str(i), "path": place, "type": f"sentence_transformers.{home}.{name}"})
+        (folder / place).mkdir(exist_ok=True)
+    write_json(folder / MODULES_FILE, modules)
+    return places
 
 
 def transformer_module(task: str, result: str, output: str) -> dict[str, Any]:

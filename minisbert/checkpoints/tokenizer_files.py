@@ -118,7 +118,7 @@ def read_text_settings(folder: ModelFolder, module: dict[str, Any] | None) -> Js
     if not content and old and old != [path]:
         raise InputError(f"{old[0]} has the name of an old version and is not read: rename it to {TEXT_SETTINGS}")
     if module is None:
-        module = CLASSIFIER_MODULE if folder.model.classifier else ENCODER_MODULE
+        module = CLASSIFIER_MODULE if folder.classifier else ENCODER_MODULE
     for key, only in module.items():
         if content.get(key, only) != only:
             raise unsupported(path, key, content[key], "it may change the vectors")
@@ -152,10 +152,10 @@ def read_side(options: JsonSettings, key: str, stored: dict[str, Any] | None, us
 
 def find_class(folder: ModelFolder, options: JsonSettings) -> str:
     """Return the class with which transformers would read the folder, without ``Fast``."""
-    name = DEFAULT_CLASSES[folder.model.model_type]
+    name = DEFAULT_CLASSES[folder.model_type]
     written, path = options.get("tokenizer_class", str), folder.path / TOKENIZER_CONFIG
     if not written:
-        written, path = folder.model.tokenizer_class, folder.path / CONFIG
+        written, path = folder.json_settings(CONFIG).get("tokenizer_class", str), folder.path / CONFIG
     if written is not None and name != GENERIC_CLASS:
         name = written.removesuffix("Fast")
     if name in GENERIC_NAMES:

@@ -112,7 +112,7 @@ def fill_bert(folder: ModelFolder, path: Path, tensors: dict[str, Tensor]) -> Be
             lines[MOST_FAULTS:] = [f"  and {len(lines) - MOST_FAULTS} more"]
         head = sorted(name for name in tensors if name.startswith(TASK_HEADS))
         if head:
-            names, classes = ", ".join(head), ", ".join(folder.model.architectures)
+            names, classes = ", ".join(head), ", ".join(folder.architectures)
             lines.append(
                 f"  {path.name} has a task head, {names} (architecture {classes}): PairModel opens a CrossEncoder; "
                 "for vectors save the encoder alone (model.base_model.save_pretrained)"

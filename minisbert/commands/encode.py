@@ -193,12 +193,12 @@ def show_similarities(encoder: "Encoder", texts: list[str], vectors: Any, heatma
 
     matrix = encoder.similarity(vectors, vectors)
     if len(texts) <= MAX_MATRIX:  # a heat map may have more texts than a terminal has columns
-        print_matrix(texts, matrix, encoder.settings.similarity)
+        print_matrix(texts, matrix, encoder.settings.similarity_fn_name)
         if isinstance(encoder, SparseEncoder):
             for number, words in enumerate(encoder.decode(vectors, top_k=10), start=1):
                 print(f"{number:>6}  " + ", ".join(f"{word} {weight:.2f}" for word, weight in words))
     if heatmap:
-        plots.save(plots.draw_heatmap(texts, matrix, encoder.settings.similarity), heatmap)
+        plots.save(plots.draw_heatmap(texts, matrix, encoder.settings.similarity_fn_name), heatmap)
         say(f"wrote {heatmap}")
 
 

@@ -55,6 +55,6 @@ def as_sentence_transformer(model: str | Encoder, **options: Any) -> SentenceTra
         device="cpu",
         prompts=dict(settings.prompts) or None,
         default_prompt_name=settings.default_prompt_name,
-        similarity_fn_name=settings.similarity,
+        similarity_fn_name=settings.similarity_fn_name,
         truncate_dim=settings.truncate_dim,
     )

@@ -18,7 +18,6 @@ from minisbert.checkpoints.encoder_settings import (
     SENTENCE,
     TOKENIZER_CONFIG,
     WEIGHTS,
-    CrossEncoderSettings,
     unsupported,
 )
 from minisbert.checkpoints.layout import ModelFolder
@@ -63,13 +62,12 @@ def read_cross_encoder(
 
     Raises ``InputError`` for another family's classifier, and for a file or tensor that is missing or misshapen.
     """
-    model = folder.model
     supported = {architecture: layers for architecture, *layers in CLASSIFIERS.values()}
-    if model.classifier not in supported:
-        raise unsupported(folder.path / CONFIG, "architectures", model.classifier, f"{', '.join(supported)} are")
+    if folder.classifier not in supported:
+        raise unsupported(folder.path / CONFIG, "architectures", folder.classifier, f"{', '.join(supported)} are")
     if folder.modules not in ([], [("Transformer", ".")]):
         raise unsupported(folder.path / MODULES_FILE, "modules", folder.modules, "a CrossEncoder has one Transformer")
-    dense, out, between = supported[model.classifier]
+    dense, out, between = supported[folder.classifier]
     family, config = folder.config
     path, tensors = read_encoder(folder)
     # The head's tensors leave the dictionary, so that whatever else is no part of the encoder is refused below.
@@ -81,13 +79,11 @@ def read_cross_encoder(
     outputs = 1
     if names["mlp.3.bias"] in stored:
         outputs = stored[names["mlp.3.bias"]].numel()
-    labels = []
-    if outputs > 1:
-        labels = [model.id2label.get(str(i), f"LABEL_{i}") for i in range(outputs)]
-    rate = config.hidden_dropout_prob
-    for stated in (model.seq_classif_dropout, model.classifier_dropout):  # the last one that is stated counts
-        if stated is not None:
-            rate = stated
+    settings = folder.json_settings(CONFIG)
+    label_names = settings.get("id2label", dict, {}, items=str)
+    labels = [label_names.get(str(i), f"LABEL_{i}") for i in range(outputs)] if outputs > 1 else []
+    rate = settings.get("seq_classif_dropout", float, config.hidden_dropout_prob)  # of DistilBERT
+    rate = settings.get("classifier_dropout", float, rate)
     task = read_task(folder, outputs)
     with reading(folder.path / CONFIG), torch.device("meta"), Unfilled():  # the weights are replaced at once
         head = ClassifierHead(config.hidden_size, rate, outputs, between)
@@ -110,16 +106,16 @@ def head_names(dense: str, out: str) -> dict[str, str]:
 
 def read_task(folder: ModelFolder, outputs: int) -> str:
     """Return the task that the activation after the classifier means. Raises ``InputError`` for another activation."""
-    path, settings, model = folder.path / SENTENCE, CrossEncoderSettings(), folder.model
+    path, config, activation = folder.path / SENTENCE, folder.json_settings(CONFIG), None
     if folder.described:
-        settings = CrossEncoderSettings.read(folder.json_settings(SENTENCE))
-    if settings.default_prompt_name is not None:
-        reason = "a CrossEncoder's prompts are not"
-        raise unsupported(path, "default_prompt_name", settings.default_prompt_name, reason)
-    activation = settings.activation_fn
-    if activation is None:  # older files
+        settings = folder.json_settings(SENTENCE)
+        activation, prompt = settings.get("activation_fn", str), settings.get("default_prompt_name", str)
+        if prompt is not None:
+            raise unsupported(path, "default_prompt_name", prompt, "a CrossEncoder's prompts are not")
+    if activation is None:  # older files, and still older ones
         path = folder.path / CONFIG
-        activation = model.sentence_transformers.get("activation_fn") or model.sbert_ce_default_activation_function
+        activation = config.get("sentence_transformers", dict, {}).get("activation_fn")
+        activation = activation or config.get("sbert_ce_default_activation_function", str)
     tasks, default = PAIR_TASKS, SIGMOID_PATH
     if outputs > 1:
         tasks, default = LABEL_TASKS, IDENTITY_PATH
@@ -128,7 +124,7 @@ def read_task(folder: ModelFolder, outputs: int) -> str:
     if activation not in tasks:
         raise unsupported(path, "activation_fn", activation, f"{', '.join(tasks)} are")
     task = tasks[activation]
-    if task == "logit" and model.minisbert.get("task") == "regression":
+    if task == "logit" and config.get("minisbert", dict, {}).get("task") == "regression":
         return "regression"
     return task
 

@@ -357,7 +357,7 @@ class PairModel(PairScorer, nn.Module):
         folder = ModelFolder(find_model(model))
         if folder.has(HEAD_FILE):
             file, parts = HEAD_FILE, read_pair_model(folder, max_length)
-        elif folder.model.classifier:
+        elif folder.classifier:
             file, parts = CONFIG, read_cross_encoder(folder, max_length)
         else:
             advice = "name a CrossEncoder, or train a head (train --objective cross-encoder)"

@@ -154,7 +154,7 @@ class StaticEncoder(TextEncoder, nn.Module):
         if limit is not None:
             check_count("max_seq_length", limit)
         # With modules.json the table is in the module's folder, in Model2Vec's own layout beside config.json.
-        inner, model2vec = folder, not folder.classes
+        inner, model2vec = folder, not folder.modules
         for place in folder.places("StaticEmbedding"):
             inner = ModelFolder(folder.path / place)
         table = read_table(inner.path / WEIGHTS, read_weights(inner.path / WEIGHTS))

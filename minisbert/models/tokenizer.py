@@ -13,6 +13,7 @@ import numpy as np
 from tokenizers import Tokenizer as Backend
 
 from minisbert.checkpoints.encoder_settings import (
+    CONFIG,
     SPECIAL_TOKENS,
     TEXT_SETTINGS,
     TOKENIZER_CONFIG,
@@ -116,7 +117,7 @@ class Tokenizer(tokenizer.Tokenizer):
                 settings[key] = value
         if self.cut_start:
             settings["truncation_side"] = "left"
-        if folder.model.tokenizer_class:
+        if folder.json(CONFIG).get("tokenizer_class"):
             # config.json is written anew without it
             generic = files.tokenizer_class == GENERIC_CLASS
             settings["tokenizer_class"] = "PreTrainedTokenizerFast" if generic else files.tokenizer_class

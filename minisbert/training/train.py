@@ -53,7 +53,7 @@ def load_trainable(options: RunSettings, device: torch.device) -> SentenceEncode
         return new_model(train_vocabulary(texts, words, options.max_length or 128), layers, width, dropout).to(device)
 
     folder = ModelFolder(find_model(options.model))
-    if traits.head and folder.model.classifier:
+    if traits.head and folder.classifier:
         # a CrossEncoder: its head is not in the way of another one
         encoder = PairModel.load(folder.path, device=device, max_length=options.max_length).encoder
     else:

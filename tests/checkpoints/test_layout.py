@@ -70,9 +70,8 @@ def test_a_cache_of_links_is_loaded_and_saved_as_files(tiny, tmp_path):
         blob = path.rename(blobs / str(abs(hash(path))))
         path.symlink_to(os.path.relpath(blob, path.parent))
     before, encoder = contents(blobs), SentenceEncoder.load(model)
-    for target in (tmp_path / "saved", model):
-        encoder.save(target)
-        assert not any(path.is_symlink() for path in target.rglob("*"))
+    encoder.save(tmp_path / "saved")
+    assert not any(path.is_symlink() for path in (tmp_path / "saved").rglob("*"))
     assert contents(blobs) == before
     np.testing.assert_array_equal(encoder.encode(TEXTS), SentenceEncoder.load(tiny).encode(TEXTS))
 

@@ -618,11 +618,11 @@ def replaced(content: object, keys: tuple, value: object) -> object:
 
 
 @pytest.mark.parametrize("source", ["tiny", "roberta", "distiluse"])
-def test_any_value_in_any_place_is_an_input_error_or_gives_vectors(make, source):
+def test_any_value_in_any_place_is_an_input_error_or_gives_vectors(source, tmp_path):
     """A seeded sample. The error has one line and names a file of the folder."""
     torch.manual_seed(0)
     encoder, chance = SentenceEncoder.load(SOURCES[source]), random.Random(0)
-    folder = make("tiny", {})
+    folder = tmp_path / "folder"
     PairModel(encoder, siamese(encoder.width)).save(folder)
     (folder / "special_tokens_map.json").write_text('{"unk_token": "[UNK]", "additional_special_tokens": ["a"]}')
     files = [*folder.rglob("*.json")]

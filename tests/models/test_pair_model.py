@@ -191,7 +191,7 @@ def saved(tiny, tmp_path):
 def test_folders_that_are_no_pair_models(tiny, tmp_path):
     with pytest.raises(InputError, match=r"has no head\.json"):
         PairModel.load(tiny)
-    with pytest.raises(InputError, match="nowhere': neither a folder nor"):
+    with pytest.raises(InputError, match="nowhere': there is no such folder"):
         PairModel.load(tmp_path / "nowhere")
 
 

@@ -379,7 +379,7 @@ def test_a_save_keeps_every_number_and_setting(folder, tmp_path):
     assert (
         encoder.encode(TEXTS, convert_to_sparse_tensor=True).shape == encoder.encode(TEXTS).shape == (len(TEXTS), 131)
     )
-    assert (again.settings.similarity, SparseEncoder.load(FOLDER).settings.similarity) == ("cosine", "dot")
+    assert (again.similarity_fn_name, SparseEncoder.load(FOLDER).similarity_fn_name) == ("cosine", "dot")
     assert again.pooling.head.words is again.bert.embeddings.word.weight
     assert (again.encode(TEXTS) == encoder.encode(TEXTS)).all()
     pooling = {"pooling_strategy": "max", "activation_function": "relu", "embedding_dimension": 131}

@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor, nn
 
-from minisbert.checkpoints.encoder_settings import HEAD_FILE
 from minisbert.checkpoints.layout import ModelFolder, find_model
 from minisbert.core import InputError
 from minisbert.core.encoder import cosine, normalize
@@ -45,7 +44,7 @@ def distillation(options: RunSettings, encoder: SentenceEncoder) -> "Distillatio
 def load_teacher(model: str, device: torch.device) -> SentenceEncoder | PairModel:
     """Load a model whose head reads the tokens of a pair, or an encoder; of a head over two vectors its encoder."""
     folder = ModelFolder(find_model(model))
-    if not folder.has(HEAD_FILE) and not folder.model.classifier:
+    if not folder.holds_pair_model:
         return SentenceEncoder.load(folder.path, device=device)
     pair_model = PairModel.load(folder.path, device=device)
     if isinstance(pair_model.head, ConcatHead):
