@@ -444,7 +444,7 @@ table = {
 # %% [markdown]
 # No line crashes, and each gives vectors of the right shape and length. A wrong base turns them more than rounding
 # does, and most documents are still found. So compare numbers with the reference before you index ten million texts:
-# `minisbert certify` does that, and names many of these causes.
+# `minisbert certify` does that, and `minisbert trace` names many of these causes.
 
 # %%
 for name, (cosine, *_) in table.items():

@@ -298,7 +298,7 @@ table = {name: wrong(name, model, **change) for name, change in changes.items()}
 # - Pads do their harm in batches. Alone, a text has none, and every test with one sentence passes.
 #
 # So compare numbers with the reference, of texts of different lengths in one batch, before you index ten million of
-# them. `minisbert certify` does that, and names many of these causes.
+# them. `minisbert certify` does that, and `minisbert trace` names many of these causes.
 
 # %%
 assert table["nothing"][0] > 0.99999, "the table's own zero"

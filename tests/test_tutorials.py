@@ -24,7 +24,7 @@ COMMAND = """#!{python}
 import runpy, sys
 needs_a_model = {{"encode", "search", "evaluate", "inspect", "train", "certify"}}
 name, *rest = ["{model}" if word == "all-MiniLM-L6-v2" else word for word in sys.argv[1:]]
-if name in needs_a_model and "--model" not in rest and "--golden" not in rest:
+if name in needs_a_model and "--model" not in rest:
     rest += ["--model", "{model}"]
 sys.argv = ["minisbert", name, *rest]
 runpy.run_module("minisbert", run_name="__main__", alter_sys=True)

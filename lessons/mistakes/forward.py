@@ -1,7 +1,7 @@
 """Mistakes of the forward pass that vectors do not show: in dropout, in gradients, in what a pad or a NaN may hold.
 
-Two show, but have the same numbers as a mistake of ``minisbert/diagnosis/mistakes``, which ``trace`` and ``certify``
-name: "layer drops the mask" and "encoder's mask inverted".
+Two show, but have the same numbers as a mistake of ``minisbert/diagnosis/mistakes``, which ``trace`` names: "layer
+drops the mask" and "encoder's mask inverted".
 """
 
 from collections.abc import Callable

@@ -63,7 +63,7 @@ def main(arguments: list[str] | None = None) -> None:
     from minisbert.models.pair_model import PairModel
     from minisbert.serving.engine import Engine
 
-    encoder = chosen_encoder(options, options.dtype)
+    encoder = chosen_encoder(options)
     name = options.served_model_name or options.model
     reranker, reranker_name = None, ""
     if options.reranker:

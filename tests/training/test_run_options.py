@@ -148,7 +148,7 @@ def test_a_recipe_without_its_data_says_where_to_get_it(tiny, tmp_path, monkeypa
         run_command(lambda: main(["--recipe", "quora-1", "--model", str(tiny), "--out", str(tmp_path / "run")]))
     err = capsys.readouterr().err
     assert err.count("\n") == 1
-    for advice in ("MINISBERT_OFFLINE", "quora_duplicate_questions.tsv"):
+    for advice in ("MINISBERT_OFFLINE", "quora_duplicate_questions.tsv", "--data FILE"):
         assert advice in err
     assert not (tmp_path / "run").exists()
 

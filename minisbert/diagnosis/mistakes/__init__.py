@@ -1,4 +1,4 @@
-"""Known mistakes of the forward pass, which ``trace`` and ``certify`` name by their numbers.
+"""Known mistakes of the forward pass, which ``trace`` names by their numbers.
 
 ``in_bert`` (the encoder's formulas and modules), ``in_modern`` (those of newer encoders) and ``in_pooling`` fill the
 table ``MISTAKES``; ``planting`` puts one of them into the running package. ``lessons/mistakes`` adds those of every
