@@ -50,7 +50,7 @@ def load(
     """Open a model in eval mode with the class that fits its folder: an encoder, or a ``PairModel`` for a head.
 
     ``compiled`` and ``dtype`` as for ``CompiledEncoder.load``: True for the package in the cache folder, or the path of
-    one. On a GPU, True is a ``CudaEncoder``, for models that it can open. The other options as for
+    one. On a GPU, True and "auto" are a ``CudaEncoder``, for models that it can open. The other options as for
     ``SentenceEncoder.load``.
     To an editor the result may be anything: where types matter, call ``load`` of the class. Raises ``InputError`` for
     anything missing, damaged or not supported.
@@ -68,6 +68,8 @@ def load(
     for name, value in (options | {"pooling": pooling}).items():
         if value is not None:
             raise InputError(f"{name} {one_line(value)}: {folder.path} holds a head for pairs, which has no {name}")
+    if compiled == "auto" and choose_device(device).type == "cuda":
+        compiled = False  # a package would compute on the CPU
     check_compiled(compiled, dtype, device)
     if compiled:
         return CompiledPairModel.load(folder.path, compiled, dtype=dtype, max_length=max_seq_length)
@@ -84,7 +86,7 @@ def load_encoder(
 ) -> Encoder:
     """Open a model as ``load`` does, but of a ``PairModel`` only the encoder."""
     path = find_model(model)
-    if compiled is True and choose_device(device).type == "cuda":
+    if compiled in (True, "auto") and choose_device(device).type == "cuda":
         if has_graph(ModelFolder(path)):
             half = choose_half(dtype, choose_device(device))
             return CudaEncoder(SentenceEncoder.load(path, device=device, **options), path, half)

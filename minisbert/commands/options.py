@@ -172,7 +172,7 @@ def chosen_encoder(options: argparse.Namespace) -> "Encoder":
     # a package has its dtype, so "auto" is settled before one is looked for; other models choose at each call
     dtype = getattr(options, "dtype", None)
     if dtype == "auto" and options.compiled:
-        needs_no_package = options.compiled == "yes" and choose_device(options.device).type != "cpu"
+        needs_no_package = options.compiled in ("yes", "auto") and choose_device(options.device).type != "cpu"
         if not needs_no_package:
             dtype = package_dtype("auto")
     model = find_model(options.model)
@@ -212,7 +212,7 @@ def if_compiled(options: argparse.Namespace, load: Callable[[str | bool], Any], 
     """
     if not options.compiled:
         return None
-    gpu = gpu and options.compiled == "yes" and options.device.startswith("cuda")
+    gpu = gpu and options.compiled in ("yes", "auto") and options.device.startswith("cuda")
     if options.device not in ("auto", "cpu") and not gpu:
         raise InputError(f"a package is for the CPU, not for --device {options.device}; a GPU needs --compiled alone")
     package = {"yes": True, "auto": "auto"}.get(options.compiled, options.compiled)

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minisbert import loading
 from minisbert.backends import cuda
 from minisbert.backends.cuda import CudaEncoder, Graphs, RaggedEncoder, Texts, choose_half, has_graph
 from minisbert.checkpoints.layout import ModelFolder
@@ -147,3 +148,12 @@ def test_a_gpu_without_bfloat16_gets_float16_and_is_told(monkeypatch, capsys):
     assert "float16: the GPU has compute capability 7.5" in capsys.readouterr().err
     with pytest.raises(InputError, match="choose float16 or float32"):
         choose_half("bfloat16", torch.device("cuda"))
+
+
+@pytest.mark.parametrize("compiled", [True, "auto"])
+def test_no_package_is_loaded_where_there_is_a_gpu(compiled, tiny, monkeypatch):
+    monkeypatch.setattr(loading, "choose_device", lambda name: torch.device("cuda"))
+    monkeypatch.setattr(loading, "choose_half", lambda *_: torch.bfloat16)
+    monkeypatch.setattr(loading, "CudaEncoder", lambda *_: "on the GPU")
+    monkeypatch.setattr(loading.SentenceEncoder, "load", lambda *_, **__: None)
+    assert loading.load(tiny, compiled=compiled) == "on the GPU"
