@@ -1,8 +1,7 @@
 """Whole servers under load: minisbert serve beside infinity-emb, and sentence-transformers behind FastAPI.
 
-    python -m benchmarks.server_load                                  ours and sentence-transformers (needs fastapi)
+    python -m benchmarks.server_load                                  ours and sentence-transformers (needs the serve extra)
     python -m benchmarks.server_load --infinity /path/to/infinity_emb --rounds 3
-    python -m benchmarks.server_load --soak 180                       ours alone, with hostile connections in turn
 
 In every round each server is started in turn and answers OpenAI's /v1/embeddings over connections that stay open:
 
@@ -13,10 +12,6 @@ one text       a client that sends single sentences of STS-B test one after the 
 MiB            the server's peak memory, after all these requests
 
 Figures are medians over the rounds. The clients run on the same cores, in one process without threads.
-
-With --soak four clients send good requests for so many seconds. In every second window of ten seconds others attack:
-heads and bodies that never end, bytes that are no HTTP, texts that are too long or just not, answers that nobody reads,
-connections that are reset. Compared are the good requests of both kinds of windows, and the server's memory over time.
 """
 
 import argparse
@@ -27,7 +22,6 @@ import re
 import shutil
 import socket
 import statistics
-import struct
 import subprocess
 import sys
 import time
@@ -48,7 +42,6 @@ from minisbert.system.assets import ensure
 from minisbert.system.console import bounded, run_command
 
 CLIENTS, FEW = 64, 16
-WINDOW = 10  # seconds of a soak without, or with, hostile connections
 LARGEST_DIFFERENCE = 1e-5  # from the eager encoder's vectors
 SECONDS = 120  # to start
 FASTAPI = """
@@ -146,82 +139,6 @@ async def clients(
     return [seconds for one in found for seconds in one], time.perf_counter() - start
 
 
-async def attack(port: int, kind: str, until: float) -> int:
-    """Open one hostile connection after the other until then; their number."""
-    head = "POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    texts = {"too long": ["a cat " * 500_000], "long": ["a cat " * 16_000], "unread": ["a cat"] * 100}
-    sent = {
-        "slow head": head[:40].encode(),
-        "half body": f"{head}Content-Length: 1000\r\n\r\n{{".encode(),
-        "no HTTP": b"\x00\xff" * 500,
-    }
-    if kind not in sent:
-        body = body_of(texts.get(kind, ["a cat"] * 5))
-        sent[kind] = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
-    opened = 0
-    while not opened or time.perf_counter() < until:
-        with suppress(OSError, asyncio.TimeoutError):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            opened += 1
-            writer.write(sent[kind])
-            if kind == "reset":  # a RST in the place of the end, while the server computes
-                await asyncio.sleep(0.05)
-                linger = struct.pack("ii", 1, 0)
-                writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-            elif kind in ("slow head", "half body", "unread"):
-                await asyncio.sleep(min(5, max(0, until - time.perf_counter())))
-            else:
-                await asyncio.wait_for(reader.read(2**20), 30)
-            writer.transport.abort()
-        await asyncio.sleep(1)
-    return opened
-
-
-async def soak_window(port: int, sentences: Sequence[str], seconds: float, hostile: bool) -> tuple[list[float], int]:
-    """Good requests for so long, perhaps beside hostile connections: the seconds of each, and the hostile ones."""
-    until, chance = time.perf_counter() + seconds, random.Random(0)
-
-    async def good() -> list[float]:
-        found: list[float] = []
-        while not found or time.perf_counter() < until:
-            found += await client(port, [[chance.choice(sentences)] for _ in range(10)])
-        return found
-
-    kinds = ["slow head", "half body", "no HTTP", "reset"] * 4 + ["too long", "long", "unread"]
-    attacks = [asyncio.create_task(attack(port, kind, until)) for kind in kinds if hostile]
-    found = await asyncio.gather(*[good() for _ in range(4)])
-    opened = await asyncio.gather(*attacks)
-    return [each for one in found for each in one], sum(opened)
-
-
-def resident(pid: int) -> float:
-    """The memory of a process in MiB. Linux only."""
-    return int(re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())[1]) / 1024
-
-
-def soak(folder: Path, sentences: list[str], seconds: int) -> None:
-    """Print good requests beside hostile connections and without them."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    times: dict[bool, list[float]] = {False: [], True: []}
-    memory, opened = [], 0
-    with started(commands(folder, port, None)["minisbert"], port) as pid:
-        asyncio.run(soak_window(port, sentences, 5, hostile=True))  # not counted
-        for window in range(max(2, seconds // WINDOW)):
-            hostile = window % 2 == 1
-            found, count = asyncio.run(soak_window(port, sentences, WINDOW, hostile))
-            times[hostile] += found
-            opened += count
-            memory.append(resident(pid))
-    for hostile, name in ((False, "without"), (True, "with")):
-        found = times[hostile]
-        p50, p99, most = (milliseconds(found, percent) for percent in (50, 99, 100))
-        print(f"{name:<8} {len(found):>7,} good requests, median {p50:.1f} ms, p99 {p99:.1f}, longest {most:.0f}")
-    ratio = milliseconds(times[True], 99) / milliseconds(times[False], 99)
-    print(f"p99 with {opened:,} hostile connections: {ratio:.2f} times that without")
-    print("MiB after each window:", " ".join(f"{each:.0f}" for each in memory))
-
-
 def milliseconds(seconds: Sequence[float], percent: float = 50) -> float:
     return float(1000 * np.percentile(seconds, percent))
 
@@ -276,8 +193,6 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--infinity", metavar="PATH", help="the program infinity_emb, in an environment of its own")
     parser.add_argument("--rounds", type=bounded(int, 1), default=3, help="number of rounds (default: %(default)s)")
     parser.add_argument("--requests", type=bounded(int, 40), default=400, help="of one client (default: %(default)s)")
-    about = "send good requests for so many seconds, with and without hostile connections; nothing else"
-    parser.add_argument("--soak", type=bounded(int, 1), metavar="SECONDS", help=about)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
     if options.infinity and not shutil.which(options.infinity):
@@ -285,9 +200,6 @@ def main(arguments: list[str] | None = None) -> None:
     peers.stay_offline()
     folder = ensure(MODEL)
     sentences = texts_of("stsb", SentenceEncoder.load(folder))
-    if options.soak:
-        soak(folder, sentences, options.soak)
-        return
     found = measure(folder, sentences, options.infinity, options.rounds, options.requests)
     print(json.dumps(found)) if options.json else show(found)
 

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -197,17 +196,6 @@ def test_the_benchmark_of_servers_under_load(quick, tiny, monkeypatch):
     monkeypatch.setattr(server_load, "commands", lambda *_: {"minisbert": ["false"]})
     with pytest.raises(InputError, match="a server ended before it answered"):
         server_load.measure(tiny, lines, None, rounds=1, requests=40)
-
-
-def test_a_soak_compares_good_requests_and_memory(tiny, monkeypatch, capsys):
-    pytest.importorskip("uvicorn", reason="needs the serve extra")
-    monkeypatch.setattr(server_load, "WINDOW", 1)
-    server_load.soak(tiny, [f"the cat sits on mat {i}" for i in range(20)], 2)
-    without, beside, ratio, memory = capsys.readouterr().out.splitlines()
-    assert without.startswith("without")
-    assert beside.startswith("with ")
-    assert int(re.search(r"with ([\d,]+) hostile", ratio)[1]) >= 19  # each kind has opened one at least
-    assert len(re.findall(r" \d+", memory)) == 2
 
 
 def test_recall_by_hand_and_sizes_beyond_the_sentences(capsys):

@@ -1,88 +1,101 @@
-"""Speak HTTP: embeddings as OpenAI and Cohere have them, reranking as Cohere, Jina and TEI do, over Starlette.
+"""Speak HTTP with FastAPI: embeddings as OpenAI has them, reranking as Cohere and Jina have it.
 
-Checks what clients send, by the table in ``forms.py``; ``engine.py`` computes. Errors are one line in OpenAI's form.
-TEI: text-embeddings-inference.
+The models below say what a request may hold: FastAPI checks requests against them, and shows them at /docs.
+``engine.py`` computes. Errors have OpenAI's form.
 """
 
-import asyncio
+import base64
 import hmac
-import json
+import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.security import HTTPBearer
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException as NoSuchPath
 
 from minisbert import __version__
 from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_text
 from minisbert.core.encoder import normalize
-from minisbert.models.encoder import BATCH_TOKENS
-from minisbert.serving.connections import Limits
-from minisbert.serving.engine import Batcher, Busy, Embedded, Engine, Scored
-from minisbert.serving.forms import (
-    EMBED,
-    EMBEDDINGS,
-    RERANK,
-    as_type,
-    check_form,
-    openapi,
-    page,
-    ranking,
-    read_documents,
-    read_embed_texts,
-    read_inputs,
-    read_types,
-)
+from minisbert.serving.engine import Batcher, Busy, Engine, Result
 
 # status -> OpenAI's name of the error; all others, 404 too, are "invalid_request_error"
-ERRORS = {
-    401: "authentication_error",
-    429: "rate_limit_error",
-    500: "server_error",
-    503: "server_error",
-}
+ERRORS = {401: "authentication_error", 429: "rate_limit_error", 500: "server_error"}
+OPEN_PATHS = ("/health", "/docs", "/openapi.json")  # they need no key: a probe has none, nor has a browser
+
+
+class Form(BaseModel):
+    """A request. A field that it does not have is refused, not ignored, and nothing is converted: "8" is no number."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: str | None = Field(None, description="a name of GET /v1/models; if absent, the model that is served")
+
+
+class EmbeddingRequest(Form):
+    input: str | list[str] | list[int] | list[list[int]] = Field(description="texts, or token ids of this model")
+    encoding_format: Literal["float", "base64"] | None = "float"
+    dimensions: int | None = Field(None, ge=1, description="the first columns, scaled to length 1 again")
+    input_type: Literal["query", "document"] | None = Field(None, description="chooses the model's prompt")
+    user: str | None = Field(None, description="OpenAI's; without effect")
+
+
+class Document(BaseModel):
+    text: str
+
+
+class RerankRequest(Form):
+    query: str
+    documents: list[str | Document]
+    top_n: int | None = Field(None, ge=0, description="how many come back; all if 0 or absent")
+    return_documents: bool | None = False
+    max_tokens_per_doc: int | None = Field(None, description="Cohere's; without effect: the model has its own limit")
 
 
 class Server:
     """The routes, and what they share.
 
-    engine     computes
-    api_key    the bearer token that every request but /health must carry; "" for none
-    truncate   what happens to a text beyond the model's limit: "cut" says so in the answer, "error" refuses
-    any_model  whether a request may name another model than the one that answers
+    engine          computes
+    api_key         the bearer token that every request but those of ``OPEN_PATHS`` must carry; "" for none
+    truncate        what happens to a text beyond the model's limit: "cut" says so in the answer, "error" refuses
+    any_model       whether a request may name another model than the one that answers
+    max_texts       the most texts in a request
+    max_characters  the longest text: the tokenizer holds Python's lock for all of it, .1 to .4 s for 100,000
+    max_waiting     the most texts in the queue
     """
 
     def __init__(
         self,
         engine: Engine,
-        limits: Limits | None = None,
         api_key: str = "",
         truncate: str = "cut",
         any_model: bool = False,
+        max_texts: int = 2048,
+        max_characters: int = 100_000,
+        max_waiting: int = 4096,
     ):
         self.engine = engine
-        self.limits = limits or Limits()
         self.api_key = api_key.encode()
-        self.may_cut = truncate == "cut"
+        self.truncate = truncate
         self.any_model = any_model
-        self.operations: list[tuple[str, str, str, dict[str, Any] | None]] = []  # for ``openapi``
+        self.max_texts = max_texts
+        self.max_characters = max_characters
         # one thread for both: beside each other, encoder and reranker would fight for the same cores
         thread = ThreadPoolExecutor(1)
-        sizes = (self.limits.batch_texts, self.limits.waiting_texts)
-        self.embeddings = Batcher(engine.embed, thread, *sizes)
-        self.scores = Batcher(engine.score, thread, *sizes)
+        self.embeddings = Batcher(engine.embed, thread, most_items=max_waiting)
+        self.scores = Batcher(engine.score, thread, most_items=max_waiting)
 
         self.registry = CollectorRegistry()  # not the process's, in which a second server's names would clash
-        own = {"registry": self.registry, "namespace": "minisbert"}
+        own: dict[str, Any] = {"registry": self.registry, "namespace": "minisbert"}
         self.requests = Counter("requests", "Requests by path and status.", ("path", "status"), **own)
         self.seconds = Histogram("request_seconds", "Seconds from request to answer.", ("path",), **own)
         self.tokens = Counter("tokens", "Tokens read, special ones included.", **own)
@@ -91,286 +104,167 @@ class Server:
         waiting.set_function(lambda: self.embeddings.waiting_items + self.scores.waiting_items)
         self.embeddings.on_batch = self.scores.on_batch = batches.observe
 
-    def application(self) -> Starlette:
-        """Return the ASGI application."""
-        routes = [
-            self.route("POST", "/v1/embeddings", self.embed, EMBEDDINGS),
-            self.route("POST", "/v1/embed", self.embed_for_cohere, EMBED),  # Cohere's first API
-            self.route("POST", "/v2/embed", self.embed_for_cohere, EMBED),  # its second
-            self.route("POST", "/v1/rerank", self.rerank, RERANK),  # Cohere's first API, and Jina's
-            self.route("POST", "/v2/rerank", self.rerank, RERANK),  # Cohere's second
-            self.route("POST", "/rerank", self.rerank, RERANK),  # TEI's and vLLM's
-            self.route("POST", "/infinity/rerank", self.rerank, RERANK),  # vLLM's request, but another answer
-            self.route("GET", "/v1/models", self.models),
-            self.route("GET", "/v1/models/{name:path}", self.models),  # names of the Hub have a slash
-            self.route("GET", "/info", self.info),
-            self.route("GET", "/metrics", self.metrics),
-            self.route("GET", "/openapi.json", self.description),
-            self.route("GET", "/docs", self.docs),
-            Route("/health", health),
-        ]
-        return Starlette(routes=routes, exception_handlers={404: not_found, 405: not_found, 500: failed})
+    def application(self) -> FastAPI:
+        """Build the ASGI application."""
+        # the dependency refuses nothing: it gives the page of /docs its field for the key
+        bearer = [Depends(HTTPBearer(auto_error=False))]
+        app = FastAPI(title="minisbert serve", version=__version__, redoc_url=None, dependencies=bearer)
+        app.add_api_route("/v1/embeddings", self.embed, methods=["POST"])
+        for path in ("/v1/rerank", "/v2/rerank", "/rerank"):  # Cohere's first API and Jina's; its second; vLLM's
+            app.add_api_route(path, self.rerank, methods=["POST"])
+        app.add_api_route("/v1/models", self.models)
+        app.add_api_route("/v1/models/{name:path}", self.one_model)  # names of the Hub have a slash
+        app.add_api_route("/health", health, response_class=PlainTextResponse)
+        app.add_api_route("/metrics", self.metrics, response_class=PlainTextResponse)
+        app.middleware("http")(self.counted)
+        app.add_exception_handler(NoSuchPath, http_error)
+        app.add_exception_handler(RequestValidationError, invalid)
+        app.add_exception_handler(InputError, lambda request, error: refusal(400, str(error)))
+        app.add_exception_handler(Busy, busy)
+        # a bug: the log has the traceback, the answer has none
+        app.add_exception_handler(Exception, lambda request, error: refusal(500, "internal error"))
+        return app
 
-    def route(
-        self,
-        method: str,
-        path: str,
-        answer: Callable[[Request], Awaitable[Response]],
-        form: dict[str, Any] | None = None,
-    ) -> Route:
-        """Return a route that checks the key, turns errors into answers, and is counted. ``form`` is its request's."""
-        about = (answer.__doc__ or "").partition("\n")[0]
-        self.operations.append((method, path, about.partition(": ")[2] or about, form))
-
-        async def endpoint(request: Request) -> Response:
-            with self.seconds.labels(path).time():
-                try:
-                    self.check_key(request)
-                    response = await answer(request)
-                except HTTPException as error:
-                    code = None
-                    if error.status_code == 404:  # of a path that there is
-                        code = "model_not_found"
-                    response = refusal(error.status_code, error.detail, error.headers, code)
-                except InputError as error:
-                    response = refusal(400, str(error))
-                except Busy as busy:
-                    response = refusal(429, str(busy), {"Retry-After": str(busy.seconds)})
-                except TimeoutError:
-                    response = refusal(503, f"no answer in {self.limits.seconds:g} s")
-            self.requests.labels(path, response.status_code).inc()
+    async def counted(self, request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
+        """Check the key, before the body is read; answer; count the answer."""
+        start = time.perf_counter()
+        status = 500  # of a bug, which leaves ``answer`` as an exception
+        try:
+            if self.may_ask(request):
+                response = await answer(request)
+            else:
+                response = refusal(401, "the API key is missing or wrong: send Authorization: Bearer KEY")
+            status = response.status_code
             return response
+        finally:
+            # the route's path, not the request's: clients could make up paths without end
+            path = getattr(request.scope.get("route"), "path", "")
+            self.requests.labels(path, status).inc()
+            self.seconds.labels(path).observe(time.perf_counter() - start)
 
-        return Route(path, endpoint, methods=[method])
-
-    def check_key(self, request: Request) -> None:
-        """Raise ``HTTPException`` unless the request carries the key as a bearer token."""
-        if not self.api_key:
-            return
+    def may_ask(self, request: Request) -> bool:
+        """Say whether the request carries the key as a bearer token, or needs none."""
+        if not self.api_key or request.url.path in OPEN_PATHS:
+            return True
         header = request.headers.get("authorization", "").encode("latin-1")  # bytes, which Starlette reads as Latin-1
         scheme, _, token = header.partition(b" ")
         # schemes ignore case (RFC 9110, 11.1); the comparison takes equally long for every wrong token
-        if scheme.lower() != b"bearer" or not hmac.compare_digest(token.strip(), self.api_key):
-            raise HTTPException(401, "the API key is missing or wrong: send Authorization: Bearer KEY")
-
-    def check_model(self, content: dict[str, Any], name: str) -> None:
-        """Raise ``HTTPException`` if the request names another model, as OpenAI's own server does."""
-        asked = content.get("model")
-        # no name is no other name: TEI's and most rerankers' clients send none
-        if asked not in (None, name) and not self.any_model:
-            raise HTTPException(404, f"the model {one_line(asked)} does not exist, this is {name}: see GET /v1/models")
-
-    # ----------------------------------------------------------------------------------- what clients send
-
-    async def content(self, request: Request, form: dict[str, Any]) -> dict[str, Any]:
-        """Read the JSON object of a request, with all fields of its form.
-
-        Raises ``HTTPException`` if it is too large, too slow, or none, and ``InputError`` as ``check_form``.
-        """
-        limits = self.limits
-        close = {"Connection": "close"}  # or the rest of the body would have to be read before the next request
-        received = bytearray()
-        try:
-            async with asyncio.timeout(limits.seconds):
-                async for chunk in request.stream():
-                    received += chunk
-                    if len(received) > limits.body_bytes:
-                        raise HTTPException(413, f"the body is larger than {limits.body_bytes:,} bytes", close)
-            content = json.loads(received)
-        except TimeoutError:
-            raise HTTPException(408, f"the body did not arrive in {limits.seconds:g} s", close) from None
-        except ClientDisconnect:
-            raise HTTPException(400, "the client has gone") from None
-        except (ValueError, RecursionError):
-            raise HTTPException(400, "the body is not JSON") from None
-        if not isinstance(content, dict):
-            raise HTTPException(400, "the body is not a JSON object")
-        return check_form(content, form)
-
-    def check_texts(self, name: str, given: Sequence[str | list[int]]) -> None:
-        """Raise ``HTTPException`` or ``InputError`` for too many texts, too long ones, and ids that are no tokens."""
-        limits = self.limits
-        if len(given) > limits.texts:
-            raise HTTPException(413, f"{name} has {len(given):,} texts, at most {limits.texts:,} are accepted")
-        for i, each in enumerate(given):
-            if not isinstance(each, str):
-                self.engine.check_ids(each)
-                continue
-            if len(each) > limits.characters:
-                most = f"at most {limits.characters:,} are accepted: split it"
-                raise HTTPException(413, f"{name}[{i}] has {len(each):,} characters, {most}")
-            check_text(i, each)
+        return scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self.api_key)
 
     # --------------------------------------------------------------------------------------------- answers
 
-    async def embed(self, request: Request) -> Response:
-        """Answer POST /v1/embeddings: a text, texts, token ids or lists of them -> vectors, as OpenAI has it."""
-        content = await self.content(request, EMBEDDINGS)
-        self.check_model(content, self.engine.name)
-        inputs = read_inputs(content["input"])
+    async def embed(self, request: EmbeddingRequest) -> Response:
+        """A text, texts, token ids or lists of them -> vectors."""
+        self.check_model(request.model, self.engine.name)
+        inputs: Sequence[Any] = request.input
+        if isinstance(inputs, str) or (inputs and isinstance(inputs[0], int)):
+            inputs = [inputs]
         self.check_texts("input", inputs)
-        vectors, usage, cut = await self.vectors(inputs, content["input_type"], content["dimensions"], self.may_cut)
-        coded = as_type(vectors, content["encoding_format"])
-        data = []
-        for i, vector in enumerate(coded):
-            data.append({"object": "embedding", "index": i, "embedding": vector})
-        return with_cut({"object": "list", "data": data, "model": self.engine.name, "usage": usage}, cut)
-
-    async def embed_for_cohere(self, request: Request) -> Response:
-        """Answer POST /v1/embed and /v2/embed: texts -> vectors, of several types at once, as Cohere has it."""
-        content = await self.content(request, EMBED)
-        self.check_model(content, self.engine.name)
-        texts, types = read_embed_texts(content), read_types(content["embedding_types"])
-        self.check_texts("texts", texts)
-        may_cut = self.may_cut
-        if content["truncate"] is not None:  # the request has the last word, as in TEI's rerankings
-            may_cut = content["truncate"] == "END"
-        role = content["input_type"] and content["input_type"].removeprefix("search_")
-        vectors, usage, cut = await self.vectors(texts, role, content["output_dimension"], may_cut)
-
-        answer = {"id": str(uuid.uuid4()), "response_type": "embeddings_by_type", "texts": texts}
-        if types or request.url.path.endswith("/v2/embed"):
-            answer["embeddings"] = {name: as_type(vectors, name) for name in types or ["float"]}
-        else:  # the first API's answer before there were types
-            answer |= {"response_type": "embeddings_floats", "embeddings": as_type(vectors, "float")}
-        answer["meta"] = {"billed_units": {"input_tokens": usage["prompt_tokens"]}}
-        return with_cut(answer, cut)
-
-    async def vectors(
-        self, inputs: Sequence[Any], role: str | None, columns: int | None, may_cut: bool
-    ) -> tuple[np.ndarray, dict[str, int], list[int]]:
-        """Embed texts or token ids; return the vectors (N, D) or their columns, the usage, and which texts were cut."""
-        # the model's prompt belongs to the batch: texts with different prompts are not computed together
-        prompt = self.engine.prompt(role)
         width = self.engine.encoder.get_embedding_dimension()
-        if columns is not None and columns > width:
-            raise HTTPException(400, f"the model's vectors have {width} dimensions, not {columns}")
-        # a request that times out here frees its place in the queue
-        async with asyncio.timeout(self.limits.seconds):
-            embedded: list[Embedded] = await self.embeddings.submit(prompt, inputs)
+        columns = request.dimensions or width
+        if columns > width:
+            raise HTTPException(400, f"dimensions: the model's vectors have {width}, not {columns}")
 
-        cut = check_cut(embedded, "input {}", self.engine.encoder.tokenizer.limit, may_cut)
-        vectors = np.stack([each.vector for each in embedded])  # (N, D)
-        if columns is not None and columns < width:  # of length 1 again, as OpenAI does (Matryoshka embeddings)
+        # the prompt is the batch's key: texts with different prompts are not computed together
+        results = await self.embeddings.submit(self.engine.prompt(request.input_type), inputs)
+        more = self.usage_and_cut(results, "input {}", self.engine.encoder.tokenizer.limit)
+        vectors = np.stack([each.value for each in results])  # (N, D)
+        if columns < width:  # of length 1 again, as OpenAI does (Matryoshka embeddings)
             vectors = normalize(torch.from_numpy(vectors[:, :columns])).numpy()
-        return vectors, self.usage(embedded), cut
+        data = []
+        for i, vector in enumerate(vectors):
+            embedding: Any
+            if request.encoding_format == "base64":
+                embedding = base64.b64encode(vector.astype("<f4").tobytes()).decode()
+            else:
+                embedding = vector.tolist()
+            data.append({"object": "embedding", "index": i, "embedding": embedding})
+        return JSONResponse({"object": "list", "data": data, "model": self.engine.name, **more})
 
-    async def rerank(self, request: Request) -> Response:
-        """Answer POST /v1/rerank and its likes: a query and documents -> their numbers and scores, best first.
-
-        The request's form decides the answer's: ``documents`` are Cohere's and Jina's, ``texts`` TEI's.
-        """
-        content = await self.content(request, RERANK)
+    async def rerank(self, request: RerankRequest) -> Response:
+        """A query and documents -> their numbers and scores, best first."""
         if self.engine.reranker is None:
             raise HTTPException(404, "there is no reranker: start the server with --reranker MODEL")
-        self.check_model(content, self.engine.reranker_name)
-        query, documents, is_tei = read_documents(content)
-        self.check_texts("query", [query])
-        self.check_texts("texts" if is_tei else "documents", documents)
-        # 0 is all of them, as absent; more than there are is all of them, too
-        most = content["top_n"] or content["top_k"] or len(documents)
-        shown: list[Any] | None = None
-        if content["return_documents"] or content["return_text"]:
-            shown = documents
-            if not is_tei and not request.url.path.endswith("/infinity/rerank"):
-                shown = [{"text": text} for text in documents]
-        raw = content["raw_scores"]
-        if is_tei and raw is None:  # TEI's default is a sigmoid of every model's output
-            raw = False
-        # TEI's, too: the request has the last word on whether a text is cut, and the model on where
-        may_cut = self.may_cut
-        if content["truncate"] is not None:
-            may_cut = content["truncate"]
-        async with asyncio.timeout(self.limits.seconds):
-            scored: list[Scored] = await self.scores.submit(query, documents)
+        self.check_model(request.model, self.engine.reranker_name)
+        documents = [each if isinstance(each, str) else each.text for each in request.documents]
+        self.check_texts("query", [request.query])
+        self.check_texts("documents", documents)
 
-        cut = check_cut(scored, "document {} with the query", self.engine.reranker.tokenizer.limit, may_cut)
-        usage = self.usage(scored)
-        outputs = [each.output for each in scored]
-        # by the outputs: two of them may have the same sigmoid. Stable: of equal ones, the first document comes first
-        order = sorted(range(len(outputs)), key=lambda row: -outputs[row])[:most]
-        results = ranking(order, self.engine.scaled(outputs, raw), shown, is_tei)
-        if is_tei:
-            return with_cut(results, cut)
+        scored = await self.scores.submit(request.query, documents)
+        more = self.usage_and_cut(scored, "document {} with the query", self.engine.reranker.tokenizer.limit)
+        results = []
+        # stable: of equal scores, the first document comes first
+        for row in sorted(range(len(scored)), key=lambda row: -scored[row].value)[: request.top_n or None]:
+            result: dict[str, Any] = {"index": row, "relevance_score": scored[row].value}
+            if request.return_documents:
+                result["document"] = {"text": documents[row]}
+            results.append(result)
         # usage is where Jina's clients look, meta where Cohere's do
-        answer = {"id": str(uuid.uuid4()), "object": "list", "model": self.engine.reranker_name, "results": results}
-        answer |= {"usage": usage, "meta": {"tokens": {"input_tokens": usage["prompt_tokens"]}}}
-        return with_cut(answer, cut)
+        more["meta"] = {"tokens": {"input_tokens": more["usage"]["prompt_tokens"]}}
+        about = {"id": str(uuid.uuid4()), "object": "list", "model": self.engine.reranker_name}
+        return JSONResponse({**about, "results": results, **more})
 
-    def usage(self, results: Sequence[Embedded | Scored]) -> dict[str, int]:
-        """Sum the tokens of a request, and count them."""
+    def check_model(self, asked: str | None, name: str) -> None:
+        """Raise ``HTTPException`` if a request names another model, as OpenAI's own server does."""
+        if asked not in (None, name) and not self.any_model:
+            raise HTTPException(404, f"the model {one_line(asked)} does not exist, this is {name}: see GET /v1/models")
+
+    def check_texts(self, name: str, texts: Sequence[str | list[int]]) -> None:
+        """Refuse no texts, too many of them, one that is too long or not valid Unicode, and ids that are no tokens."""
+        if not texts:
+            raise HTTPException(400, f"{name} is empty")
+        if len(texts) > self.max_texts:
+            raise HTTPException(413, f"{name} has {len(texts):,} texts, at most {self.max_texts:,} are accepted")
+        for i, text in enumerate(texts):
+            if not isinstance(text, str):
+                self.engine.check_ids(text)
+                continue
+            if len(text) > self.max_characters:
+                most = f"at most {self.max_characters:,} are accepted: split it"
+                raise HTTPException(413, f"{name}[{i}] has {len(text):,} characters, {most}")
+            check_text(i, text)  # here, not in a batch that others share
+
+    def usage_and_cut(self, results: Sequence[Result], name: str, limit: int) -> dict[str, Any]:
+        """Count the tokens of a request, and name the texts that were cut. ``HTTPException`` if none may be.
+
+        After they were computed: only the tokenizer, which runs in the other thread, knows what it cuts.
+        """
         tokens = sum(each.tokens for each in results)
         self.tokens.inc(tokens)
-        return {"prompt_tokens": tokens, "total_tokens": tokens}
+        answer: dict[str, Any] = {"usage": {"prompt_tokens": tokens, "total_tokens": tokens}}
+        cut = [i for i, each in enumerate(results) if each.cut]
+        if cut and self.truncate == "error":
+            raise HTTPException(400, f"{name.format(cut[0])} has more than {limit} tokens")
+        if cut:
+            answer["truncated"] = cut
+        return answer
 
-    async def models(self, request: Request) -> Response:
-        """Answer GET /v1/models: the encoder and the reranker, and for /v1/models/NAME one of them."""
-        cards = {}
-        for name in (self.engine.name, self.engine.reranker_name):
-            if name:
-                cards[name] = {"id": name, "object": "model", "created": 0, "owned_by": "minisbert"}
-        asked = request.path_params.get("name")
-        if asked is None:
-            return JSONResponse({"object": "list", "data": list(cards.values())})
-        if asked not in cards:
-            raise HTTPException(404, f"the model {one_line(asked)} does not exist, only {' and '.join(cards)}")
-        return JSONResponse(cards[asked])
+    async def models(self) -> Response:
+        """The encoder and the reranker."""
+        names = filter(None, (self.engine.name, self.engine.reranker_name))
+        return JSONResponse({"object": "list", "data": [card(name) for name in names]})
 
-    async def info(self, request: Request) -> Response:
-        """Answer GET /info: model, dtype and limits, by TEI's keys and two of our own, compiled and max_characters."""
-        engine, limits = self.engine, self.limits
-        kinds: dict[str, Any] = {"embedding": {"pooling": engine.encoder.pooling_mode}}
-        if engine.reranker is not None:
-            kinds["reranker"] = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
-        about = {
-            "model_id": engine.name,
-            "model_sha": None,
-            "model_dtype": engine.used_dtype,
-            "model_type": kinds,
-            "compiled": engine.compiled,
-            "max_concurrent_requests": limits.waiting_texts,  # of one text each
-            "max_input_length": engine.encoder.tokenizer.limit,
-            "max_batch_tokens": BATCH_TOKENS,
-            "max_client_batch_size": limits.texts,
-            "max_characters": limits.characters,
-            "auto_truncate": self.may_cut,
-            "tokenization_workers": 1,
-            "version": __version__,
-        }
-        return JSONResponse(about)
+    async def one_model(self, name: str) -> Response:
+        """The encoder or the reranker."""
+        if name not in (self.engine.name, self.engine.reranker_name):
+            raise HTTPException(404, f"the model {one_line(name)} does not exist: see GET /v1/models")
+        return JSONResponse(card(name))
 
-    async def description(self, request: Request) -> Response:
-        """Answer GET /openapi.json: paths and fields, as an OpenAPI 3.1 document."""
-        return JSONResponse(openapi(self.operations))
-
-    async def docs(self, request: Request) -> Response:
-        """Answer GET /docs: paths and fields, as a page."""
-        return HTMLResponse(page(openapi(self.operations)))
-
-    async def metrics(self, request: Request) -> Response:
-        """Answer GET /metrics: what was counted, in Prometheus' format."""
+    async def metrics(self) -> Response:
+        """What was counted, in Prometheus' format."""
         return Response(generate_latest(self.registry), media_type="text/plain; version=0.0.4")
 
 
-def check_cut(results: Sequence[Embedded | Scored], name: str, limit: int, allowed: bool | None) -> list[int]:
-    """Return the numbers of the texts that were cut. Raises ``HTTPException`` if they must not be.
-
-    After they were computed: only the tokenizer, which runs in the other thread, knows what it cuts.
-    """
-    cut = [i for i, each in enumerate(results) if each.cut]
-    if cut and not allowed:
-        raise HTTPException(400, f"{name.format(cut[0])} has more than {limit} tokens")
-    return cut
+async def health() -> str:
+    return "ok\n"
 
 
-def with_cut(answer: Any, cut: list[int]) -> Response:
-    """Answer, and name the texts that were cut."""
-    headers = {}
-    if cut:
-        headers["X-Truncated"] = ",".join(map(str, cut[:100]))  # proxies refuse long headers
-        if isinstance(answer, dict):  # in TEI's array it has no place
-            answer["truncated"] = cut
-    return JSONResponse(answer, headers=headers)
+def card(name: str) -> dict[str, Any]:
+    """Describe a model as OpenAI's clients expect it."""
+    return {"id": name, "object": "model", "created": 0, "owned_by": "minisbert"}
+
+
+# ---------------------------------------------------------------------------------- errors
 
 
 def refusal(status: int, message: str, headers: Mapping[str, str] | None = None, code: str | None = None) -> Response:
@@ -379,17 +273,22 @@ def refusal(status: int, message: str, headers: Mapping[str, str] | None = None,
     return JSONResponse({"error": error}, status, headers)
 
 
-async def health(request: Request) -> Response:
-    return PlainTextResponse("ok\n")  # without a key: whoever asks is a probe
+async def http_error(request: Request, error: Any) -> Response:
+    """Answer what the routes refuse; also 404 for an unknown path, 405 for another method of a known one."""
+    code = None
+    if error.status_code == 404 and "route" in request.scope:
+        code = "model_not_found"
+    return refusal(error.status_code, f"{request.method} {request.url.path}: {error.detail}", error.headers, code)
 
 
-async def not_found(request: Request, error: HTTPException) -> Response:
-    """Answer 404 for an unknown path, and 405 for another method of a known one, whose header Allow Starlette makes."""
-    message = f"there is no {request.method} {request.url.path}"
-    if error.headers:
-        message += f": use {error.headers['Allow']}"
-    return refusal(error.status_code, message, error.headers)
+async def invalid(request: Request, error: Any) -> Response:
+    """Answer what the models of requests refuse: where it is, and what was expected."""
+    problems = []
+    for each in error.errors()[:4]:  # "input" may be four things, and each says why it is none of them
+        where = ".".join(map(str, each["loc"][1:])) or "the body, a JSON object sent as application/json"
+        problems.append(f"{where}: {each['msg']}")
+    return refusal(400, "; ".join(problems))
 
 
-async def failed(request: Request, error: Exception) -> Response:
-    return refusal(500, "internal error")  # a bug: the log has the traceback, the answer has none
+async def busy(request: Request, error: Any) -> Response:
+    return refusal(429, str(error), {"Retry-After": str(error.seconds)})

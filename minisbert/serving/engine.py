@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from minisbert.backends.cuda import CudaEncoder
 from minisbert.backends.package import CompiledEncoder
@@ -19,23 +18,15 @@ from minisbert.core import InputError, one_line
 from minisbert.loading import Encoder, load_dense
 from minisbert.models.batching import as_key
 from minisbert.models.pair_model import SEVERAL, PairScorer
-from minisbert.models.prompts import PROMPT_NAMES, choose_prompt, prompt_tokens, role_prompt_name
+from minisbert.models.prompts import choose_prompt, prompt_tokens, role_prompt_name
 from minisbert.models.similarity import as_array
 from minisbert.system.devices import choose_dtype
 
 
-class Embedded(NamedTuple):
-    """A text's vector (D,) float32, its number of tokens with the special ones, and whether it was cut."""
+class Result(NamedTuple):
+    """What was computed for a text or a document, its tokens with the special ones, and whether it was cut."""
 
-    vector: np.ndarray
-    tokens: int
-    cut: bool
-
-
-class Scored(NamedTuple):
-    """The reranker's output for a query and a document, their number of tokens, and whether either was cut."""
-
-    output: float
+    value: Any  # a vector (D,) float32, or a score
     tokens: int
     cut: bool
 
@@ -44,7 +35,7 @@ class Scored(NamedTuple):
 class Engine:
     """An encoder and, optionally, a reranker, with the names by which clients know them.
 
-    ``dtype`` as in ``encode``; ``used_dtype`` says what was chosen. The reranker computes in float32.
+    ``dtype`` as in ``encode``. The reranker computes in float32.
     """
 
     name: str
@@ -55,25 +46,23 @@ class Engine:
 
     def __post_init__(self) -> None:
         load_dense(self.encoder)  # refuses SPLADE and ColBERT
-        self.compiled = isinstance(self.encoder, CompiledEncoder | CudaEncoder)
-        if isinstance(self.encoder, CompiledEncoder | CudaEncoder):
-            self.used_dtype = self.encoder.compiled_dtype
-        else:
-            chosen, _ = choose_dtype(self.dtype or "float32", self.encoder.device)
-            self.used_dtype = str(chosen).removeprefix("torch.")
         if self.reranker is not None and self.reranker.task in SEVERAL:
             raise InputError(f"{self.reranker_name} gives several numbers; a reranker gives one score for each pair")
+        if isinstance(self.encoder, CompiledEncoder | CudaEncoder):
+            arithmetic = f"{self.encoder.compiled_dtype}, compiled"
+        else:
+            chosen, _ = choose_dtype(self.dtype or "float32", self.encoder.device)
+            arithmetic = f"{str(chosen).removeprefix('torch.')}, not compiled"
+        self.about = f"{self.name} ({arithmetic}, {self.encoder.tokenizer.limit:,} tokens)"
+        if self.reranker is not None:
+            limit = self.reranker.tokenizer.limit
+            self.about += f" and {self.reranker_name} (float32, not compiled, {limit:,} tokens)"
 
     def prompt(self, role: str | None) -> str:
-        """Return the model's prompt for a "query" or a "document", or its default; "" if it has none.
-
-        Any other role, such as Cohere's "clustering", means the prompt of that name, if there is one.
-        """
+        """Return the model's prompt for a "query" or a "document", or for None its default; "" if it has none."""
         name = None
-        if role in PROMPT_NAMES:
+        if role is not None:
             name = role_prompt_name(self.encoder.settings, role)
-        elif role in self.encoder.settings.prompts:
-            name = role
         return choose_prompt(self.encoder.settings, name=name)
 
     def check_ids(self, ids: list[int]) -> None:
@@ -86,7 +75,7 @@ class Engine:
                     "own tokenizer without special tokens (LangChain: check_embedding_ctx_length=False)"
                 )
 
-    def embed(self, prompt: str, inputs: Sequence[str | list[int]]) -> list[Embedded]:
+    def embed(self, prompt: str, inputs: Sequence[str | list[int]]) -> list[Result]:
         """Embed texts, or rows of token ids, in one call. Raises ``InputError``."""
         tokenizer = self.encoder.tokenizer
         rows: list[list[int]] = []
@@ -107,20 +96,20 @@ class Engine:
             skip = prompt_tokens(tokenizer, prompt)
         encoded_rows = self.encoder.encode_batches([as_key(ids) for ids in rows], skip=skip, dtype=self.dtype)
         vectors = np.asarray(as_array(encoded_rows), dtype=np.float32)  # (N, D)
-        return [Embedded(*each) for each in zip(vectors, map(len, rows), cut, strict=True)]
+        return [Result(*each) for each in zip(vectors, map(len, rows), cut, strict=True)]
 
-    def score(self, query: str, documents: Sequence[str]) -> list[Scored]:
-        """Score each document for a query with the reranker. Raises ``InputError``."""
+    def score(self, query: str, documents: Sequence[str]) -> list[Result]:
+        """Score each document for a query with the reranker, as its ``predict`` does. Raises ``InputError``."""
         assert self.reranker is not None, "the application answers 404"
         count = len(documents)
         queries = [query] * count
-        outputs = self.reranker.outputs(queries, documents).tolist()
+        scores = self.reranker.predict(list(zip(queries, documents, strict=True))).tolist()
         # a second time, which costs little beside the forward: the reranker does not keep what it has read
         encoded = self.reranker.tokenize(queries, documents)
         full = {row for row, ids in enumerate(encoded.ids) if len(ids) == self.reranker.tokenizer.limit}
         # whatever was cut is full. If more rows are full, some end at the limit by themselves: each is asked alone
         ambiguous = len(full) > encoded.truncated
-        scored: list[Scored] = []
+        results: list[Result] = []
         for i, document in enumerate(documents):
             tokens = len(encoded.ids[i])
             if not self.reranker.joint:  # N rows of the query, and below them N of the documents
@@ -128,19 +117,8 @@ class Engine:
             cut = i in full or count + i in full
             if cut and ambiguous:
                 cut = self.reranker.tokenize([query], [document]).truncated > 0
-            scored.append(Scored(outputs[i], tokens, cut))
-        return scored
-
-    def scaled(self, outputs: list[float], raw: bool | None) -> list[float]:
-        """Turn the reranker's outputs into scores, as TEI's ``raw_scores`` says: as they are, or from 0 to 1.
-
-        None means the scores of ``predict``: the model says whether a sigmoid follows. A regression is 0 to 1 anyway.
-        """
-        assert self.reranker is not None
-        task = self.reranker.task
-        if raw or task == "regression" or (task == "logit" and raw is None):
-            return outputs
-        return torch.tensor(outputs).sigmoid().tolist()
+            results.append(Result(scores[i], tokens, cut))
+        return results
 
 
 class Busy(Exception):

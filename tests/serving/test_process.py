@@ -10,10 +10,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import IO
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
@@ -48,7 +47,7 @@ def stop(process: subprocess.Popen) -> str:
 def ask(url: str, content: dict | None = None) -> str:
     """The body of an answer with status 200."""
     body = None if content is None else json.dumps(content).encode()
-    with urlopen(url, body, timeout=60) as response:
+    with urlopen(Request(url, body, {"Content-Type": "application/json"}), timeout=60) as response:
         return response.read().decode()
 
 
@@ -83,36 +82,26 @@ def test_openais_client(server, tiny):
     answer = client.embeddings.create(model="owner/small", input=texts)
     found = [row.embedding for row in answer.data]
     np.testing.assert_allclose(found, SentenceEncoder.load(tiny).encode(texts), atol=2e-6, rtol=0)
-    with pytest.raises(openai.BadRequestError, match="input is not a text"):
+    with pytest.raises(openai.BadRequestError, match="input"):
         client.embeddings.create(model="owner/small", input=[])
     with pytest.raises(openai.NotFoundError, match="other"):
         client.embeddings.create(model="other", input=texts)
     assert client.models.retrieve("owner/small").id == "owner/small"
 
 
-def test_coheres_clients(server, tiny):
-    cohere = pytest.importorskip("cohere", reason="a client of Cohere's API")
-    texts = ["a cat", "the dog runs", ""]
-    expected = SentenceEncoder.load(tiny).encode(texts)
-    first, second = cohere.Client("any", base_url=server), cohere.ClientV2("any", base_url=server)
-    found = first.embed(model="small", texts=texts, input_type="search_document").embeddings
-    np.testing.assert_allclose(found, expected, atol=2e-6, rtol=0)
-    found = second.embed(model="small", texts=texts, input_type="clustering", embedding_types=["float"])
-    np.testing.assert_allclose(found.embeddings.float_, expected, atol=2e-6, rtol=0)
-    with pytest.raises(cohere.errors.NotFoundError):
-        second.embed(model="other", texts=texts, input_type="clustering")
-
-
-def test_answers_are_not_held_back_until_the_client_acknowledges(tiny, monkeypatch):
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_the_socket_that_listens(tiny, monkeypatch, host):
     """Without TCP_NODELAY on the listener an answer in two parts waits for an ACK, 40 ms on Linux."""
     seen = []
 
     def run(self: uvicorn.Server, sockets: list[socket.socket]) -> None:
-        seen.append(sockets[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        seen.append((sockets[0].getsockname()[0], sockets[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)))
 
     monkeypatch.setattr(uvicorn.Server, "run", run)
-    main([str(tiny), "--port", "0"])
-    assert seen == [1]
+    if host == "::1" and not socket.has_ipv6:
+        pytest.skip("needs IPv6")
+    main([str(tiny), "--host", host, "--port", "0"])
+    assert seen == [(host, 1)]
 
 
 GARBAGE = [
@@ -139,63 +128,8 @@ def test_clients_that_leave_in_the_middle_do_not_stop_it(server):
     assert "embedding" in ask(f"{server}/v1/embeddings", {"input": "a cat"})
 
 
-@pytest.fixture(scope="module")
-def impatient(tiny) -> Iterator[str]:
-    """A server that waits for a second, and logs no requests."""
-    process = Process(str(tiny), "--timeout", "1", "--no-access-log", stdout=subprocess.PIPE)
-    yield process.url
-    assert ask(f"{process.url}/v1/models")
-    assert stop(process) == "stopped\n"
-    assert "HTTP" not in process.stdout.read()
-
-
-HEALTH = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
-POST = b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
-UNREAD = b"GET /health HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
-# what a client sends before it falls silent, and how the last answer that it gets begins
-SILENT = {
-    "nothing": (b"", b""),
-    "half a head": (b"GET / HTTP/1.1\r\n", b""),
-    "a byte after an answer": (HEALTH + b"G", b"HTTP/1.1 200"),
-    "half a body": (POST + b"{", b"HTTP/1.1 408"),
-    "half a body that nobody reads": (UNREAD + b"{", b"HTTP/1.1 200"),
-}
-
-
-@pytest.mark.parametrize("name", SILENT)
-def test_a_client_that_falls_silent_loses_its_connection(impatient, name):
-    sent, answer = SILENT[name]
-    with connect(impatient) as connection:
-        connection.sendall(sent)
-        received = b""
-        with suppress(ConnectionResetError):
-            while chunk := connection.recv(1000):  # times out after ten seconds
-                received += chunk
-    assert received.startswith(answer)
-    assert bool(received) == bool(answer)
-
-
-def test_a_client_that_reads_no_answer_loses_its_connection(impatient):
-    requests = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 1000
-    with connect(impatient) as connection, suppress(ConnectionResetError, BrokenPipeError):
-        for _ in range(10_000):  # until the buffers of both sides are full; then it times out after ten seconds
-            connection.sendall(requests)
-        pytest.fail("the server reads on")
-
-
-def test_a_body_in_drops_ends_the_connection(impatient):
-    with connect(impatient) as connection, suppress(ConnectionResetError, BrokenPipeError):
-        connection.sendall(POST)
-        start = time.monotonic()
-        while time.monotonic() < start + 10:
-            connection.sendall(b" ")
-            time.sleep(0.1)
-        pytest.fail("a client that sends ten bytes a second keeps its connection")
-
-
 def test_the_first_line_and_the_log_of_requests(process, log):
-    """``impatient`` has none, which it says at its end."""
-    for part in ("owner/small", "float32", "not compiled", "16 tokens", "7 texts", "100,000 characters", "60 s"):
+    for part in ("owner/small", "float32", "not compiled", "16 tokens", "7 texts"):
         assert part in process.first
     assert json.loads(ask(f"{process.url}/v1/models"))["data"][0]["id"] == "owner/small"
     deadline = time.monotonic() + 20  # the line follows the answer
@@ -204,30 +138,9 @@ def test_the_first_line_and_the_log_of_requests(process, log):
     assert '"GET /v1/models HTTP/1.1" 200' in log.read_text()
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is full")
-def test_a_log_that_cannot_be_written_stops_nothing(tiny):
-    with open("/dev/full", "w") as full:
-        process = Process(str(tiny), stdout=full)
-    for _ in range(3):
-        assert ask(f"{process.url}/health") == "ok\n"
-    process.terminate()
-    process.wait(20)
-    assert "Traceback" not in process.stderr.read()
-
-
-@pytest.mark.skipif(not socket.has_ipv6, reason="needs IPv6")
-def test_an_address_of_ipv6(tiny, monkeypatch):
-    seen = []
-    monkeypatch.setattr(uvicorn.Server, "run", lambda self, sockets: seen.append(sockets[0].getsockname()[0]))
-    main([str(tiny), "--host", "::1", "--port", "0"])
-    assert seen == ["::1"]
-
-
 @pytest.mark.parametrize(
     ("options", "key", "said"),
     [
-        (["--timeout", "inf"], "", "--timeout"),
-        (["--timeout", "nan"], "", "--timeout"),
         (["--max-texts", "0"], "", "--max-texts"),
         (["--api-key", "a\nb"], "", "--api-key"),
         ([], "a\udcffb", "MINISBERT_API_KEY"),  # a byte that is not UTF-8
@@ -242,7 +155,7 @@ def test_options_and_keys_that_cannot_be(tiny, monkeypatch, options, key, said):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")
 def test_sigterm_answers_what_was_accepted(tiny):
-    process = Process(str(tiny))
+    process = Process(str(tiny), "--no-access-log", stdout=subprocess.PIPE)
     answers, url = [], process.url
     texts = [f"a text of its own, number {i}, that takes a while" for i in range(2000)]
 
@@ -257,9 +170,10 @@ def test_sigterm_answers_what_was_accepted(tiny):
     thread.join(60)
     assert process.wait(20) == 0
     assert len(answers[0]["data"]) == len(texts)
+    assert process.stdout.read() == ""
 
 
 def test_a_port_that_is_taken_is_one_line(server, tiny):
-    with pytest.raises(InputError, match=r"cannot listen on 127\.0\.0\.1 port \d+: .*") as error:
+    with pytest.raises(InputError, match="port") as error:
         main([str(tiny), "--port", server.rpartition(":")[2]])
     assert "\n" not in str(error.value)
