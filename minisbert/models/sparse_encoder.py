@@ -26,7 +26,7 @@ from minisbert.models.masked_language_model import MaskedHead, load_head, save_m
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.similarity import as_rows
 from minisbert.models.tokenizer import Tokenizer
-from minisbert.search.inverted import from_sparse_tensors, scaled_rows, sparse_rows, sparse_tensors, sparse_top_k
+from minisbert.search.inverted import InvertedIndex, from_sparse_tensors, sparse_rows, sparse_tensors
 from minisbert.system.files import write_json
 from minisbert.system.progress import Progress, as_progress
 
@@ -210,12 +210,7 @@ class SparseEncoder(SentenceEncoder):
 
     def top_k(self, queries: Any, corpus: Any, k: int, progress: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Search CSR rows by the dot product or the cosine. Raises ``InputError`` for a distance."""
-        name = self.similarity_fn_name
-        if name == "cosine":
-            queries, corpus = scaled_rows(queries), scaled_rows(corpus)
-        elif name != "dot":
-            raise InputError(f"sparse vectors are searched by their dot products or cosines, not by {name}")
-        return sparse_top_k(queries, corpus, k, progress)
+        return InvertedIndex(corpus, self.similarity_fn_name).top_k(queries, k, progress)
 
     def similarity(self, a: np.ndarray | Tensor, b: np.ndarray | Tensor) -> np.ndarray:
         """Compare as ``SentenceEncoder.similarity`` does, sparse tensors too; by default by the dot product."""

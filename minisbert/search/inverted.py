@@ -18,8 +18,11 @@ from minisbert.core import InputError, reading
 from minisbert.search.dense import check_k
 from minisbert.system.progress import Bar
 
-warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
 CSR = ("indptr", "indices", "values", "width")  # names of the tensors in a file
+
+with warnings.catch_warnings():  # torch says once in a process that CSR is in beta: here, where nobody hears it
+    warnings.simplefilter("ignore")
+    torch.zeros(1, 1).to_sparse_csr()
 
 
 def sparse_rows(dense: Tensor, top: int | None = None) -> Tensor:
@@ -61,30 +64,42 @@ def from_sparse_tensors(tensors: Mapping[str, Tensor]) -> Tensor:
         raise ValueError(f"the tensors of sparse rows do not fit together: {error}") from error
 
 
-def sparse_top_k(queries: Tensor, corpus: Tensor, k: int, progress: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """Return scores and documents, (Q, k) each, of CSR queries (Q, V) in a CSR corpus (N, V), in ``rank``'s order.
+class InvertedIndex:
+    """For each word the documents that have it, and with which weight: a corpus (N, V) in CSR, sorted by word.
 
-    An inverted index: for each word the documents that have it, and with which weight. These posting lists lie one
-    behind the other in two arrays. A query reads only those of its words.
+    These posting lists lie one behind the other in two arrays, and a query reads only those of its words. Sorting takes
+    longer than many searches: keep the index to search again.
     """
-    words, counts = corpus.col_indices().numpy(), corpus.crow_indices().diff().numpy()
-    order = np.argsort(words, kind="stable")  # by word, and for each word its documents in order
-    documents = np.repeat(np.arange(len(counts)), counts)[order]
-    weights = corpus.values().numpy()[order].astype(np.float64)
-    starts = np.concatenate([[0], np.cumsum(np.bincount(words, minlength=corpus.shape[1]))])  # (V + 1,)
-    query_rows, query_words = queries.crow_indices().numpy(), queries.col_indices().numpy()
-    query_weights = queries.values().numpy().astype(np.float64)
 
-    def scores(query: int) -> np.ndarray:
-        # in float64 a product of two float32 numbers is exact, so the order of the sum changes no score
-        sums = np.zeros(len(counts))
-        for place in range(query_rows[query], query_rows[query + 1]):
-            word = query_words[place]
-            posting = slice(starts[word], starts[word + 1])
-            sums[documents[posting]] += query_weights[place] * weights[posting]  # no document twice: += adds each
-        return sums.astype(np.float32)
+    def __init__(self, corpus: Tensor, similarity: str = "dot"):
+        if similarity not in ("dot", "cosine"):
+            raise InputError(f"sparse vectors are searched by their dot products or cosines, not by {similarity}")
+        self.similarity, self.shape = similarity, (corpus.shape[0], corpus.shape[1])
+        if similarity == "cosine":
+            corpus = scaled_rows(corpus)
+        words, counts = corpus.col_indices().numpy(), corpus.crow_indices().diff().numpy()
+        order = np.argsort(words, kind="stable")  # by word, and for each word its documents in order
+        self.documents = np.repeat(np.arange(len(counts)), counts)[order]
+        self.weights = corpus.values().numpy()[order].astype(np.float64)
+        self.starts = np.concatenate([[0], np.cumsum(np.bincount(words, minlength=corpus.shape[1]))])  # (V + 1,)
 
-    return rank(scores, queries.shape, corpus.shape, k, progress)
+    def top_k(self, queries: Tensor, k: int, progress: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Return scores and documents, (Q, k) each, of CSR queries (Q, V), in ``rank``'s order."""
+        if self.similarity == "cosine":
+            queries = scaled_rows(queries)
+        rows, words = queries.crow_indices().numpy(), queries.col_indices().numpy()
+        weights = queries.values().numpy().astype(np.float64)
+
+        def scores(query: int) -> np.ndarray:
+            # in float64 a product of two float32 numbers is exact, so the order of the sum changes no score
+            sums = np.zeros(self.shape[0])
+            for i in range(rows[query], rows[query + 1]):
+                posting = slice(self.starts[words[i]], self.starts[words[i] + 1])
+                # no document twice: += adds each
+                sums[self.documents[posting]] += weights[i] * self.weights[posting]
+            return sums.astype(np.float32)
+
+        return rank(scores, (queries.shape[0], queries.shape[1]), self.shape, k, progress)
 
 
 def rank(
@@ -101,7 +116,10 @@ def rank(
     best = np.empty((queries[0], k), np.float32)
     places = np.empty((queries[0], k), np.int64)
     for i in Bar(range(queries[0]), desc="searching", unit=" queries", shown=progress):
-        row = scores(i)
-        places[i] = np.argsort(-row, kind="stable")[:k]
-        best[i] = row[places[i]]
+        row = -scores(i)
+        lowest = np.partition(row, k - 1)[k - 1]
+        # only the k best and their ties are sorted; not row <= lowest, which leaves out NaN
+        candidates = np.flatnonzero(~(row > lowest))
+        places[i] = candidates[np.argsort(row[candidates], kind="stable")[:k]]
+        best[i] = -row[places[i]]
     return best, places

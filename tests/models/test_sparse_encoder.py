@@ -3,6 +3,8 @@
 import json
 import math
 import shutil
+import subprocess
+import sys
 from itertools import chain
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from minisbert.core.loop import adamw, fit
 from minisbert.evaluation.retrieval import Retrieval, retrieval_scores
 from minisbert.loading import load
 from minisbert.models.sparse_encoder import splade_pool
-from minisbert.search.inverted import read_sparse, sparse_rows, sparse_top_k
+from minisbert.search.inverted import InvertedIndex, rank, read_sparse, sparse_rows
 from minisbert.training import train
 from minisbert.training.losses import flops_loss, splade_loss
 from minisbert.training.objectives.encoders import Splade
@@ -220,8 +222,9 @@ def test_the_inverted_index_equals_dense_search_exactly():
     queries[3], corpus[7], corpus[100:140] = 0, 0, corpus[:40]
     dense = queries @ corpus.T
     order = (-dense).argsort(dim=1, stable=True)
+    index = InvertedIndex(sparse_rows(corpus))
     for k in (1, 10, 301):
-        scores, places = sparse_top_k(sparse_rows(queries), sparse_rows(corpus), k)
+        scores, places = index.top_k(sparse_rows(queries), k)
         assert (places == order[:, :k].numpy()).all()
         assert (scores == dense.gather(1, order[:, :k]).numpy()).all()
     assert len(dense[0].unique()) < 150  # so there were ties
@@ -248,7 +251,21 @@ def test_sparse_vectors_are_searched_by_the_models_similarity():
 @pytest.mark.parametrize(("width", "k", "message"), [(9, 1, "width 9"), (8, 0, "got 0"), (8, 6, "got 6")])
 def test_search_of_a_width_or_number_that_does_not_fit(width, k, message):
     with pytest.raises(InputError, match=message):
-        sparse_top_k(sparse_rows(multiples(2, width, 1)), sparse_rows(multiples(5, 8, 1)), k)
+        InvertedIndex(sparse_rows(multiples(5, 8, 1))).top_k(sparse_rows(multiples(2, width, 1)), k)
+
+
+def test_scores_that_are_not_numbers_rank_last():
+    row = np.array([0.5, np.nan, -np.inf, 0.5, np.nan, 2.0], np.float32)
+    for k in range(1, 7):
+        assert rank(lambda _: row, (1, 2), (6, 2), k, False)[1].tolist() == [[5, 0, 3, 2, 1, 4][:k]]
+
+
+def test_importing_the_index_silences_no_warnings_of_others():
+    code = (
+        "import torch, warnings, minisbert.core.checks; kept = list(warnings.filters); import minisbert.search.inverted"
+    )
+    done = subprocess.run([sys.executable, "-c", f"{code}; assert warnings.filters == kept"], capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_retrieval_ranks_by_dot_products():
