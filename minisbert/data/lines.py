@@ -251,9 +251,10 @@ class Rows:
             rows = self._quoted_cells(mark)
         else:
             rows = ((number, line.split("\t")) for number, line in self._lines)
+        is_checked = not delimiter and mark == "\t" and not self.quoted
         for number, row in rows:
             row = [cell.strip() for cell in row]
-            if not delimiter and mark == "\t" and not self.quoted and any(map(QUOTED.fullmatch, row)):
+            if is_checked and any('""' in cell and QUOTED.fullmatch(cell) for cell in row):
                 self.fail(number, 'cells in quotation marks, with "" in them; save it as .csv, with commas between')
             if any(row):
                 yield number, row

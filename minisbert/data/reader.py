@@ -196,10 +196,10 @@ class RowReader:
         if len(values) != 3:
             raise ValueError(f"{len(values)} columns; 3 are needed: {self.form.needs}")
         label, first, second = values[0], checked_text(values[1]), checked_text(values[2])
-        code = number(label)
         if (self.form is NLI and tuple(names[1:]) == PREMISE) or (
             self.form is SCORED and not self.columns and names[0] == "label"
         ):
+            code = number(label)
             self.numbered.add(code if code in (NO_GOLD, 0, 1, 2) else None)
         if self.form is SCORED:
             label = parse_score(label, self.scale)
