@@ -17,11 +17,9 @@ import torch
 from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_text
 from minisbert.loading import Encoder, load_encoder
-from minisbert.system.assets import assets
 from minisbert.system.devices import use_threads
 
 MOST_MODELS = 3  # in memory of a worker, as many as Spark's predict_batch_udf
-OPTIONS_OF_ENCODE = ("dtype", "normalize_embeddings", "truncate_dim", "prompt", "prompt_name")
 IMPORTED_IN = os.getpid()
 
 
@@ -31,16 +29,15 @@ class EncodeBatch:
     A pickled copy carries the settings, not the model: each worker process loads it at its first batch and keeps it
     for every later copy with the same settings.
 
-    model     a name from the manifest or a folder that every worker can read, at the same path
+    model     a name, or a folder that every worker can read, at the same path
     text      the column with the texts
     vector    the new column
     workers   worker processes per machine; each computes with cores / workers threads. None leaves the number to
               torch: ``OMP_NUM_THREADS``, which Ray sets to the CPUs of the worker, or all cores.
               A forked process, as ``datasets`` starts them, always computes with one thread
-    options   of ``SentenceEncoder.encode``: ``OPTIONS_OF_ENCODE``
 
-    The other settings are those of ``SentenceEncoder.load``. Raises ``InputError`` for a number of workers below 1,
-    and at the first batch as ``load`` and ``encode`` do.
+    The other settings are those of ``SentenceEncoder.load`` and ``encode``. Raises ``InputError`` for a number of
+    workers below 1, and at the first batch as ``load`` and ``encode`` do.
     """
 
     def __init__(
@@ -53,23 +50,25 @@ class EncodeBatch:
         pooling: str | None = None,
         device: str = "cpu",
         max_seq_length: int | None = None,
-        **options: Any,
+        dtype: str | None = None,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
     ):
         if workers is not None and (type(workers) is not int or workers < 1):
             raise InputError(f"workers must be an integer from 1, not {workers!r}")
-        for name in options:  # now, and not in a worker
-            if name not in OPTIONS_OF_ENCODE:
-                raise TypeError(
-                    f"EncodeBatch has no option {name!r}; of encode it takes {', '.join(OPTIONS_OF_ENCODE)}"
-                )
-        self.text, self.vector, self.options = text, vector, options
+        self.text, self.vector = text, vector
+        self.options = {"dtype": dtype, "normalize_embeddings": normalize_embeddings, "truncate_dim": truncate_dim}
+        self.options |= {"prompt": prompt, "prompt_name": prompt_name}
         self.model = str(model)
         files: tuple = ()
-        if self.model not in assets() and os.path.isdir(model):
+        if os.path.isdir(model):
             self.model = os.path.abspath(model)  # workers may start elsewhere
             # subtle: a model trained anew into the same folder is another model, for workers that still have the old
             # one and for the cache of ``datasets``, which knows a function by its pickled bytes
-            files = file_times(Path(self.model))
+            paths = sorted(path for path in Path(self.model).rglob("*") if path.is_file())
+            files = tuple((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths)
         self.loading = (files, workers, pooling, device, max_seq_length)
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,15 +97,6 @@ class EncodeBatch:
                 raise InputError(f"{where}: {error}; fill or drop such rows first") from error
         encoder = worker_encoder(os.getpid(), self.model, *self.loading)
         return dict(batch) | {self.vector: encoder.encode(texts, **self.options)}
-
-
-def file_times(folder: Path) -> tuple[tuple[str, int, int], ...]:
-    """Return name, bytes and time of every file in a model's folder and the folders in it."""
-    files = []
-    for path in sorted([*folder.glob("*"), *folder.glob("*/*")]):
-        if path.is_file():
-            files.append((str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns))
-    return tuple(files)
 
 
 @lru_cache(MOST_MODELS)
