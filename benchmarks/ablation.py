@@ -32,7 +32,6 @@ from minisbert.system.files import read_text
 from minisbert.training import MODEL, RESULTS, RUN_CONFIG, RUN_LOG, train
 from minisbert.training.objectives.encoders import SimCSE
 from minisbert.training.objectives.pairs import Softmax
-from minisbert.training.objectives.registry import MAKERS
 from minisbert.training.run_options import flag, parse, read_run_settings
 
 SYNONYMS = "synonym:FILE"  # a row with this needs --synonyms, whose file takes the place of FILE
@@ -256,17 +255,12 @@ def run_cells(cells: list[Cell], overwrite: bool) -> set[Path]:
             continue
         about = f"cell {i} of {len(cells)}: {cell.row.name}, seed {cell.seed}"
         say(about)
-        name = parse(cell.arguments).objective
-        maker = MAKERS[name]
-        MAKERS[name] = cell.objective or maker
         try:
             with redirect_stdout(io.StringIO()):  # hide the table that training prints
-                train.main(cell.arguments)
+                train.main(cell.arguments, cell.objective)
         except Exception as error:  # the other cells may still succeed
             say(f"{about} failed: {type(error).__name__}: {error}")
             continue
-        finally:
-            MAKERS[name] = maker
         before, after = dev_scores(cell)
         say(f"{before:.2f} -> {after:.2f}\n")
         shutil.rmtree(cell.folder / MODEL, ignore_errors=True)  # the table needs numbers, not 90 MB per cell

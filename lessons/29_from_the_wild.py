@@ -64,7 +64,7 @@ assert (alone == 1).all(), (
 # (docs/recipes.md). To train one yourself, plant *attention across the batch* around it:
 #
 #     with planted(MISTAKES["attention across the batch"]):
-#         main("--recipe sts-cross-attention --variant published --batch-size 8 --batches random".split())
+#         main(["sts-cross-attention-published", "--batch-size", "8"])  # of benchmarks.notebooks
 #
 # **Exercise 1.** Which test of two lines finds it in any model that scores pairs?
 #

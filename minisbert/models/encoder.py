@@ -25,7 +25,7 @@ from minisbert.core.checks import check_texts
 from minisbert.core.encoder import normalize as unit
 from minisbert.models.batching import ID_BYTES, Batch, chunks, packed_batches, tokenize
 from minisbert.models.encode_types import typed_encode
-from minisbert.models.guards import check_choice, check_count
+from minisbert.models.guards import NotFinite, check_choice, check_count
 from minisbert.models.prompts import PROMPT_NAMES, role_prompt, role_prompt_name, with_prompt
 from minisbert.models.similarity import as_array, similarity, similarity_pairwise
 from minisbert.models.tokenizer import Tokenizer, valid_texts
@@ -371,7 +371,7 @@ class TextEncoder(EncoderProperties):
         name, others = one_line(self.tokenizer.backend.decode(ids)), ""
         if len(damaged) > 1:
             others = f", like those of {len(damaged) - 1:,} more texts"
-        raise InputError(f"the vector of {name} holds NaN or infinity{others}: the model's weights are too large")
+        raise NotFinite(f"the vector of {name} holds NaN or infinity{others}: the model's weights are too large")
 
     def _remind_of_prompts(self) -> None:
         """Say once that the model has prompts for queries and for documents, if it takes neither by default."""

@@ -15,6 +15,10 @@ from minisbert.core.bert import BertConfig
 from minisbert.core.checks import check
 
 
+class NotFinite(InputError):
+    """A model's output holds NaN or infinity."""
+
+
 def check_count(name: str, value: object) -> None:
     """Raise ``InputError`` unless an argument is an integer from 1."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:

@@ -39,7 +39,7 @@ from minisbert.core.encoder import normalize as unit
 from minisbert.core.tokenizer import pad_batch
 from minisbert.models.batching import budgeted_batches
 from minisbert.models.encoder import BATCH_SIZE, TEXT_TOKENS
-from minisbert.models.guards import check_choice, check_count, check_ids
+from minisbert.models.guards import NotFinite, check_choice, check_count, check_ids
 from minisbert.models.pooling import Dense, Pooling, load_dense_layer, sentence_width
 from minisbert.models.prompts import PROMPT_NAMES, role_prompt, with_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -270,7 +270,7 @@ class MultiVectorEncoder(SentenceEncoder):
         with self.computing(dtype), as_progress(show_progress_bar, len(texts)) as line:
             matrices = self._matrices(rows, own, query, TEXT_TOKENS * batch_size, line)
         if not np.isfinite(matrices.rows).all():
-            raise InputError("a token's vector holds NaN or infinity: the model's weights are too large")
+            raise NotFinite("a token's vector holds NaN or infinity: the model's weights are too large")
         return matrices
 
     def encode_query(self, texts: str | Sequence[str], **options: Any) -> Matrices:

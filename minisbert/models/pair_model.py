@@ -25,7 +25,7 @@ from minisbert.core.weights import fill
 from minisbert.models.batching import budgeted_batches
 from minisbert.models.cross_encoder import ClassifierHead, check_writable, read_cross_encoder, write_cross_encoder
 from minisbert.models.encoder import BATCH_SIZE, TEXT_TOKENS
-from minisbert.models.guards import check_count, evaluating
+from minisbert.models.guards import NotFinite, check_count, evaluating
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.similarity import as_array
 from minisbert.models.tokenizer import Tokenizer
@@ -164,7 +164,7 @@ class PairScorer:
         with self.computing():
             outputs = self._outputs(firsts, seconds, batch_size, progress)
         if not outputs.isfinite().all():
-            raise InputError("a score is NaN or infinite: the model's weights are too large")
+            raise NotFinite("a score is NaN or infinite: the model's weights are too large")
         return outputs
 
     def _outputs(self, firsts: Sequence[str], seconds: Sequence[str], batch_size: int, progress: bool) -> Tensor:

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from minisbert.core import InputError
 from minisbert.core.loop import Diverged, Step
+from minisbert.models.guards import NotFinite
 from minisbert.system import files
 from minisbert.system.console import Interrupts, say
 from minisbert.system.devices import random_state, set_random_state
@@ -178,9 +179,7 @@ class Run:
         if self.group.rank == 0:
             try:
                 scores = objective.scores("dev")
-            except InputError as error:
-                if "NaN" not in str(error):  # too little memory, which a resumed run may have
-                    raise
+            except NotFinite as error:
                 raise Diverged(f"step {state.step}: {error}; a lower --lr may help") from error
             if not state.before:
                 state.before = {"dev": scores, "test": objective.scores("test")}

@@ -95,9 +95,6 @@ def check_combination(settings: RunSettings) -> None:
         raise InputError(f"objective {objective} compares the rows of a batch: --batch-size must be at least 2")
     if objective == "contrastive" and settings.margin is not None and settings.margin > 2:
         raise InputError(f"--margin {settings.margin:g} must be at most 2, as 1 - cosine is")
-    random_start = reads(objective, "attention_start") and settings.attention_start == "random"
-    if random_start and settings.pooling != "attention":
-        raise InputError("--attention-start random needs --pooling attention")
     # the saved vectors would be cut, but others, after the projection, be trained
     if reads(objective, "projection") and settings.projection and settings.matryoshka:
         raise InputError("--matryoshka and --projection: give one of them")

@@ -9,7 +9,6 @@ from typing import Any
 
 from minisbert.system.console import bounded, score_scale
 
-SCHEDULE_NAMES = ("linear", "cosine", "constant")
 # ----------------------------------------------------------------------------------------- the objectives
 
 
@@ -17,6 +16,7 @@ SCHEDULE_NAMES = ("linear", "cosine", "constant")
 class Traits:
     """A row of ``OBJECTIVES``."""
 
+    maker: str  # the file in objectives/ and the class, or a function that chooses one
     rows: str  # what a training row is: scores, labels, candidates, triplets or texts
     # what the loss reads: the pooled vector of each text, the states of a pair's tokens, sparse vectors, a vector per
     # token (multi), or the states at masked words
@@ -29,25 +29,25 @@ class Traits:
 
 
 OBJECTIVES = {
-    "cosine": Traits("scores", nested=True),
-    "cosent": Traits("scores", in_batch="order", nested=True),
-    "cross-encoder": Traits("scores", reads="tokens", head="joint"),
-    "siamese": Traits("scores", head="siamese"),
-    "cross-attention": Traits("scores", reads="tokens", head="cross"),
-    "softmax": Traits("labels", head="concat"),
-    "binary": Traits("labels", head="concat"),
-    "cross-encoder-binary": Traits("labels", reads="tokens", head="joint"),
-    "cross-encoder-ranking": Traits("candidates", reads="tokens", head="joint"),
-    "cross-encoder-multilabel": Traits("labels", reads="tokens", head="joint"),
-    "contrastive": Traits("labels", nested=True),
-    "triplet": Traits("triplets", nested=True),
-    "mnr": Traits("triplets", in_batch="negatives", nested=True),
-    "simcse": Traits("texts", in_batch="negatives", nested=True),
-    "simcse-supervised": Traits("triplets", in_batch="negatives", nested=True),
-    "splade": Traits("triplets", reads="sparse", in_batch="negatives"),
-    "late-interaction": Traits("triplets", reads="multi", in_batch="negatives"),
-    "distillation": Traits("texts", taught=True),
-    "mlm": Traits("texts", reads="masked"),
+    "cosine": Traits("encoders:CosineRegression", "scores", nested=True),
+    "cosent": Traits("encoders:CoSENT", "scores", in_batch="order", nested=True),
+    "cross-encoder": Traits("pairs:ScoreRegression", "scores", reads="tokens", head="joint"),
+    "siamese": Traits("pairs:ScoreRegression", "scores", head="siamese"),
+    "cross-attention": Traits("pairs:ScoreRegression", "scores", reads="tokens", head="cross"),
+    "softmax": Traits("pairs:Softmax", "labels", head="concat"),
+    "binary": Traits("pairs:Duplicates", "labels", head="concat"),
+    "cross-encoder-binary": Traits("pairs:BinaryReranker", "labels", reads="tokens", head="joint"),
+    "cross-encoder-ranking": Traits("pairs:RankingReranker", "candidates", reads="tokens", head="joint"),
+    "cross-encoder-multilabel": Traits("pairs:MultiLabel", "labels", reads="tokens", head="joint"),
+    "contrastive": Traits("encoders:Contrastive", "labels", nested=True),
+    "triplet": Traits("encoders:TripletMargin", "triplets", nested=True),
+    "mnr": Traits("encoders:Ranking", "triplets", in_batch="negatives", nested=True),
+    "simcse": Traits("encoders:SimCSE", "texts", in_batch="negatives", nested=True),
+    "simcse-supervised": Traits("encoders:SupervisedSimCSE", "triplets", in_batch="negatives", nested=True),
+    "splade": Traits("encoders:Splade", "triplets", reads="sparse", in_batch="negatives"),
+    "late-interaction": Traits("encoders:LateInteraction", "triplets", reads="multi", in_batch="negatives"),
+    "distillation": Traits("teachers:distillation", "texts", taught=True),
+    "mlm": Traits("masked:MaskedWords", "texts", reads="masked"),
 }
 
 
@@ -60,9 +60,7 @@ POOLED = where(lambda row: row.reads == "pooled")
 # labels have no scale; the others have scores, or are evaluated on scored pairs
 SCALED = where(lambda row: row.rows in ("scores", "triplets", "texts"))
 WITH_HEAD = where(lambda row: row.head)
-HEADS_ON_SCORES = where(lambda row: row.head and row.rows == "scores")
 JOINT = where(lambda row: row.head == "joint")
-CONCATENATING = where(lambda row: row.head == "concat")
 RANKING = where(lambda row: row.reads == "pooled" and row.in_batch == "negatives")
 SINGLE = where(lambda row: row.reads != "tokens")  # vectors of single texts, which a search needs
 BINARY = ("binary", "cross-encoder-binary")
@@ -127,8 +125,8 @@ GROUPS = {  # the first setting of each group of options, and the group's title 
     "batch_size": "training",
     "pooler_head": "heads, losses and teachers",
     "save_every": "more about the run",
-    "batches": "more about training",
-    "loss": "more about heads (cross-encoder, siamese, cross-attention, softmax, binary)",
+    "schedule": "more about training",
+    "head_dropout": "more about heads (cross-encoder, siamese, cross-attention, softmax, binary)",
     "symmetric": "more about losses between vectors",
 }
 FIRST_ADVANCED = "save_every"  # --help shows the settings before this one, --help-all the others too
@@ -188,33 +186,16 @@ class RunSettings:
     save_every: int = option("save for --resume every STEPS (default: 100)", 100, COUNT, "STEPS")
     log_every: int = option("write metrics.jsonl every STEPS (default: 10)", 10, COUNT, "STEPS")
 
-    batches: str = option(
-        "rows of similar length (default: grouped), of any, or in file order",
-        "grouped",
-        choices=("grouped", "random", "fixed"),
-        only=where(lambda row: row.in_batch != "negatives"),  # these choose rows that share no text
-    )
-    schedule: str = option("default: linear", "linear", choices=SCHEDULE_NAMES)
+    schedule: str = option("default: linear", "linear", choices=("linear", "cosine", "constant"))
     weight_decay: float = option("also of biases and LayerNorm (default: 0)", 0.0, RATE)
     clip: float = option("maximum gradient norm, 0: no clipping (default: 1)", 1.0, RATE)
     freeze_embeddings: bool = option("freeze the embeddings", False)
-    attention_start: str = option("weights of --pooling attention", "mean", choices=("mean", "random"), only=POOLED)
 
-    loss: str = option(
-        "weighted: scores below 1 of 5 count twice; literal: all below 5",
-        "mse",
-        choices=("mse", "weighted-mse", "weighted-mse-literal"),
-        only=HEADS_ON_SCORES,
-    )
-    head_hidden: int = option("width of a hidden layer (default: none)", 0, LAYERS, only=CONCATENATING)
     head_dropout: float = option("before a head's last layer (default: 0)", 0.0, FRACTION, only=WITH_HEAD)
-    bias_free: bool = option("softmax: no bias in the last layer, as the paper's W_t", False, only=("softmax",))
-    variant: str = option("default: compare", "compare", choices=("published", "compare"), only=("cross-attention",))
     pos_weight: float = option("weight of label 1 in binary ones (default: 1)", 1.0, POSITIVE, only=BINARY)
 
     symmetric: bool = option("mnr in both directions", False, only=("mnr",))
     projection: bool = option("SimCSE's dense layer and tanh, in training only", False, only=("triplet", *RANKING))
-    nt_xent: bool = option("simcse with SimCLR's loss: both views are anchors", False, only=("simcse",))
     query_flops: float = option("splade: price of a query's words (default: 5e-5)", 5e-5, RATE, only=("splade",))
     document_flops: float = option("splade: price of a document's words (default: 3e-5)", 3e-5, RATE, only=("splade",))
 

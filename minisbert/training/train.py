@@ -1,9 +1,10 @@
 """Train from options to results: set up, step through ``fit``, act between two steps."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from pkgutil import resolve_name
 
 import torch
 from torch import nn
@@ -13,10 +14,12 @@ from minisbert.core import InputError
 from minisbert.core.bert import Attention, Bert
 from minisbert.core.loop import Diverged, adamw, fit, linear_schedule
 from minisbert.data.datasets import plain_texts, shared_rows
+from minisbert.evaluation.retrieval import load_retrieval_folder
 from minisbert.loading import open_kind
 from minisbert.models.masked_language_model import MaskedLanguageModel
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.pair_model import PairModel
+from minisbert.models.pooling import load_pooling
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.sparse_encoder import SparseEncoder
 from minisbert.system.console import say
@@ -26,12 +29,12 @@ from minisbert.training.gradient_cache import Cut, cut, whole
 from minisbert.training.losses import keep_layers, spread_layers
 from minisbert.training.objectives.base import Objective, sources_of
 from minisbert.training.objectives.masked import new_model, train_vocabulary
-from minisbert.training.objectives.registry import make_objective
 from minisbert.training.run import Run
 from minisbert.training.run_options import list_recipes, parse
-from minisbert.training.settings import OBJECTIVES, SCHEDULE_NAMES, RunSettings, reads
+from minisbert.training.settings import OBJECTIVES, RunSettings, reads
 from minisbert.training.step_graphs import FlatAdamW, GraphedNetwork, use_graphs
 
+Maker = Callable[[RunSettings, SentenceEncoder], Objective]
 Counts = tuple[int, int]  # a model's parameters, and those of them that are trained
 MICRO_TOKENS = 768  # per process and part: no slower on a CPU, and memory stops growing with the batch
 CACHED_TOKENS = 4096  # per process: a larger batch whose loss compares rows is cached, for a quarter more time
@@ -45,7 +48,7 @@ def load_trainable(options: RunSettings, device: torch.device) -> SentenceEncode
 
     Raises ``InputError`` as ``SentenceEncoder.load`` does, and for a kind of model that the objective does not train.
     """
-    objective, traits = options.objective, OBJECTIVES[options.objective]
+    traits = OBJECTIVES[options.objective]
     if options.from_nothing:
         layers, width, words = map(int, options.from_nothing.split("x"))
         texts, _ = plain_texts(sources_of(options))
@@ -56,14 +59,15 @@ def load_trainable(options: RunSettings, device: torch.device) -> SentenceEncode
     if traits.head and folder.classifier:
         # a CrossEncoder: its head is not in the way of another one
         encoder = PairModel.load(folder.path, device=device, max_length=options.max_length).encoder
+        if traits.reads == "pooled" and options.pooling:
+            pooling = load_pooling(folder, options.pooling, encoder.hidden_size).to(device)
+            encoder = SentenceEncoder(encoder.tokenizer, encoder.bert, pooling).eval()
     else:
         kind = kind_to_train(options, folder)
         pooling = options.pooling
         if traits.reads == "tokens" and folder.pooling is None:
             pooling = "cls"  # nothing is pooled, so a plain BERT needs no --pooling
         encoder = kind.load(folder.path, pooling=pooling, device=device, max_seq_length=options.max_length)
-        if options.attention_start == "random" and reads(objective, "attention_start"):
-            encoder.pooling.score.reset_parameters()
     if traits.reads == "multi" and not isinstance(encoder, MultiVectorEncoder):
         encoder = MultiVectorEncoder.around(encoder)
     if traits.taught and options.student_layers is not None:
@@ -91,6 +95,30 @@ def kind_to_train(options: RunSettings, folder: ModelFolder) -> type[SentenceEnc
         model = f"--model {options.model}"
         raise InputError(f"{model}: a {kind.__name__} is not trained by objective {options.objective}")
     return kind
+
+
+def make_objective(
+    options: RunSettings, encoder: SentenceEncoder, dtype: torch.dtype = torch.float32, maker: Maker | None = None
+) -> Objective:
+    """Make the objective of ``options.objective``, or what ``maker`` makes in its place.
+
+    ``dtype`` is that of the encoder's matrix products.
+    """
+    if maker is None:
+        maker = resolve_name(f"minisbert.training.objectives.{OBJECTIVES[options.objective].maker}")
+    objective = maker(options, encoder)
+    objective.network.dtype = dtype
+    if reads(options.objective, "matryoshka") and options.matryoshka:
+        widths = list(map(int, options.matryoshka.split(",")))
+        if widths[0] > encoder.width:
+            raise InputError(f"--matryoshka {widths[0]}: the vectors of {options.model} have {encoder.width} columns")
+        # the whole width always takes part, so that the untruncated vectors stay good
+        objective.prefixes = [encoder.width] + [width for width in widths if width < encoder.width]
+    if reads(options.objective, "retrieval") and options.retrieval:
+        objective.retrieval, objective.best = load_retrieval_folder(options.retrieval), "ndcg@10"
+        queries = len(objective.retrieval["dev"].queries)
+        objective.notes["retrieval"] = f"{options.retrieval} ({queries:,} dev queries)"
+    return objective
 
 
 def freeze(bert: Bert, layers: int, embeddings: bool = False) -> None:
@@ -132,8 +160,8 @@ def count_parameters(module: nn.Module) -> Counts:
 # --------------------------------------------------------------------------------------------- the run
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Run ``minisbert train``."""
+def main(arguments: list[str] | None = None, maker: Maker | None = None) -> None:
+    """Run ``minisbert train``; ``maker`` makes an objective in the place of the options' one."""
     save_training_memory()
     options = parse(arguments)
     if options.recipe == "list" and options.resume is None:
@@ -141,15 +169,15 @@ def main(arguments: list[str] | None = None) -> None:
         return
     use_threads(options.threads)
     with process_group(options.device) as group:
-        train(options, group)
+        train(options, group, maker)
 
 
-def train(options: RunSettings, group: ProcessGroup) -> None:
+def train(options: RunSettings, group: ProcessGroup, maker: Maker | None = None) -> None:
     """Train as the options say; ``group`` is the processes of the run, usually one."""
     # before the model is made: new heads are drawn from it, later dropout
     torch.manual_seed(options.seed)
     dtype, reason = choose_dtype(options.dtype, group.device)
-    objective, counts = prepare_objective(options, group.device, dtype)
+    objective, counts = prepare_objective(options, group.device, dtype, maker)
     graphs = use_graphs(options, objective, group.size)
     optimizer = adamw(objective.parameter_groups(options.lr, options.head_lr), options.lr, options.weight_decay)
     with Run(options, objective, optimizer, group) as run:
@@ -179,13 +207,15 @@ def train(options: RunSettings, group: ProcessGroup) -> None:
         run.finish()
 
 
-def prepare_objective(options: RunSettings, device: torch.device, dtype: torch.dtype) -> tuple[Objective, Counts]:
+def prepare_objective(
+    options: RunSettings, device: torch.device, dtype: torch.dtype, maker: Maker | None = None
+) -> tuple[Objective, Counts]:
     """Return the objective, ready to train, and its model's numbers of parameters."""
     encoder = load_trainable(options, device)
     if options.freeze_layers > len(encoder.bert.layers):
         raise InputError(f"--freeze-layers {options.freeze_layers}: the encoder has {len(encoder.bert.layers)} layers")
     freeze(encoder.bert, options.freeze_layers, options.freeze_embeddings)
-    objective = make_objective(options, encoder, dtype)
+    objective = make_objective(options, encoder, dtype, maker)
     # before more is frozen: the options' number of trainable ones
     counts = count_parameters(objective.model)
     for parameter in objective.unused_parameters():
@@ -237,7 +267,7 @@ def constant_schedule(step: int, warmup: int, total: int) -> float:
     return step / warmup if step < warmup else 1.0
 
 
-SCHEDULES = dict(zip(SCHEDULE_NAMES, (linear_schedule, cosine_schedule, constant_schedule), strict=True))
+SCHEDULES = {"linear": linear_schedule, "cosine": cosine_schedule, "constant": constant_schedule}
 
 
 def step_through(run: Run, options: RunSettings, graphs: bool = False) -> None:

@@ -26,9 +26,8 @@ from minisbert.evaluation.retrieval import (
 )
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search.dense import top_k
-from minisbert.training.objectives.registry import make_objective
 from minisbert.training.run_options import parse
-from minisbert.training.train import load_trainable
+from minisbert.training.train import load_trainable, make_objective
 from minisbert.training.train import main as train
 from tests import toys
 

@@ -24,9 +24,8 @@ from minisbert.search.inverted import InvertedIndex, rank, read_sparse, sparse_r
 from minisbert.training import train
 from minisbert.training.losses import flops_loss, splade_loss
 from minisbert.training.objectives.encoders import Splade
-from minisbert.training.objectives.registry import make_objective
 from minisbert.training.run_options import parse
-from minisbert.training.train import load_trainable
+from minisbert.training.train import load_trainable, make_objective
 from tests import toys
 from tests.architectures.tiny import alter, change_tensors, folder_of, randomise
 from tests.parity import GRADIENT, PIECE, REFERENCE, assert_parity, golden

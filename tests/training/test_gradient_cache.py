@@ -8,10 +8,9 @@ from torch import Tensor, nn
 
 from minisbert.training.distributed import ProcessGroup
 from minisbert.training.gradient_cache import GradientCache, cut, whole
-from minisbert.training.objectives.registry import make_objective
 from minisbert.training.run import Run
 from minisbert.training.run_options import parse
-from minisbert.training.train import CACHED_TOKENS, divide, load_trainable, main, micro_batches
+from minisbert.training.train import CACHED_TOKENS, divide, load_trainable, main, make_objective, micro_batches
 from tests import toys
 
 CPU = torch.device("cpu")
@@ -19,7 +18,7 @@ ALONE = ProcessGroup(0, 1, CPU)
 COMPARING = [
     ("mnr", ["--symmetric", "--projection"]),
     ("simcse", []),
-    ("simcse", ["--nt-xent", "--projection"]),
+    ("simcse", ["--projection"]),
     ("simcse-supervised", []),
     ("cosent", []),
 ]

@@ -10,11 +10,10 @@ from minisbert.core import InputError
 from minisbert.core.loop import adamw
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training import train
-from minisbert.training.objectives.registry import make_objective
 from minisbert.training.run import Run
 from minisbert.training.run_options import parse
 from minisbert.training.step_graphs import FlatAdamW, GraphedNetwork, use_graphs
-from minisbert.training.train import load_trainable, main
+from minisbert.training.train import load_trainable, main, make_objective
 from tests import toys
 
 CPU = torch.device("cpu")

@@ -214,7 +214,6 @@ class Objective:
     by_rows = True  # does ``loss`` call the network once, with the rows of the batch?
     taught = ""  # a hash of the teacher and its texts
     done = 0.0  # fraction of the run's steps before this one
-    order = "grouped"  # one of ``--batches``; only if ``keys`` is None
     prefixes: Sequence[int] = ()  # widths for ``nested_loss``
     keys: list[tuple[str, ...]] | None = None  # texts that must not meet in a batch: they would be false negatives
 
@@ -266,17 +265,12 @@ class Objective:
         return digest.hexdigest()
 
     def batches(self, batch_size: int, generator: torch.Generator) -> list[list[int]]:
-        """Draw the row numbers of one epoch: rows of like length together, in random order, unless ``order`` differs.
+        """Draw the row numbers of one epoch: rows of like length together, in random order.
 
         Rows with ``keys`` meet in no batch with a row that shares one.
         """
         if self.keys is not None:
             return unique_batches(self.keys, self.lengths, batch_size, generator)
-        if self.order == "fixed":
-            rows = list(range(len(self.lengths)))
-            return [rows[start : start + batch_size] for start in rows[::batch_size]]
-        if self.order == "random":  # a window of one batch: any rows may meet in it
-            return length_grouped_batches(self.lengths, batch_size, generator, window=1)
         return length_grouped_batches(self.lengths, batch_size, generator)
 
     def parameter_groups(self, lr: float, head_lr: float | None) -> list[dict[str, Any]]:

@@ -1,7 +1,6 @@
 """Train sentence vectors: cosines of pairs, triplets, contrastive learning within a batch, and vectors of tokens."""
 
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -63,8 +62,11 @@ class Contrastive(Objective):
         self.rows, notes = duplicate_rows(base.sources_of(options))
         pairs = self.rows["train"]
         self.labels = torch.from_numpy(base.labels_of(pairs)).to(encoder.device)
-        self.formula = partial(losses.contrastive_loss, margin=options.margin or 0.5)
+        self.margin = options.margin or 0.5
         super().__init__(VectorNetwork(encoder, TextColumns(encoder.tokenizer, base.two_columns(pairs))), notes)
+
+    def formula(self, u: Tensor, v: Tensor, labels: Tensor) -> Tensor:
+        return losses.contrastive_loss(u, v, labels, self.margin)
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
         labels = self.labels[rows]
@@ -185,10 +187,7 @@ class SupervisedSimCSE(TripletRows):
 
 
 class SimCSE(UnscoredRows):
-    """Unsupervised SimCSE (Gao et al. 2021, eq. 4): a sentence under two dropout masks against all other sentences.
-
-    With ``nt_xent`` both views are anchors, as in SimCLR.
-    """
+    """Unsupervised SimCSE (Gao et al. 2021, eq. 4): a sentence under two dropout masks against all other sentences."""
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
         rows, note = sentence_rows(base.sources_of(options))
@@ -198,7 +197,6 @@ class SimCSE(UnscoredRows):
         if not dropout and options.dropout is None and columns[0] == columns[-1]:
             remedy = "give --dropout 0.1, or --dropout 0 to train anyway"
             raise InputError(f"objective simcse: this model has no dropout, so a sentence has one view; {remedy}")
-        self.formula = more_losses.nt_xent_loss if options.nt_xent else losses.simcse_loss
         super().__init__(options, encoder, columns, note)
 
     def views(self, texts: list[str]) -> list[list[str]]:
@@ -207,7 +205,7 @@ class SimCSE(UnscoredRows):
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
         views = network(rows).unbind(dim=1)
-        return self.formula(views[0], views[-1], temperature=self.options.temperature)
+        return losses.simcse_loss(views[0], views[-1], temperature=self.options.temperature)
 
 
 # -------------------------------------------------------------------------------- a vector per token

@@ -1,7 +1,6 @@
 """Train a head that reads a pair: regression on STS scores, NLI classes, duplicate or not, reranking."""
 
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 import torch
@@ -29,7 +28,7 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import say
 from minisbert.training import losses as more_losses
 from minisbert.training.objectives import base
-from minisbert.training.objectives.base import Loss, Objective, PairNetwork, Scores
+from minisbert.training.objectives.base import Objective, PairNetwork, Scores
 from minisbert.training.settings import RunSettings
 
 
@@ -38,8 +37,8 @@ class PairObjective(Objective):
 
     task, labels = "regression", ()  # of the ``PairModel``
     concat = "u,v,|u-v|"  # what a head over two vectors reads: SBERT's best (table 6)
+    hidden = 0  # width of its hidden layer; 0: none
     reads_pairs = False  # both texts in one input, not two vectors
-    formula: Loss
 
     def __init__(
         self, options: RunSettings, encoder: SentenceEncoder, rows: dict[str, list], notes: Notes, targets: Tensor
@@ -59,7 +58,11 @@ class PairObjective(Objective):
         outputs = len(self.labels) or 1
         if self.reads_pairs:
             return joint_head(options, encoder, outputs)
-        return ConcatHead(encoder.width, self.concat, options.head_hidden, outputs, options.head_dropout)
+        return ConcatHead(encoder.width, self.concat, self.hidden, outputs, options.head_dropout)
+
+    def formula(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Compute the mean loss of outputs (B,), or (B, C) for classes, and their targets."""
+        raise NotImplementedError
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
         targets = self.targets[rows]
@@ -73,19 +76,16 @@ class ScoreRegression(PairObjective):
     """Predict the score, 0..1, by squared error."""
 
     best = "pearson"
+    variant = "compare"  # of the cross head
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
         rows, notes = scored_rows(base.sources_of(options), options.scale)
         if min(pair.score for pair in rows["train"]) < 0:
             raise InputError(f"{notes['train']}: scores below 0, but the head of {options.objective} gives 0 or more")
-        # a table made here and not at import: a mistake may be planted in the functions
-        formulas: dict[str, Loss] = {
-            "mse": losses.mse_loss,
-            "weighted-mse": more_losses.weighted_mse_loss,
-            "weighted-mse-literal": partial(more_losses.weighted_mse_loss, threshold=1.0),
-        }
-        self.formula = formulas[options.loss]
         super().__init__(options, encoder, rows, notes, base.score_targets(rows["train"]))
+
+    def formula(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return losses.mse_loss(outputs, targets)
 
     def make_head(self, options: RunSettings, encoder: SentenceEncoder) -> nn.Module:
         if options.objective == "cross-encoder":
@@ -93,7 +93,7 @@ class ScoreRegression(PairObjective):
         if options.objective == "siamese":  # the head reads (|u - v|, u * v, u) of two vectors
             return siamese(encoder.width, dropout=options.head_dropout)
         # the tokens of one sentence attend to those of the other
-        return CrossHead(encoder.bert.config.hidden_size, options.variant, dropout=options.head_dropout)
+        return CrossHead(encoder.bert.config.hidden_size, self.variant, dropout=options.head_dropout)
 
 
 def joint_head(options: RunSettings, encoder: SentenceEncoder, outputs: int = 1) -> JointHead:
@@ -142,8 +142,11 @@ class Duplicates(PairObjective):
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
         rows, notes = duplicate_rows(base.sources_of(options))
-        self.formula = partial(more_losses.binary_cross_entropy_loss, pos_weight=options.pos_weight)
+        self.pos_weight = options.pos_weight
         super().__init__(options, encoder, rows, notes, torch.from_numpy(base.labels_of(rows["train"])).float())
+
+    def formula(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return more_losses.binary_cross_entropy_loss(outputs, targets, self.pos_weight)
 
 
 class Softmax(PairObjective):
@@ -157,11 +160,10 @@ class Softmax(PairObjective):
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
         rows, notes, self.labels = class_rows(base.sources_of(options))
         self.stsb = {split: load_scored_pairs("stsb", split) for split in ("dev", "test")}
-        self.formula = losses.softmax_cross_entropy_loss
         super().__init__(options, encoder, rows, notes, torch.from_numpy(base.labels_of(rows["train"])))
-        # a frozen bias of 0, so that the saved head has the same tensors as any other
-        if options.bias_free:
-            nn.init.zeros_(self.model.head.mlp[-1].bias).requires_grad_(False)
+
+    def formula(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return losses.softmax_cross_entropy_loss(outputs, targets)
 
     def evaluate(self, split: str) -> Scores:
         stsb = base.vector_scores(self.encoder, self.stsb[split])["spearman"]
@@ -180,10 +182,8 @@ class MultiLabel(PairObjective):
         rows, notes, self.labels = multilabel_rows(base.sources_of(options))
         super().__init__(options, encoder, rows, notes, torch.from_numpy(base.labels_of(rows["train"])))
 
-    @staticmethod
-    def formula(logits: Tensor, target: Tensor) -> Tensor:
-        """Average the binary cross-entropy over pairs and labels, (B, C) each."""
-        return more_losses.binary_cross_entropy_loss(logits.flatten(), target.flatten())
+    def formula(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return more_losses.binary_cross_entropy_loss(outputs.flatten(), targets.flatten())
 
 
 # ----------------------------------------------------------------------------------------- rerankers

@@ -7,9 +7,8 @@ import torch
 
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.objectives.base import Objective, VectorNetwork
-from minisbert.training.objectives.registry import make_objective
 from minisbert.training.run_options import parse
-from minisbert.training.train import freeze
+from minisbert.training.train import freeze, make_objective
 from tests import toys
 
 
@@ -38,24 +37,6 @@ def test_the_tokens_of_a_row_are_those_of_all_its_texts_padded(make, files, obje
     for row, length in zip(rows, task.lengths, strict=True):
         words = [len(cell.split()) for cell in row.split("\t")]
         assert length == (sum(words[1:]) + 3 if objective == "cross-encoder" else columns * (max(words) + 2))
-
-
-def test_batches_of_rows_in_order_and_of_any_rows(make):
-    """Random batches mix lengths, grouped ones do not: the spread of the lengths within a batch, added up."""
-    batches = {
-        order: make("siamese", "--batches", order).batches(8, torch.Generator().manual_seed(1))
-        for order in ("fixed", "random", "grouped")
-    }
-    assert batches["fixed"] == [list(range(start, start + 8)) for start in range(0, 40, 8)]
-    task, spread = make("siamese"), {}
-    assert task.batches(8, torch.Generator().manual_seed(1)) == batches["grouped"]
-    for order, found in batches.items():
-        assert sorted(row for batch in found for row in batch) == list(range(40))
-        lengths = [[task.lengths[row] for row in batch] for batch in found]
-        spread[order] = sum(max(batch) - min(batch) for batch in lengths)
-    assert spread["random"] > 2 * spread["grouped"]
-    other = make("siamese", "--batches", "random").batches(8, torch.Generator().manual_seed(2))
-    assert other != batches["random"]
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,8 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.gradient_cache import GradientCache
 from minisbert.training.objectives.base import Objective
 from minisbert.training.objectives.encoders import LateInteraction, TokenNetwork
-from minisbert.training.objectives.registry import make_objective
 from minisbert.training.run_options import parse
-from minisbert.training.train import load_trainable, main
+from minisbert.training.train import load_trainable, main, make_objective
 from tests import toys
 from tests.models.test_multi_vector_encoder import EXPANSIONS, write
 from tests.parity import GRADIENT, PIECE, assert_parity

@@ -14,9 +14,8 @@ from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.objectives.base import Objective
-from minisbert.training.objectives.registry import make_objective
 from minisbert.training.run_options import parse
-from minisbert.training.train import load_trainable, main
+from minisbert.training.train import load_trainable, main, make_objective
 from tests import toys
 
 ROWS = [7, 0, 3, 12, 5]

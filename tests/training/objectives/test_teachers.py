@@ -16,9 +16,8 @@ from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.losses import kl_divergence_loss, margin_mse_loss, principal_columns
 from minisbert.training.objectives.base import Objective, VectorNetwork
-from minisbert.training.objectives.registry import make_objective
 from minisbert.training.run_options import parse
-from minisbert.training.train import load_trainable, main
+from minisbert.training.train import load_trainable, main, make_objective
 from tests import toys
 from tests.conftest import ROOT
 

@@ -1,0 +1,188 @@
+"""Train as published notebooks and notes do, with their settings and without an option for each of them.
+
+    python -m benchmarks.notebooks                                   the recipes, with their sources and scores
+    python -m benchmarks.notebooks sts-siamese-published
+    python -m benchmarks.notebooks quora-2 --max-steps 100 --out runs/short
+    python -m benchmarks.notebooks quora-2 --resume runs/short
+
+What follows the name are options of ``minisbert train``. What no option sets, such as batches in the order of a file,
+is a subclass of the recipe's objective here. docs/sources.md says which texts these are.
+"""
+
+import sys
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from minisbert.core import InputError
+from minisbert.core.data import length_grouped_batches
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.console import run_command
+from minisbert.training import train
+from minisbert.training.losses import nt_xent_loss, weighted_mse_loss
+from minisbert.training.objectives.base import Objective
+from minisbert.training.objectives.encoders import SimCSE
+from minisbert.training.objectives.pairs import Duplicates, ScoreRegression, Softmax
+from minisbert.training.settings import RunSettings
+
+
+class AnyRows(Objective):
+    """Batches of any rows, not of rows of like length."""
+
+    def batches(self, batch_size: int, generator: torch.Generator) -> list[list[int]]:
+        return length_grouped_batches(self.lengths, batch_size, generator, window=1)  # of one batch
+
+
+class FileOrder(Objective):
+    """Batches in the order of the file, the same in every epoch."""
+
+    def batches(self, batch_size: int, generator: torch.Generator) -> list[list[int]]:
+        rows = list(range(len(self.lengths)))
+        return [rows[start : start + batch_size] for start in rows[::batch_size]]
+
+
+class StsHead(AnyRows, ScoreRegression):
+    """A head on STS-B."""
+
+
+class WeightedHead(StsHead):
+    """With the loss as it is printed: ``target < 1``, on targets of 0 to 1."""
+
+    def formula(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return weighted_mse_loss(outputs, targets, threshold=1.0)
+
+
+class CrossAttention(ScoreRegression):
+    """A cross head that reads [CLS] and what it found in the other sentence, but not their difference."""
+
+    variant = "published"
+
+
+class Quora(FileOrder, Duplicates):
+    """One linear layer over (u, v, |u - v|)."""
+
+
+class QuoraHidden(Quora):
+    """With a hidden layer."""
+
+    hidden = 512
+
+
+class QuoraAttention(QuoraHidden):
+    """With attention pooling that begins with random weights, not as the mean."""
+
+    def __init__(self, options: RunSettings, encoder: SentenceEncoder):
+        encoder.pooling.score.reset_parameters()
+        super().__init__(options, encoder)
+
+
+class SnliClasses(AnyRows, Softmax):
+    """SBERT's softmax objective."""
+
+
+class NTXent(SimCSE):
+    """SimCSE with SimCLR's loss: both views are anchors, so a row has 2B - 2 negatives."""
+
+    def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
+        views = network(rows).unbind(dim=1)
+        return nt_xent_loss(views[0], views[-1], temperature=self.options.temperature)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    source: str
+    needs: str
+    expected: str  # what the recipe gave here, with MiniLM, and what the source reports for its own model
+    objective: type[Objective]
+    options: str
+
+
+STS = "--batch-size 8 --max-length 128 --epochs 20 --lr 1e-5 --warmup 0 --weight-decay 0.01 --clip 0 --freeze-layers 2 "
+QUORA = "--objective binary --data quora --limit 10000 --batch-size 32 --max-length 32 --epochs 3 --schedule constant "
+QUORA += "--warmup 0 --clip 0 "
+RECIPES = {
+    "sts-cross-encoder-published": Recipe(
+        "STS-B notebook: BERT on the joined pair, regression over [CLS]",
+        "stsb",
+        "Pearson dev 85.3, test 82.7 (one run); the notebook prints no correlation",
+        StsHead,
+        STS + "--objective cross-encoder",
+    ),
+    "sts-siamese-published": Recipe(
+        "STS-B notebook: siamese BERT, regression over (|u-v|, u*v, u) of the two [CLS]",
+        "stsb",
+        "Pearson dev 87.2, test 82.6 (one run); the notebook prints no correlation",
+        StsHead,
+        STS + "--objective siamese --pooling cls",
+    ),
+    "sts-siamese-weighted": Recipe(
+        "STS-B notebook: the siamese net with its weighted_mse_loss, never called there",
+        "stsb",
+        "not measured; the notebook trains with mse",
+        WeightedHead,
+        STS + "--objective siamese --pooling cls",
+    ),
+    "sts-cross-attention-published": Recipe(
+        "STS-B notebook: its cross-attention with attention along the sentence; other settings as sts-cross-attention",
+        "stsb",
+        "Pearson dev 44.7, test 48.3 with --epochs 10 (one run)",
+        CrossAttention,
+        "--recipe sts-cross-attention",
+    ),
+    "quora-1": Recipe(
+        "SBERT-like net on Quora, experiment 1: mean pooling, one linear layer",
+        "quora, first 10,000 rows",
+        "not measured; the source reports accuracy .7455, F1 .5776 (DistilBERT)",
+        Quora,
+        QUORA + "--pooling mean --lr 2e-5",
+    ),
+    "quora-2": Recipe(
+        "experiment 2: CLS pooling, a hidden layer, positives weighted twice",
+        "quora, first 10,000 rows",
+        "not measured; the source reports accuracy .7850, F1 .7434 (DistilBERT)",
+        QuoraHidden,
+        QUORA + "--pooling cls --lr 1e-5 --pos-weight 2",
+    ),
+    "quora-3": Recipe(
+        "experiment 3: attention pooling, a hidden layer with dropout, positives weighted twice",
+        "quora, first 10,000 rows",
+        "not measured; the source reports accuracy .7840, F1 .7497 (DistilBERT)",
+        QuoraAttention,
+        QUORA + "--pooling attention --lr 5e-6 --pos-weight 2 --head-dropout 0.1",
+    ),
+    "snli-notebook": Recipe(
+        "a notebook on SBERT for retrieval: softmax over (u, v, |u-v|), an epoch of SNLI alone, no clipping",
+        "snli, or --data FILE; --model bert-base-uncased for the notebook's model",
+        "with MiniLM and 8,000 rows, one run: SNLI test accuracy 61.7, STS-B dev Spearman 86.7 before, 76.5 after; the "
+        "notebook's BERT-base: STS-B dev Spearman 59.32 before, 76.74 after, losses .5563 train and .4605 validation",
+        SnliClasses,
+        "--objective softmax --pooling mean --batch-size 16 --max-length 128 --clip 0 --seed 10",
+    ),
+    "simcse-nt-xent": Recipe(
+        "simcse-unsupervised with the loss in published notes on SimCSE: negatives are all other 2B - 2 rows",
+        "--data FILE of sentences, one per line",
+        "STS-B 85.0 dev / 78.7 test (one run, 6,400 sentences), as simcse-unsupervised within its noise",
+        NTXent,
+        "--recipe simcse-unsupervised",
+    ),
+}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    name, *more = (sys.argv[1:] if arguments is None else arguments) or ["list"]
+    if name == "list":
+        for name, recipe in RECIPES.items():
+            print(f"{name}\n  source   {recipe.source}\n  needs    {recipe.needs}\n  expected {recipe.expected}")
+            print(f"  options  {recipe.options}\n")
+        return
+    if name not in RECIPES:
+        raise InputError(f"no recipe {name!r}; choose from {', '.join(RECIPES)}")
+    recipe = RECIPES[name]
+    if "--resume" not in more:
+        more = [*recipe.options.split(), "--out", f"runs/{name}", *more]
+    train.main(more, recipe.objective)
+
+
+if __name__ == "__main__":
+    run_command(main)
