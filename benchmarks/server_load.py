@@ -1,6 +1,6 @@
 """Whole servers under load: minisbert serve beside infinity-emb, and sentence-transformers behind FastAPI.
 
-    python -m benchmarks.server_load                                  ours and sentence-transformers (needs the serve extra)
+    python -m benchmarks.server_load                                  ours and sentence-transformers (serve extra)
     python -m benchmarks.server_load --infinity /path/to/infinity_emb --rounds 3
 
 In every round each server is started in turn and answers OpenAI's /v1/embeddings over connections that stay open:

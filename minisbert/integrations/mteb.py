@@ -12,7 +12,7 @@ class MinisbertEncoder:
     """MTEB's encoder protocol, with the model's prompts for queries and documents."""
 
     def __init__(self, model_name: str, revision: str | None = None, *, device: str | None = None, **_: Any):
-        self.encoder = load_dense(model_name, device=device or "cpu")
+        self.encoder = load_dense(model_name, device=device or "auto")
         name = model_name
         if "/" not in name:  # MTEB wants an organisation before it
             name = f"minisbert/{name}"

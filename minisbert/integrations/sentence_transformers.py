@@ -12,6 +12,8 @@ from minisbert.loading import Encoder, load_dense
 class EncoderModule(nn.Module):
     """The only module of the ``SentenceTransformer``: the features that it passes on are the texts themselves."""
 
+    encoder: Encoder
+
     def __init__(self, encoder: Encoder):
         super().__init__()
         # not a submodule: ``to`` and ``half`` would change the model
@@ -32,7 +34,10 @@ class EncoderModule(nn.Module):
 
 
 class MinisbertTransformer(SentenceTransformer):
-    """A ``SentenceTransformer`` that saves the encoder in it, as a folder that both libraries open."""
+    """A ``SentenceTransformer`` that saves the encoder in it, as a folder that both libraries open.
+
+    BERTopic and KeyBERT know a model by "sentence_transformers" in its class's full name, which this file's name gives.
+    """
 
     def save(self, path: str, *_: Any, **__: Any) -> None:
         encoder = self[0].encoder
