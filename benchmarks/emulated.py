@@ -2,7 +2,6 @@
 
     python -m benchmarks.emulated benchmarks.encode_speed --what rates --texts stsb long --peers ctranslate2
     python -m benchmarks.emulated benchmarks.encode_speed --what latency --texts-a-call 1 4 16 --peers ctranslate2
-    python -m benchmarks.emulated benchmarks.step_cost
 
 torch, MKL, oneDNN and CTranslate2 are kept from AVX-512, VNNI and AMX by their own variables, torch's compiler by its
 vector length, and minisbert's own choices by a list of instruction sets without them. ONNX Runtime and OpenVINO have no

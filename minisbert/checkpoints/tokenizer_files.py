@@ -1,17 +1,31 @@
 """Read the tokenizer of a folder as transformers 5 and sentence-transformers do: vocabulary, class, options, limits.
 
-transformers takes only the vocabulary from ``tokenizer.json`` if it knows the tokenizer's class: it builds the rest
-anew, from the options in other files or from the class's defaults. So does this file; docs/models.md lists the classes.
-Imports ``core``, ``system``, and the folder's layout and settings.
+Who writes which file, and what it says:
+
+    tokenizer.json             tokenizers: the vocabulary, and how a text is cleaned, split and framed. If transformers
+                               knows the tokenizer's class, it takes only the vocabulary, and builds the rest from the
+                               options in other files and the class's defaults (``TOKENIZER_CLASSES``). For
+                               ``PreTrainedTokenizerFast`` it takes the whole file.
+    vocab.txt                  Google, before tokenizer.json: BERT's word pieces, one per line
+    vocab.json, merges.txt     OpenAI, before tokenizer.json: byte-level BPE, as in RoBERTa
+    tokenizer_config.json      transformers: the class and its options, the special tokens, ``model_max_length``
+    special_tokens_map.json    transformers, older versions: the special tokens. It is read only if the former has no
+                               ``added_tokens_decoder``.
+    config.json                transformers: the class, in some older folders
+    sentence_bert_config.json  sentence-transformers: the limit, ``do_lower_case``, and arguments for the tokenizer,
+                               which override tokenizer_config.json
+
+docs/models.md lists the classes. Imports ``core``, ``system``, and the folder's layout and settings.
 """
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
-from tokenizers import models, normalizers
 
 from minisbert.checkpoints.encoder_settings import (
     CONFIG,
@@ -23,21 +37,22 @@ from minisbert.checkpoints.encoder_settings import (
     unsupported,
 )
 from minisbert.checkpoints.layout import CLASSIFIER_MODULE, ENCODER_MODULE, ModelFolder
-from minisbert.checkpoints.tokenizer_classes import (
-    DEFAULT_CLASSES,
-    GENERIC_CLASS,
-    GENERIC_NAMES,
-    LEFT_CLASSES,
-    TOKENIZER_CLASSES,
-    Files,
-    SpecialTokens,
-    normalizer_stages,
-)
 from minisbert.core import InputError, one_line, reading
 from minisbert.system.files import listed, read_text
 
 TOKENIZER = "tokenizer.json"
 PROBE = "A cat, ÉŠſ 1"  # shows tables of characters that are damaged before a user's text does
+
+# Where the maximum number of tokens is stated; the first that is counts. A call's arguments are, within
+# sentence_bert_config.json, those for the tokenizer and over them those for each call of it.
+LIMITS = (
+    ("call", "max_length"),  # a user of sentence-transformers
+    ("call", "model_max_length"),
+    (TEXT_SETTINGS, "max_seq_length"),  # sentence-transformers, in nearly every folder
+    (TOKENIZER_CONFIG, "model_max_length"),  # transformers; 1e30 if the author set none
+    (TOKENIZER_CONFIG, "max_len"),  # transformers in 2019
+)
+
 # arguments of transformers' functions that change no vector: where files come from, and how it computes
 DOWNLOAD_ARGUMENTS = set("cache_dir local_files_only revision subfolder token trust_remote_code use_auth_token".split())
 COMPUTE_ARGUMENTS = set("add_pooling_layer attn_implementation device_map dtype low_cpu_mem_usage torch_dtype".split())
@@ -45,6 +60,26 @@ CALL_ARGUMENTS = set("max_length pad_to_multiple_of padding return_tensors verbo
 HARMLESS_ARGUMENTS = DOWNLOAD_ARGUMENTS | COMPUTE_ARGUMENTS | CALL_ARGUMENTS
 # and arguments that change none with these values
 ARGUMENT_VALUES = {"truncation": (True, "longest_first", "only_first"), "return_attention_mask": (True,)}
+
+GENERIC_CLASS = "TokenizersBackend"  # takes tokenizer.json as it is
+GENERIC_NAMES = (GENERIC_CLASS, "PreTrainedTokenizer")
+# by model_type; the hub's files for ModernBERT state wrong classes, and transformers does not read them
+DEFAULT_CLASSES = {
+    "bert": "BertTokenizer",
+    "distilbert": "BertTokenizer",
+    "electra": "BertTokenizer",
+    "mpnet": "MPNetTokenizer",
+    "roberta": "RobertaTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer",
+    "camembert": "CamembertTokenizer",
+    "qwen3": "Qwen2Tokenizer",
+    "modernbert": GENERIC_CLASS,
+    "gemma3_text": "GemmaTokenizer",
+}
+TYPED_CLASSES = ("BertTokenizer", "ElectraTokenizer")  # give the second text of a pair the token type 1
+LEFT_CLASSES = ("GemmaTokenizer",)  # pad before a text unless the files say otherwise
+
+Files = list[tuple[Path, dict[str, Any]]]  # a file and its contents; a later one overrides those before it
 
 
 @dataclass(frozen=True)
@@ -69,16 +104,15 @@ def read_tokenizer_files(folder: ModelFolder, rows: int, module: dict[str, Any] 
     ``CLASSIFIER_MODULE``. Raises ``InputError`` for files that are missing or damaged, and for settings that are not
     supported.
     """
-    texts = read_text_settings(folder, module)
-    # sentence-transformers reads these arguments under their former name too, and that one first
-    arguments = texts.get("tokenizer_args", dict, texts.get("processor_kwargs", dict, {}))
+    texts, arguments, call = read_text_settings(folder, module)
     files = [(folder.path / TOKENIZER_CONFIG, folder.json(TOKENIZER_CONFIG)), (texts.path, arguments)]
     options = JsonSettings(*files)
-    # the first limit that a file gives counts
-    calls = JsonSettings((texts.path, arguments), (texts.path, call_arguments(texts)))
-    limits = [calls.get("max_length", int), calls.get("model_max_length", int), texts.get("max_seq_length", int)]
-    limits += [options.get("model_max_length", int), options.get("max_len", int)]  # the latter in files of 2019
-    given_limits = [limit for limit in limits if limit is not None]
+    sources = {
+        "call": JsonSettings((texts.path, arguments), (texts.path, call)),
+        TEXT_SETTINGS: texts,
+        TOKENIZER_CONFIG: options,
+    }
+    stated = [sources[file].get(key, int) for file, key in LIMITS]
     with reading(folder.path / TOKENIZER_CONFIG):
         name = find_class(folder, options)
         backend = build_backend(folder, name, options, files, rows)
@@ -88,30 +122,32 @@ def read_tokenizer_files(folder: ModelFolder, rows: int, module: dict[str, Any] 
             stages = normalizer_stages(backend)
             if not any(isinstance(stage, normalizers.Lowercase) for stage in stages):
                 backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *stages])
-        usual_side = "left" if name in LEFT_CLASSES else "right"
-        padding_side = read_side(options, "padding_side", backend.padding, usual_side)
-        truncation_side = read_side(options, "truncation_side", backend.truncation, "right")
+        # the sides at which a text is padded and cut: from the options, else from tokenizer.json, else the usual ones
+        padding_side = "left" if name in LEFT_CLASSES else "right"
+        if backend.padding is not None:
+            padding_side = backend.padding["direction"].lower()
+        truncation_side = backend.truncation["direction"].lower() if backend.truncation is not None else "right"
     return TokenizerFiles(
         backend,
         tokenizer_class=name,
         options=options,
         arguments=arguments,
         lower_case=lower_case,
-        limit=given_limits[0] if given_limits else None,
-        padding_side=padding_side,
-        truncation_side=truncation_side,
+        limit=next((limit for limit in stated if limit is not None), None),
+        padding_side=options.choice("padding_side", None, "left", "right") or padding_side,
+        truncation_side=options.choice("truncation_side", None, "left", "right") or truncation_side,
         model_inputs=options.get("model_input_names", list, items=str),
     )
 
 
-def read_text_settings(folder: ModelFolder, module: dict[str, Any] | None) -> JsonSettings:
-    """Read the settings in ``sentence_bert_config.json``.
+def read_text_settings(folder: ModelFolder, module: dict[str, Any] | None) -> tuple[JsonSettings, dict, dict]:
+    """Read ``sentence_bert_config.json``: its settings, arguments for the tokenizer, arguments for each call of it.
 
     Raises ``InputError`` for an encoder's module other than ``module``, and for arguments that may change vectors.
     """
     path = folder.path / TEXT_SETTINGS
     if not folder.described:
-        return JsonSettings((path, {}))
+        return JsonSettings((path, {})), {}, {}
     content = folder.json(TEXT_SETTINGS)
     # an old name beside today's is a leftover; alone, ignoring it would change the limit
     old = sorted(folder.path.glob(OLD_TEXT_SETTINGS))
@@ -123,31 +159,20 @@ def read_text_settings(folder: ModelFolder, module: dict[str, Any] | None) -> Js
         if content.get(key, only) != only:
             raise unsupported(path, key, content[key], "it may change the vectors")
     texts = JsonSettings((path, content))
+    calls = texts.get("processing_kwargs", dict, {}, items=dict)
+    call = calls.get("common", {}) | calls.get("text", {})
     # arguments for transformers' model, its config, and each call of its tokenizer: any of them may change vectors
     groups = {
         "model_kwargs": texts.get("model_args", dict, texts.get("model_kwargs", dict, {})),
         "config_kwargs": texts.get("config_args", dict, texts.get("config_kwargs", dict, {})),
-        "processing_kwargs": call_arguments(texts),
+        "processing_kwargs": call,
     }
-    for group, arguments in groups.items():
-        for key, value in arguments.items():
+    for group, given in groups.items():
+        for key, value in given.items():
             if key not in HARMLESS_ARGUMENTS and value not in ARGUMENT_VALUES.get(key, ()):
                 raise unsupported(path, f"{key} in {group}", value, "it may change the vectors")
-    return texts
-
-
-def call_arguments(texts: JsonSettings) -> dict[str, Any]:
-    """Return the arguments of each call of the tokenizer with texts."""
-    calls = texts.get("processing_kwargs", dict, {}, items=dict)
-    return calls.get("common", {}) | calls.get("text", {})
-
-
-def read_side(options: JsonSettings, key: str, stored: dict[str, Any] | None, usual: str) -> str:
-    """Return the side of a text to pad or cut: from the options, from ``tokenizer.json``, or the usual one."""
-    side = options.choice(key, None, "left", "right")
-    if side is None and stored is not None:
-        side = stored["direction"].lower()
-    return side or usual
+    # sentence-transformers reads the tokenizer's arguments under their former name too, and that one first
+    return texts, texts.get("tokenizer_args", dict, texts.get("processor_kwargs", dict, {})), call
 
 
 def find_class(folder: ModelFolder, options: JsonSettings) -> str:
@@ -186,14 +211,14 @@ def build_backend(folder: ModelFolder, name: str, options: JsonSettings, files: 
             raise InputError(f"{folder.path} holds {models_named}: {advice}")
         special = SpecialTokens(backend, files, tokenizer.tokens)
         if tokenizer.model is models.Unigram:
-            check_unknown(folder, backend, name, special.text("unk_token"))
+            check_unknown(folder, name, special)
         tokenizer.rebuild(backend, options, special)
     if decoder is not None:
         special.check_decoder(decoder, rebuilt=name != GENERIC_CLASS)
     # after the class has rebuilt the rest, which may replace tokens
     special.add(rows)
     backend.encode_special_tokens = options.get("split_special_tokens", bool, False)
-    # an Exception may come from what only this text needs; damaged tables panic, and a panic is none
+    # Ignore ordinary exceptions, since the probe may be untypical; a Rust panic means that the file is damaged.
     with reading(folder.path / TOKENIZER), suppress(Exception):
         backend.encode(PROBE)
     return backend
@@ -231,14 +256,17 @@ def read_word_pieces(vocab: Path) -> Backend:
     return backend
 
 
-def check_unknown(folder: ModelFolder, backend: Backend, name: str, unknown_token: str) -> None:
+def check_unknown(folder: ModelFolder, name: str, special: "SpecialTokens") -> None:
     """Raise ``InputError`` if a Unigram model has another unknown token than transformers gives its class.
 
     That is number 3 for XLM-RoBERTa and the place of ``unk_token`` for CamemBERT, whatever ``tokenizer.json`` says.
     """
-    wanted = 3 if name == "XLMRobertaTokenizer" else backend.token_to_id(unknown_token) or 0
+    wanted = 3
+    if name != "XLMRobertaTokenizer":
+        token = added_token(special.values["unk_token"])
+        wanted = special.backend.token_to_id("" if token is None else token.content) or 0
     try:
-        ids = [token.id for token in backend.model.tokenize("\U0010fffd")]  # no vocabulary has this character
+        ids = [token.id for token in special.backend.model.tokenize("\U0010fffd")]  # no vocabulary has this character
     except Exception:  # the library's own, without an unknown token
         ids = []
     if ids != [wanted]:
@@ -254,3 +282,210 @@ def check_vocabulary(backend: Backend, rows: int, folder: ModelFolder, pad_id: i
         reason = "tokenizer and weights do not belong together"
         sizes = f"the embedding table has {rows:,} rows, and the tokenizer has {tokens}"
         raise InputError(f"{folder.path}: {sizes}: {reason}")
+
+
+class SpecialTokens:
+    """The special tokens that a folder's files name, by key: ``cls_token`` and so on."""
+
+    def __init__(self, backend: Backend, files: Files, defaults: dict[str, str]):
+        self.backend = backend
+        self.values: dict[str, Any] = dict(defaults)
+        self.paths = dict.fromkeys(defaults, files[0][0])
+        for path, content in files:
+            has_list = isinstance(self.values.get("additional_special_tokens"), list)
+            for key, value in content.items():
+                if path.name == SPECIAL_TOKENS and key == "additional_special_tokens" and has_list:
+                    continue  # tokenizer_config.json has the last word
+                self.values[key], self.paths[key] = value, path
+        # every token that the files name, by a key or in a list
+        values = [value for key, value in self.values.items() if key.endswith("_token")]
+        more = self.values.get("extra_special_tokens")
+        if isinstance(more, dict):  # each has a name, such as image_token
+            values.extend(more.values())
+            more = None
+        more = more or self.values.get("additional_special_tokens")
+        if isinstance(more, list):
+            values.extend(more)
+        self.named = [token for token in map(added_token, values) if token is not None]
+
+    def __getitem__(self, key: str) -> tuple[str, int]:
+        """Return a token and its id."""
+        token = added_token(self.values[key])
+        number = None if token is None else self.backend.token_to_id(token.content)
+        if token is None or number is None:
+            raise InputError(f"{self.paths[key]}: {key} {one_line(self.values[key])} is not a token of the vocabulary")
+        return token.content, number
+
+    def check_decoder(self, decoder: dict[str, dict], rebuilt: bool) -> None:
+        """Raise ``InputError`` if ``added_tokens_decoder`` lists tokens that ``tokenizer.json`` lacks.
+
+        For a rebuilt tokenizer it is the last word, and must not lack one either.
+        """
+        in_backend = {token.content for token in self.backend.get_added_tokens_decoder().values()}
+        decoded = {token.content for token in map(added_token, decoder.values()) if token is not None}
+        other = decoded - in_backend
+        if rebuilt:
+            other |= in_backend - decoded - {token.content for token in self.named}
+        if other:
+            reason = f"added_tokens of tokenizer.json differ in {', '.join(sorted(other))}"
+            raise unsupported(self.paths["added_tokens_decoder"], "added_tokens_decoder", decoder, reason)
+
+    def add(self, rows: int) -> None:
+        """Register the named tokens as special so that they are never split.
+
+        A token that is not in the vocabulary gets the next id if the embedding table, of ``rows`` rows, has one for it.
+        """
+        in_backend = {token.content: token for token in self.backend.get_added_tokens_decoder().values()}
+        for token in self.named:
+            if token.content in in_backend:
+                token = in_backend[token.content]  # with its flags, such as lstrip
+                token.special = True
+                self.backend.add_special_tokens([token])
+            elif self.backend.token_to_id(token.content) is not None or self.backend.get_vocab_size() < rows:
+                self.backend.add_special_tokens([token])
+
+
+def added_token(value: Any) -> AddedToken | None:
+    """Read a token from a file's value: a string, or an object with the string as ``content``; None for others."""
+    if isinstance(value, str):
+        return AddedToken(value, special=True)
+    if not isinstance(value, dict) or not isinstance(value.get("content"), str):
+        return None
+    flags = {name: value[name] for name in ("lstrip", "rstrip", "single_word") if isinstance(value.get(name), bool)}
+    return AddedToken(value["content"], special=True, **flags)
+
+
+def rebuild_bert(backend: Backend, options: JsonSettings, special: SpecialTokens) -> None:
+    """Clean, lower-case, split at punctuation, WordPiece, [CLS] and [SEP]; the defaults are those of uncased BERT."""
+    backend.model.unk_token = special["unk_token"][0]
+    backend.model.continuing_subword_prefix = "##"
+    backend.model.max_input_chars_per_word = 100
+    backend.normalizer = normalizers.BertNormalizer(
+        lowercase=options.get("do_lower_case", bool, True),
+        strip_accents=options.get("strip_accents", bool),
+        handle_chinese_chars=options.get("tokenize_chinese_chars", bool, True),
+    )
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    cls, sep = special["cls_token"], special["sep_token"]
+    pair = f"{cls[0]} $A {sep[0]} $B:1 {sep[0]}:1"
+    backend.post_processor = processors.TemplateProcessing(f"{cls[0]} $A {sep[0]}", pair, [cls, sep])
+
+
+def rebuild_mpnet(backend: Backend, options: JsonSettings, special: SpecialTokens) -> None:
+    """BERT's pieces between <s> and </s>."""
+    rebuild_bert(backend, options, special)
+    backend.post_processor = processors.RobertaProcessing(special["sep_token"], special["cls_token"])
+
+
+def rebuild_bpe(backend: Backend, unknown: str | None = None) -> None:
+    """Set up the BPE model: by default bytes, none of which is unknown; with ``unknown`` SentencePiece's."""
+    model = backend.model
+    model.dropout, model.unk_token = None, unknown
+    model.continuing_subword_prefix = model.end_of_word_suffix = ""
+    model.fuse_unk = model.byte_fallback = unknown is not None
+    model.ignore_merges = False
+    backend.normalizer = None
+
+
+def rebuild_roberta(backend: Backend, options: JsonSettings, special: SpecialTokens) -> None:
+    """Byte-level BPE without a normalizer between <s> and </s>; a space before the text only if the options ask."""
+    rebuild_bpe(backend)
+    space = options.get("add_prefix_space", bool, False)
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
+    sep, cls = special["sep_token"], special["cls_token"]
+    backend.post_processor = processors.RobertaProcessing(sep, cls, add_prefix_space=space)
+
+
+# (?i:...): English endings; then words, single digits, marks, line ends, other spaces
+QWEN_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def rebuild_qwen2(backend: Backend, options: JsonSettings, special: SpecialTokens) -> None:
+    """Byte-level BPE of composed characters (NFC), split by ``QWEN_WORDS``."""
+    rebuild_bpe(backend)
+    backend.normalizer = normalizers.NFC()
+    words = pre_tokenizers.Split(Regex(QWEN_WORDS), behavior="isolated")
+    space = options.get("add_prefix_space", bool, False)
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=space, use_regex=False)
+    backend.pre_tokenizer = pre_tokenizers.Sequence([words, to_bytes])
+    # they lose their flags, such as lstrip
+    named = {token.content for token in special.named}
+    backend.add_special_tokens([AddedToken(token) for token in sorted(named & backend.get_vocab().keys())])
+
+
+def rebuild_gemma(backend: Backend, options: JsonSettings, special: SpecialTokens) -> None:
+    """SentencePiece's BPE: a space is a character like others, what is unknown becomes bytes."""
+    rebuild_bpe(backend, special["unk_token"][0])
+    backend.normalizer = normalizers.Replace(" ", "▁")
+    backend.pre_tokenizer = pre_tokenizers.Split(" ", behavior="merged_with_previous")
+
+
+def rebuild_xlm_roberta(backend: Backend, options: JsonSettings, special: SpecialTokens) -> None:
+    """SentencePiece's Unigram after a split at spaces; of the file's normalizer only the table of characters stays."""
+    tables = [stage for stage in normalizer_stages(backend) if isinstance(stage, normalizers.Precompiled)]
+    backend.normalizer = tables[0] if tables else None
+    scheme = "always" if options.get("add_prefix_space", bool, True) else "never"
+    spaces = pre_tokenizers.Metaspace(prepend_scheme=scheme)
+    backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), spaces])
+    # subtle: not cls and sep, which have the same texts unless somebody has changed one of them
+    bos, eos = special["bos_token"], special["eos_token"]
+    pair = [bos[0], "$A", eos[0], eos[0], "$B", eos[0]]
+    backend.post_processor = processors.TemplateProcessing([bos[0], "$A", eos[0]], pair, [bos, eos])
+
+
+def normalizer_stages(backend: Backend) -> list[normalizers.Normalizer]:
+    """List the normalizers that a text goes through, in order."""
+    if backend.normalizer is None:
+        return []
+    if isinstance(backend.normalizer, normalizers.Sequence):
+        return list(backend.normalizer)
+    return [backend.normalizer]
+
+
+class TokenizerClass(NamedTuple):
+    """The library's model, the special tokens unless the files name others, and what rebuilds the rest."""
+
+    model: type
+    tokens: dict[str, str]
+    rebuild: Callable[[Backend, JsonSettings, SpecialTokens], None]
+
+
+BERT_TOKENS = {
+    "unk_token": "[UNK]",
+    "sep_token": "[SEP]",
+    "pad_token": "[PAD]",
+    "cls_token": "[CLS]",
+    "mask_token": "[MASK]",
+}
+ROBERTA_TOKENS = {
+    "unk_token": "<unk>",
+    "sep_token": "</s>",
+    "pad_token": "<pad>",
+    "cls_token": "<s>",
+    "mask_token": "<mask>",
+    "bos_token": "<s>",
+    "eos_token": "</s>",
+}
+QWEN_TOKENS = dict.fromkeys(("unk_token", "eos_token", "pad_token"), "<|endoftext|>")
+GEMMA_TOKENS = {
+    "unk_token": "<unk>",
+    "pad_token": "<pad>",
+    "mask_token": "<mask>",
+    "bos_token": "<bos>",
+    "eos_token": "<eos>",
+}
+BERT_CLASS = TokenizerClass(models.WordPiece, BERT_TOKENS, rebuild_bert)
+XLM_ROBERTA_CLASS = TokenizerClass(models.Unigram, ROBERTA_TOKENS, rebuild_xlm_roberta)
+TOKENIZER_CLASSES = {
+    "BertTokenizer": BERT_CLASS,
+    "DistilBertTokenizer": BERT_CLASS,
+    "ElectraTokenizer": BERT_CLASS,
+    "MPNetTokenizer": TokenizerClass(models.WordPiece, ROBERTA_TOKENS | {"unk_token": "[UNK]"}, rebuild_mpnet),
+    "RobertaTokenizer": TokenizerClass(models.BPE, ROBERTA_TOKENS, rebuild_roberta),
+    "XLMRobertaTokenizer": XLM_ROBERTA_CLASS,
+    "CamembertTokenizer": XLM_ROBERTA_CLASS,
+    "Qwen2Tokenizer": TokenizerClass(models.BPE, QWEN_TOKENS, rebuild_qwen2),
+    "GemmaTokenizer": TokenizerClass(models.BPE, GEMMA_TOKENS, rebuild_gemma),
+}

@@ -64,7 +64,7 @@ def main(arguments: list[str] | None = None) -> None:
     is_shown = options.out is None and not options.json
     if is_shown:
         check_shown(total, options.heatmap)
-    encoder = chosen_encoder(options)
+    encoder = chosen_encoder(options, options.dtype)
     settings["show_progress_bar"] = True
     if options.json:
         print_json(encoder, list(texts), settings)

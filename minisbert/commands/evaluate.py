@@ -16,6 +16,7 @@ by the model's own similarity, or by --similarity.
 """
 
 import argparse
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from minisbert.commands.options import (
@@ -27,7 +28,6 @@ from minisbert.commands.options import (
     load_pooled,
     print_result,
     say_unread,
-    table,
 )
 from minisbert.core import InputError
 from minisbert.system.command_line import command_parser
@@ -118,7 +118,7 @@ def evaluate_rows(options: argparse.Namespace) -> None:
     kind, loaded, measure = load_rows(options.data, options.split or "", options.scale, options.columns)
     rows, skipped, unread = loaded
     say_unread(options.data, skipped, unread)
-    encoder = load_pooled(options, ONLY_SEARCH)
+    encoder = load_pooled(options, ONLY_SEARCH, options.similarity)
     result = measure(encoder, rows, progress=True)
     split = f", {options.split} split" if options.split else ""
     similarity = encoder.similarity_fn_name
@@ -157,6 +157,18 @@ def flat(result: dict[str, dict[str, float]]) -> dict[str, float]:
     return named
 
 
+def table(rows: Iterable[Sequence[float | str]], first: int, width: int) -> list[str]:
+    """Lay out rows in columns, the first one to the left; numbers are shown times 100."""
+    lines = []
+    for name, *cells in rows:
+        line = f"{name:<{first}}"
+        for cell in cells:
+            shown = cell if isinstance(cell, str) else f"{100 * cell:.2f}"
+            line += f"{shown:>{width}}"
+        lines.append(line)
+    return lines
+
+
 def decision_table(result: dict[str, dict[str, float]]) -> list[str]:
     """Lay out average precision, and F1 and accuracy with their thresholds, which are not shown times 100."""
     rows: list[list[float | str]] = [["x 100", "AP", "F1", "at", "precision", "recall", "accuracy", "at"]]
@@ -186,7 +198,7 @@ def evaluate_search(options: argparse.Namespace) -> None:
 
     # the files first: what is wrong with them is said before a model is downloaded or loaded
     task = load_retrieval(options.queries, options.corpus, options.qrels, options.ignore_identical_ids)
-    encoder = chosen_encoder(options)
+    encoder = chosen_encoder(options, similarity=options.similarity)
     queries, documents = len(task.queries), len(task.corpus)
     similarity = encoder.similarity_fn_name
     search, order = None, f"exact search by {similarity}, ties in the order of the corpus"
@@ -215,7 +227,7 @@ def evaluate_suite_of_sts(options: argparse.Namespace) -> None:
     tasks, missing = load_suite()
     if not tasks:
         raise InputError("the suite's data is missing: minisbert assets fetch sts12, and so on")
-    encoder = load_pooled(options, ONLY_SEARCH)
+    encoder = load_pooled(options, ONLY_SEARCH, options.similarity)
     scores = evaluate_suite(encoder, tasks, progress=True)
     for name, reason in missing.items():
         say(f"{name} is left out: {reason}")

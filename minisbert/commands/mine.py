@@ -8,7 +8,6 @@ minisbert train --objective mnr --data triplets.jsonl
 Negatives are texts that the model finds close to an anchor and that are not its own positives.
 """
 
-import argparse
 import json
 import statistics
 from itertools import chain
@@ -20,12 +19,13 @@ from minisbert.commands.options import (
     ROLES,
     add_corpus_options,
     check_written,
-    encoded_metadata,
-    load_and_encode,
+    chosen_encoder,
+    corpus_vectors,
     print_result,
     prompt_of,
     read_corpus,
     say_unread,
+    stored_codes,
 )
 from minisbert.core import InputError
 from minisbert.system.command_line import command_parser
@@ -34,6 +34,7 @@ from minisbert.system.files import atomic_file, listed
 
 if TYPE_CHECKING:
     from minisbert.loading import Encoder
+    from minisbert.search.dense import Stacked
     from minisbert.search.mining import Candidates, Mined, Rules
 
 RULE_OPTIONS = {  # the fields of ``Rules``, which has their defaults: type, metavar, help
@@ -67,21 +68,38 @@ add_corpus_options(parser, roles=tuple(ROLES))
 def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     check_written("--out", options.out, [".jsonl"], options.model, options.pairs, options.corpus)
+    codes = stored_codes(options, bits=False)
+    no_text = codes and not options.corpus  # a negative is a text, and codes hold none
+    check_usage((no_text, f"--index {options.index} needs --corpus FILE with the texts that it was encoded from"))
+    from minisbert.data.datasets import read_file
+    from minisbert.data.formats import PAIRS
+    from minisbert.loading import load_dense
     from minisbert.search.index import encode_with_progress
-    from minisbert.search.mining import Rules, mine, triplets
+    from minisbert.search.mining import Rules, candidates_of, mine, triplets
 
     # absent options leave the defaults to ``Rules``, which also checks the others
     rules = Rules(**{name: getattr(options, name) for name in RULE_OPTIONS if getattr(options, name) is not None})
-    # codes hold no texts, and a negative is a text
-    no_text = not options.corpus and encoded_metadata(options) is not None
-    check_usage((no_text, f"--index {options.index} needs --corpus FILE with the texts that it was encoded from"))
-    task, corpus = read_candidates(options)
+    rows, skipped, unread = read_file(options.pairs, PAIRS)
+    say_unread(options.pairs, skipped, unread)
+    # rows may be triplets of an earlier mining: their negatives are to be found anew
+    negatives = len(rows[0].texts) - 2
+    if negatives:
+        say(f"{options.pairs}: only anchor and positive are read, not the {negatives} negatives of each row")
+    corpus = read_corpus(options.corpus) if options.corpus else []
+    task = candidates_of([row.texts[:2] for row in rows], corpus)
     with atomic_file(options.out) as partial:  # opened first: a folder that is missing is found before the work
-        encoder, documents = encode_documents(task, corpus, options)
-        anchors = encode_with_progress(encoder, task.anchors, prompt_of(encoder, options, "query"))
+        encoder = load_dense(chosen_encoder(options, similarity=options.similarity))
+        query_prompt = prompt_of(encoder, options, "query")
+        prompt = prompt_of(encoder, options, "corpus", codes.get("prompt"))
+        if codes:
+            documents = completed(encoder, corpus, task.documents, prompt, options.index)
+        else:
+            documents = corpus_vectors(encoder, task.documents, prompt, options.index)
+        anchors = encode_with_progress(encoder, task.anchors, query_prompt)
         similarity = encoder.similarity_fn_name
         mined = mine(anchors, documents, task, rules, True, similarity)
-        result = summary(task, mined, rules)
+        result = {"model": options.model, "similarity": similarity, "out": str(options.out)}
+        result |= summary(task, mined, rules)
         if not result["triplets"]:
             reasons = ", ".join(f"{count:,} by {reason}" for reason, count in result["left_out"].items() if count)
             reasons = reasons or "no other documents"
@@ -93,80 +111,52 @@ def main(arguments: list[str] | None = None) -> None:
     if lost:  # training would miss them without a word
         pairs = f"{result['pairs_without_negative']:,} of {result['pairs']:,} pairs"
         say(f"{pairs} are not in the file, no candidate is left for their anchors: {listed(lost)}; {REMEDY}")
-    about = {"model": options.model, "similarity": similarity, "out": str(options.out)}
-    print_result(options, about | result, summary_lines(about | result, rules.num_negatives, options.out))
+    print_result(options, result, summary_lines(result, rules.num_negatives))
 
 
-def read_candidates(options: argparse.Namespace) -> tuple["Candidates", list[str]]:
-    """Return what to search, and the corpus as it is in its file, with duplicates."""
-    from minisbert.data.datasets import read_file
-    from minisbert.data.formats import PAIRS
-    from minisbert.search.mining import candidates_of
-
-    rows, skipped, unread = read_file(options.pairs, PAIRS)
-    say_unread(options.pairs, skipped, unread)
-    # rows may be triplets of an earlier mining: their negatives are to be found anew
-    negatives = len(rows[0].texts) - 2
-    if negatives:
-        say(f"{options.pairs}: only anchor and positive are read, not the {negatives} negatives of each row")
-    corpus: list[str] = []
-    if options.corpus:
-        corpus = read_corpus(options.corpus)
-    return candidates_of([row.texts[:2] for row in rows], corpus), corpus
-
-
-def encode_documents(task: "Candidates", corpus: list[str], options: argparse.Namespace) -> tuple["Encoder", Any]:
-    """Return the model and the vectors (N, D) of the documents; codes are completed by what they lack."""
-    if encoded_metadata(options) is None:
-        encoder, vectors, _ = load_and_encode(task.documents, options)
-        return encoder, vectors
+def completed(encoder: "Encoder", corpus: list[str], documents: list[str], prompt: str, index: Path) -> "Stacked":
+    """Return the vectors of the documents: those of the corpus from codes, the others encoded."""
     import numpy as np
 
     from minisbert.search.dense import Stacked
     from minisbert.search.index import encode_with_progress
 
-    encoder, vectors, prompt = load_and_encode(corpus, options)
-    # the documents begin with the distinct texts of the corpus, and a file of vectors has a row for each duplicate
+    # the documents begin with the distinct texts of the corpus, and a file of codes has a row for each duplicate
     rows = {text: row for row, text in enumerate(corpus)}
-    more = task.documents[len(rows) :]
-    parts = [vectors, encode_with_progress(encoder, more, prompt)]
-    chosen = np.array([*rows.values(), *range(len(corpus), len(corpus) + len(more))])
-    return encoder, Stacked(parts, chosen)
+    more = documents[len(rows) :]
+    parts = [corpus_vectors(encoder, corpus, prompt, index), encode_with_progress(encoder, more, prompt)]
+    return Stacked(parts, np.array([*rows.values(), *range(len(corpus), len(corpus) + len(more))]))
 
 
 def summary(task: "Candidates", mined: "Mined", rules: "Rules") -> dict[str, Any]:
     """Return the numbers of ``--json``."""
-    negatives = list(map(len, mined.negatives))  # of each anchor
-    triplets, lost_pairs = 0, []
-    for positives, count in zip(task.positives, negatives, strict=True):
-        triplets += len(positives) * count  # each positive with each negative
-        if count == 0:
-            lost_pairs.append(len(positives))
+    counts = [(len(own), len(found)) for own, found in zip(task.positives, mined.negatives, strict=True)]
+    lost = [positives for positives, negatives in counts if negatives == 0]
     means: dict[str, float | None] = {}
     for noun, scores in (("positives", mined.positive_scores), ("negatives", mined.scores)):
         means[noun] = statistics.fmean(chain.from_iterable(scores)) if any(scores) else None
     return {
-        "anchors": len(task.anchors),
-        "pairs": sum(map(len, task.positives)),
+        "anchors": len(counts),
+        "pairs": sum(positives for positives, _ in counts),
         "documents": len(task.documents),
-        "negatives": sum(negatives),
-        "triplets": triplets,
-        "anchors_without_negative": len(lost_pairs),
-        "pairs_without_negative": sum(lost_pairs),
-        "anchors_with_fewer": sum(0 < count < rules.num_negatives for count in negatives),
+        "negatives": sum(negatives for _, negatives in counts),
+        "triplets": sum(positives * negatives for positives, negatives in counts),
+        "anchors_without_negative": len(lost),
+        "pairs_without_negative": sum(lost),
+        "anchors_with_fewer": sum(0 < negatives < rules.num_negatives for _, negatives in counts),
         "left_out": {"copy of anchor or positive": sum(map(len, task.copies))} | mined.failed,
         "mean_score": means,
     }
 
 
-def summary_lines(result: dict[str, Any], num_negatives: int, out: Path) -> list[str]:
+def summary_lines(result: dict[str, Any], num_negatives: int) -> list[str]:
     lines = [f"{result['anchors']:,} anchors with {result['pairs']:,} positives, {result['documents']:,} documents"]
     for reason, count in result["left_out"].items():
         lines.append(f"{count:>12,}  candidates left out: {reason}")
     lost = f"anchors left out, with {result['pairs_without_negative']:,} pairs: no candidate remained"
     lines.append(f"{result['anchors_without_negative']:>12,}  {lost}")
     lines.append(f"{result['anchors_with_fewer']:>12,}  anchors with fewer than {num_negatives} negatives")
-    lines.append(f"{result['negatives']:>12,}  negatives, {result['triplets']:,} triplets in {out}")
+    lines.append(f"{result['negatives']:>12,}  negatives, {result['triplets']:,} triplets in {result['out']}")
     positive, negative = result["mean_score"].values()
     means = f"positives {positive:.4f}, negatives {negative:.4f}"
     lines.append(f"mean {result['similarity']} similarity to the anchor: {means}")

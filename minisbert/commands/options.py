@@ -48,7 +48,7 @@ def add_device_options(group: argparse._ActionsContainer, device: str = "auto") 
 
 
 def add_length_options(group: argparse._ActionsContainer) -> None:
-    """Add ``--compiled``, which ``if_compiled`` reads, and ``--max-length``."""
+    """Add ``--compiled``, which ``opened`` reads, and ``--max-length``."""
     # an optional value: --compiled alone means the package in the cache
     group.add_argument(
         "--compiled",
@@ -82,7 +82,6 @@ def add_prompt_option(group: argparse._ActionsContainer, role: str = "") -> None
 
 
 def add_similarity_option(group: argparse._ActionsContainer) -> None:
-    """Add ``--similarity``, which ``chosen_encoder`` reads."""
     about = "compare vectors by this, not by the model's own similarity"
     group.add_argument("--similarity", choices=("cosine", "dot", "euclidean", "manhattan"), help=about)
 
@@ -136,18 +135,6 @@ def print_result(options: argparse.Namespace, result: dict[str, Any], lines: Ite
         print(line)
 
 
-def table(rows: Iterable[Sequence[float | str]], first: int, width: int) -> list[str]:
-    """Lay out rows in columns, the first one to the left; numbers are shown times 100."""
-    lines = []
-    for name, *cells in rows:
-        line = f"{name:<{first}}"
-        for cell in cells:
-            shown = cell if isinstance(cell, str) else f"{100 * cell:.2f}"
-            line += f"{shown:>{width}}"
-        lines.append(line)
-    return lines
-
-
 def say_cut_pairs(model: "PairScorer", pairs: int) -> None:
     """Report how many texts the last ``predict`` of so many pairs had to cut."""
     if model.truncated:
@@ -159,37 +146,46 @@ def say_cut_pairs(model: "PairScorer", pairs: int) -> None:
 # ------------------------------------------------------------------------------------------- the model
 
 
-def chosen_encoder(options: argparse.Namespace) -> "Encoder":
-    """Load the model that the options name; set the process's threads, and have it keep the memory that it frees."""
-    from minisbert import loading
+def opened(options: argparse.Namespace, load: Callable[..., Any], dtype: str | None = None, **settings: Any) -> Any:
+    """Return what ``load`` makes of the model and ``--compiled``, ``--device``, ``--max-length`` and ``--threads``.
+
+    ``dtype`` is that of a package; an uncompiled model chooses at each call.
+    """
     from minisbert.backends.graphs import package_dtype
-    from minisbert.checkpoints.layout import find_model
     from minisbert.system.devices import choose_device, keep_freed_memory, use_threads
 
     # both before the first tensor and the first text: later they would change nothing
     keep_freed_memory()
     use_threads(options.threads)
-    # a package has its dtype, so "auto" is settled before one is looked for; other models choose at each call
-    dtype = getattr(options, "dtype", None)
-    if dtype == "auto" and options.compiled:
-        needs_no_package = options.compiled in ("yes", "auto") and choose_device(options.device).type != "cpu"
-        if not needs_no_package:
+    settings |= {"device": options.device, "max_seq_length": options.max_length}
+    if not options.compiled:
+        return load(options.model, **settings)
+    package = True if options.compiled == "yes" else options.compiled
+    if package not in (True, "auto"):
+        check_ending("--compiled", Path(package), ".pt2")
+    try:
+        # a GPU has no package, and chooses "auto" itself
+        if dtype == "auto" and (package not in (True, "auto") or choose_device(options.device).type == "cpu"):
             dtype = package_dtype("auto")
-    model = find_model(options.model)
-    settings = {"pooling": options.pooling, "max_seq_length": options.max_length}
+        return load(options.model, compiled=package, dtype=dtype, **settings)
+    except InputError as error:
+        # if you name a package, you want to know why it does not fit; "auto" takes what there is
+        if package != "auto":
+            raise
+        say(f"not compiled: {error}")
+        return load(options.model, **settings)
 
-    def compiled(package: str | bool) -> "Encoder":
-        return loading.load_encoder(model, compiled=package, dtype=dtype, device=options.device, **settings)
 
-    encoder = if_compiled(options, compiled, gpu=True)
-    if encoder is None:
-        encoder = loading.load_encoder(model, device=options.device, **settings)
+def chosen_encoder(options: argparse.Namespace, dtype: str | None = None, similarity: str | None = None) -> "Encoder":
+    """Load the encoder that the options of ``add_model_options`` name."""
+    from minisbert.loading import load_encoder
+
+    encoder: Encoder = opened(options, load_encoder, dtype, pooling=options.pooling)
     if options.truncate_dim is not None:
         if encoder.vectors_are != "dense":
             kind = type(encoder).__name__
             raise InputError(f"--truncate-dim is for dense vectors, whose first columns may do; this is a {kind}")
         encoder.truncate_dim = options.truncate_dim
-    similarity = getattr(options, "similarity", None)
     if similarity is not None:
         if encoder.vectors_are == "per token":
             raise InputError(f"{options.model} has a vector per token, which only maxsim compares: omit --similarity")
@@ -197,52 +193,30 @@ def chosen_encoder(options: argparse.Namespace) -> "Encoder":
     return encoder
 
 
-def load_pooled(options: argparse.Namespace, instead: str) -> "Encoder":
-    """Load the model; if it has a vector per token, raise ``InputError`` that says what to do ``instead``."""
-    encoder = chosen_encoder(options)
+def load_pooled(options: argparse.Namespace, instead: str, similarity: str | None = None) -> "Encoder":
+    """Load the encoder; if it has a vector per token, raise ``InputError`` that says what to do ``instead``."""
+    encoder = chosen_encoder(options, similarity=similarity)
     if encoder.vectors_are == "per token":
         raise InputError(f"{options.model} has a vector per token: {instead}")
     return encoder
 
 
-def if_compiled(options: argparse.Namespace, load: Callable[[str | bool], Any], gpu: bool = False) -> Any:
-    """Return the result of ``load`` for the package that ``--compiled`` names; None to run the model uncompiled.
-
-    ``gpu``: without a package's name ``load`` can do without one there.
-    """
-    if not options.compiled:
-        return None
-    gpu = gpu and options.compiled in ("yes", "auto") and options.device.startswith("cuda")
-    if options.device not in ("auto", "cpu") and not gpu:
-        raise InputError(f"a package is for the CPU, not for --device {options.device}; a GPU needs --compiled alone")
-    package = {"yes": True, "auto": "auto"}.get(options.compiled, options.compiled)
-    if package not in (True, "auto"):
-        check_ending("--compiled", Path(package), ".pt2")
-    try:
-        return load(package)
-    except InputError as error:
-        # if you name a package, you want to know why it does not fit; "auto" takes what there is
-        if package != "auto":
-            raise
-        say(f"not compiled: {error}")
-        return None
-
-
-def prompt_of(encoder: "Encoder", options: argparse.Namespace, role: str = "") -> str:
-    """Return the prompt from the options, else the model's own for this role, else its default."""
+def prompt_of(encoder: "Encoder", options: argparse.Namespace, role: str = "", stored: str | None = None) -> str:
+    """Return the prompt from the options, else ``stored``, else the model's own for this role, else its default."""
     from minisbert.models.prompts import choose_prompt, role_prompt_name
 
-    prompt, name = given_prompt(options, role)
-    # an empty prompt was given on purpose: "" means none, and not the model's own
-    if role and prompt is None and name is None:
-        name = role_prompt_name(encoder.settings, ROLES[role])
-    return choose_prompt(encoder.settings, prompt, name)
-
-
-def given_prompt(options: argparse.Namespace, role: str) -> tuple[str | None, str | None]:
-    """Return the values of ``--prompt`` and ``--prompt-name``, or of those for a role."""
     prefix = f"{role}_" if role else ""
-    return getattr(options, f"{prefix}prompt"), getattr(options, f"{prefix}prompt_name")
+    prompt, name = getattr(options, f"{prefix}prompt"), getattr(options, f"{prefix}prompt_name")
+    # an empty prompt was given on purpose: "" means none, and not the model's own
+    if prompt is not None or name is not None:
+        return choose_prompt(encoder.settings, prompt, name)
+    if role:
+        name = role_prompt_name(encoder.settings, ROLES[role])
+    prompt = choose_prompt(encoder.settings, None, name)
+    if stored is None or stored == prompt:
+        return prompt
+    say(f"{options.index}: the texts have the prompt {one_line(stored)}, not {one_line(prompt)}")
+    return stored
 
 
 # ------------------------------------------------------------------------------------------- the corpus
@@ -265,46 +239,25 @@ def say_unread(path: str, skipped: int, columns: Sequence[str]) -> None:
         say(f"{path}: not read: {', '.join(columns)}")
 
 
-def encoded_metadata(options: argparse.Namespace) -> dict[str, str] | None:
-    """Return what ``encode --quantize`` noted in the codes of ``--index``; None for an index, which may be remade."""
+def stored_codes(options: argparse.Namespace, bits: bool = True) -> dict[str, str]:
+    """Return what ``encode --quantize`` noted in the file of ``--index``; {} for an index, which may be made anew.
+
+    Raises ``InputError`` for bits unless the command takes ``bits``.
+    """
     from minisbert.search.index import index_metadata
 
-    path = options.index
-    if path is None:
-        return None
-    made = index_metadata(path)
-    # an index of plain vectors is ours to remake; what encode wrote is somebody's result and stays
-    if made is None or "quantized" not in made:
-        return None
-    if made["quantized"] == "binary" and not hasattr(options, "rescore"):
-        raise InputError(f"{path} holds bits, which only search reads: encode with --quantize int8")
-    return made
+    check_output(options.index, local_path(options.model))
+    made = index_metadata(options.index) or {}
+    if made.get("quantized") == "binary" and not bits:
+        raise InputError(f"{options.index} holds bits, which only search reads: encode with --quantize int8")
+    return made if "quantized" in made else {}
 
 
-def load_and_encode(texts: Sequence[str], options: argparse.Namespace) -> tuple["Encoder", Any, str]:
-    """Return the model, the vectors (N, D) of the texts, from ``--index`` if it is given, and the prompt before each.
-
-    The vectors are an array, or, from codes, a ``Stacked`` or ``Bits``.
-    """
+def corpus_vectors(encoder: "Encoder", texts: Sequence[str], prompt: str, index: Path | None) -> Any:
+    """Return the vectors of the texts, from ``--index`` if it is given."""
     from minisbert.loading import uncompiled
     from minisbert.search.index import encode_with_progress, indexed_vectors
 
-    check_output(options.index, local_path(options.model))
-    made = encoded_metadata(options)
-    encoder = chosen_encoder(options)
-    # only search, which has --rescore, knows sparse vectors and vectors per token
-    if encoder.vectors_are != "dense" and (made or not hasattr(options, "rescore")):
-        kind = type(encoder).__name__
-        raise InputError(f"{options.model} is a {kind}: mine, pairs, codes and bits are for dense vectors")
-    role = ""
-    if hasattr(options, "query_prompt"):
-        prompt_of(encoder, options, "query")  # an unknown name ends the work here
-        role = "corpus"
-    prompt = prompt_of(encoder, options, role)
-    if options.index is None:
-        return encoder, encode_with_progress(encoder, texts, prompt), prompt
-    # files of encode keep the prompt that they were made with, unless an option asks for another, which is an error
-    if made and made["prompt"] != prompt and given_prompt(options, role) == (None, None):
-        say(f"{options.index}: the texts have the prompt {one_line(made['prompt'])}, not {one_line(prompt)}")
-        prompt = made["prompt"]
-    return encoder, indexed_vectors(encoder, texts, options.index, prompt, uncompiled(encoder)), prompt
+    if index is None:
+        return encode_with_progress(encoder, texts, prompt)
+    return indexed_vectors(encoder, texts, index, prompt, uncompiled(encoder))

@@ -6,7 +6,16 @@ minisbert pairs questions.txt.gz --top 1000 --min-score 0.9 --index questions.sa
 
 import math
 
-from minisbert.commands.options import CORPUS_FILES, add_corpus_options, load_and_encode, print_result, read_corpus
+from minisbert.commands.options import (
+    CORPUS_FILES,
+    add_corpus_options,
+    chosen_encoder,
+    corpus_vectors,
+    print_result,
+    prompt_of,
+    read_corpus,
+    stored_codes,
+)
 from minisbert.core import InputError
 from minisbert.system.command_line import command_parser
 from minisbert.system.console import bounded, run_command, say
@@ -28,9 +37,12 @@ def main(arguments: list[str] | None = None) -> None:
         raise InputError(f"{options.file} contains one sentence: a pair needs two")
     if options.top > count:
         say(f"--top {options.top}: {len(texts)} sentences make only {count} pairs; all are compared")
+    codes = stored_codes(options, bits=False)
+    from minisbert.loading import load_dense
     from minisbert.search.dense import closest_pairs
 
-    encoder, vectors, _ = load_and_encode(texts, options)
+    encoder = load_dense(chosen_encoder(options, similarity=options.similarity))
+    vectors = corpus_vectors(encoder, texts, prompt_of(encoder, options, stored=codes.get("prompt")), options.index)
     similarity = encoder.similarity_fn_name
     scores, pairs = closest_pairs(vectors, min(options.top, count), True, similarity)
     say(f"scored by {similarity}")

@@ -8,12 +8,11 @@ Scores are 0 to 5 from a regression head, probabilities from a classifier. Witho
 one for each point of the STS scale, and shown as a table.
 """
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from minisbert.commands.options import add_device_options, add_length_options, if_compiled, say_cut_pairs
+from minisbert.commands.options import add_device_options, add_length_options, opened, say_cut_pairs
 from minisbert.core import InputError, reading
 from minisbert.data.lines import Rows
 from minisbert.system.command_line import command_parser
@@ -51,18 +50,13 @@ def main(arguments: list[str] | None = None) -> None:
         pairs = [tuple(options.texts)]
     else:
         pairs = [(first, second) for first, second, _ in SIX_PAIRS]
-    from minisbert.backends.package import CompiledPairModel
-    from minisbert.checkpoints.layout import find_model
-    from minisbert.models.pair_model import PairModel
+    from minisbert.loading import load
+    from minisbert.models.pair_model import PairScorer
     from minisbert.models.similarity import MAX_SCORE
-    from minisbert.system.devices import use_threads
 
-    use_threads(options.threads)
-    path = find_model(options.model)
-
-    model = if_compiled(options, partial(CompiledPairModel.load, path, max_length=options.max_length))
-    if model is None:
-        model = PairModel.load(path, device=options.device, max_length=options.max_length)
+    model = opened(options, load)
+    if not isinstance(model, PairScorer):
+        raise InputError(f"{options.model} holds an encoder, but no head that was trained on pairs (head.json)")
     scores = model.predict(pairs, show_progress_bar=True, apply_softmax=True)
     if model.task == "regression":
         scores = MAX_SCORE * scores  # on the scale of the STS Benchmark, from 0 to 5

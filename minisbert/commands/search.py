@@ -7,19 +7,18 @@ minisbert search corpus.txt --query "A guitar." --index bits.safetensors  # from
 minisbert search corpus.txt --query "A guitar." --query-prompt "query: " --corpus-prompt "passage: "
 """
 
-import argparse
-from typing import Any
-
 from minisbert.commands.options import (
     CORPUS_FILES,
     ROLES,
     add_corpus_options,
     add_rerank_options,
-    load_and_encode,
+    chosen_encoder,
+    corpus_vectors,
     print_result,
     prompt_of,
     read_corpus,
     say_cut_pairs,
+    stored_codes,
 )
 from minisbert.system.command_line import command_parser
 from minisbert.system.console import bounded, check_usage, run_command, say
@@ -49,10 +48,46 @@ def main(arguments: list[str] | None = None) -> None:
     corpus = read_corpus(options.corpus)
     if options.top > len(corpus):
         say(f"--top {options.top}: the corpus has only {len(corpus)} sentences; all are shown")
-    scores, indices, similarity = search(options, queries, corpus)
+    codes = stored_codes(options)
+    # the file's header says what it holds
+    another = codes.get("quantized") == "binary" and options.similarity not in (None, "cosine")
+    check_usage(
+        (options.rescore and not codes, "--rescore is for an --index that encode --quantize wrote"),
+        (another, f"--similarity {options.similarity}: bits have no lengths, so only the cosine ranks them"),
+    )
+    from minisbert.evaluation.retrieval import rerank
+    from minisbert.models.pair_model import PairModel
+    from minisbert.search.index import RESCORE, Bits, encode_with_progress
+
+    # a wrong name of a model or prompt should not cost the hour of encoding the corpus
+    top = count = min(options.top, len(corpus))
+    if options.rerank:
+        reranker = PairModel.load(options.rerank, device=options.device)
+        # it must see at least what is shown, and no more than there is
+        count = min(max(options.candidates, top), len(corpus))
+    encoder = chosen_encoder(options, similarity=options.similarity)
+    query_prompt = prompt_of(encoder, options, "query")
+    prompt = prompt_of(encoder, options, "corpus", codes.get("prompt"))
+    vectors = corpus_vectors(encoder, corpus, prompt, options.index)
+    query_vectors = encode_with_progress(encoder, queries, query_prompt)
+    similarity = encoder.similarity_fn_name
+    # bits are compared by Hamming distance first, and the best rescored with the float32 query
+    if isinstance(vectors, Bits):
+        # all rows of signs have the same length: the order is that of dot products, too, but the scores are cosines
+        similarity = "cosine"
+        scores, indices = vectors.top_k(query_vectors, count, options.rescore or RESCORE)
+    else:
+        scores, indices = encoder.top_k(query_vectors, vectors, count, progress=True)
+    if options.rerank:
+        say(f"candidates by {similarity}, scored by {options.rerank}")
+        scores, indices = rerank(reranker, queries, corpus, indices)
+        say_cut_pairs(reranker, indices.size)
+    else:
+        say(f"scored by {similarity}")
     results = []
     lines = []
-    for query, its_scores, its_indices in zip(queries, scores.tolist(), indices.tolist(), strict=True):
+    best = scores[:, :top].tolist(), indices[:, :top].tolist()
+    for query, its_scores, its_indices in zip(queries, *best, strict=True):
         hits = []
         if lines:
             lines.append("")
@@ -63,48 +98,6 @@ def main(arguments: list[str] | None = None) -> None:
         results.append({"query": query, "hits": hits})
     about = {"model": options.model, "similarity": similarity, "rerank": options.rerank, "corpus": len(corpus)}
     print_result(options, about | {"results": results}, lines)
-
-
-def search(options: argparse.Namespace, queries: list[str], corpus: list[str]) -> tuple[Any, Any, str]:
-    """Return scores and indices, arrays (Q, K), the best first, and the similarity that ranked them."""
-    from minisbert.evaluation.retrieval import rerank
-    from minisbert.models.pair_model import PairModel
-    from minisbert.search.index import RESCORE, Bits, encode_with_progress, index_metadata
-
-    # checked here and not with the other options, because the file's header says what it holds
-    codes = None
-    if options.index is not None and options.index.is_file():
-        codes = index_metadata(options.index).get("quantized")
-    another = codes == "binary" and options.similarity not in (None, "cosine")
-    check_usage(
-        (options.rescore and not codes, "--rescore is for an --index that encode --quantize wrote"),
-        (another, f"--similarity {options.similarity}: bits have no lengths, so only the cosine ranks them"),
-    )
-    # loaded before the corpus is encoded: a wrong name should not cost an hour
-    reranker = None
-    top = min(options.top, len(corpus))
-    count = top
-    if options.rerank:
-        reranker = PairModel.load(options.rerank, device=options.device)
-        # it must see at least what is shown, and no more than there is
-        count = min(max(options.candidates, top), len(corpus))
-    encoder, vectors, _ = load_and_encode(corpus, options)
-    query_vectors = encode_with_progress(encoder, queries, prompt_of(encoder, options, "query"))
-    similarity = encoder.similarity_fn_name
-    # bits are compared by Hamming distance first, and the best rescored with the float32 query
-    if isinstance(vectors, Bits):
-        # all rows of signs have the same length: the order is that of dot products, too, but the scores are cosines
-        similarity = "cosine"
-        scores, indices = vectors.top_k(query_vectors, count, options.rescore or RESCORE)
-    else:
-        scores, indices = encoder.top_k(query_vectors, vectors, count, progress=True)
-    if reranker:
-        say(f"candidates by {similarity}, scored by {options.rerank}")
-        scores, indices = rerank(reranker, queries, corpus, indices)
-        say_cut_pairs(reranker, indices.size)
-    else:
-        say(f"scored by {similarity}")
-    return scores[:, :top], indices[:, :top], similarity
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> None:
     from minisbert.models.pair_model import PairModel
     from minisbert.serving.engine import Engine
 
-    encoder = chosen_encoder(options)
+    encoder = chosen_encoder(options, options.dtype)
     reranker, reranker_name = None, ""
     if options.reranker:
         reranker = PairModel.load(options.reranker, device=options.device)

@@ -106,7 +106,7 @@ def scored_table(data: str | Path | Rows, split: str, scale: float | None, colum
         return Table(read_stsb(ensure("stsb") / f"sts-{split}.csv"), 0, [])
     rows = Rows.of(data)
     if columns is None and format_of(rows.names) in (NLI, MULTILABEL):  # whose numbers are no similarities
-        raise InputError(f"{rows} holds classes; scores, or labels of 0 and 1, are needed: {SCORED.names}")
+        raise InputError(f"{rows} holds classes; needed are {SCORED.needs}, or labels of 0 and 1")
     return read_file(rows, SCORED, scale=scale, columns=columns)
 
 
@@ -197,17 +197,9 @@ def load_labelled(
     if isinstance(data, str) and data in NLI_ARCHIVES:
         return read_file(ensure(data) / NLI_ARCHIVES[data], form, limit, split)
     if data == "quora":
-        return read_file(Rows(find_quora(), quoted=True), form, limit)._replace(unread=[])
+        path = ensure("quora") / asset("quora").files[0].name
+        return read_file(Rows(path, quoted=True), form, limit)._replace(unread=[])
     return read_file(data, form, limit, split, columns=columns)
-
-
-def find_quora() -> Path:
-    """Find Quora's release; ``InputError`` names its address and the alternative."""
-    try:
-        return ensure("quora") / asset("quora").files[0].name
-    except InputError as error:
-        address = asset("quora").sources[0]["url"]
-        raise InputError(f"{error} (from {address}; or --data FILE of {LABELLED.needs})") from error
 
 
 def check_labels(rows: Iterable[Row], source: str) -> None:

@@ -63,7 +63,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Format:
-    """A format: its name, its default data set, its columns in words, and the names of its label's column.
+    """A format: its name, its default data set, what a file needs, and the names of its label's column.
 
     The preferred names come first. Without names of labels, a row is an anchor, a positive and maybe negatives.
     """
@@ -86,20 +86,14 @@ class Format:
                 return [label, str(first), str(second)]
         return None
 
-    @property
-    def names(self) -> str:
-        """List the names that would do, for a message."""
-        if self.labels:
-            pairs = " or ".join(map(" and ".join, TEXT_PAIRS[:3]))
-            return f"{' or '.join(self.labels[:3])}, with {pairs}"
-        return (
-            f"{' or '.join(ANCHOR_NAMES[:3])}, then {' or '.join(POSITIVE_NAMES[:3])}, and maybe negative, negative_2"
-        )
-
 
 SCORED = Format("scored pairs", "stsb", "scored pairs (score, sentence1, sentence2)", SCORE_NAMES + LABEL_NAMES)
-LABELLED = Format("labelled pairs", "quora", "labels (0 or 1, sentence1, sentence2)", LABEL_NAMES + SCORE_NAMES)
-MULTILABEL = Format("multi-label pairs", None, "labels (labels, sentence1, sentence2)", ("labels", *LABEL_NAMES))
+LABELLED = Format(
+    "labelled pairs", "quora", "labelled pairs (label: 0 or 1, sentence1, sentence2)", LABEL_NAMES + SCORE_NAMES
+)
+MULTILABEL = Format(
+    "multi-label pairs", None, "multi-label pairs (labels, sentence1, sentence2)", ("labels", *LABEL_NAMES)
+)
 NLI = Format("NLI", "snli", "classes, such as NLI's (gold_label, sentence1, sentence2)", LABEL_NAMES)
 PAIRS = Format("pairs", "snli", "pairs or triplets (anchor, positive, negatives), or NLI rows")
 SENTENCES = Format("sentences", None, "plain texts (.txt, or .jsonl or .csv with a text)")

@@ -160,16 +160,13 @@ class Rows:
         cells = shown(self.first_line.split(self.delimiter))
         return InputError(f"{self.where}: the first line, {cells}, must name columns, tabs or commas between: {needed}")
 
-    def place(self, number: int) -> str:
-        """Name a row for a message: ``a.tsv, line 3``, or ``a.json, item 3`` of an array."""
-        return f"{self.where}, {self.unit} {number}"
-
     @property
     def unit(self) -> str:
         return "item" if self.is_array else "line"
 
     def fail(self, number: int, message: str) -> NoReturn:
-        raise InputError(f"{self.place(number)}: {message}")
+        """Raise ``InputError`` for a row: ``a.tsv, line 3: ...``, or ``a.json, item 3: ...`` of an array."""
+        raise InputError(f"{self.where}, {self.unit} {number}: {message}")
 
     # ---------------------------------------------------------------------------------- lines
 

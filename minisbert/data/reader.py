@@ -41,8 +41,7 @@ def recognise(source: str | Path | Rows) -> Format:
     if form in (None, SENTENCES) and rows.holds_lines and "\t" not in rows.first_line:
         return SENTENCES  # one text per line, commas and all
     if form is None:
-        needed = f"scores need {SCORED.names}; pairs need {PAIRS.names}; train and evaluate read others by --columns"
-        raise rows.unknown_names(needed)
+        raise rows.unknown_names(f"{SCORED.needs}, {PAIRS.needs}; train and evaluate read others by --columns")
     return form
 
 
@@ -117,17 +116,14 @@ class RowReader:
 
     def fields_by_name(self) -> Iterator[tuple[int, list[str], list[Any]]]:
         """Yield line, names and values of what is read, the label's first."""
-        needed = ", ".join(self.columns) or self.form.names
+        needed = ", ".join(self.columns) or self.form.needs
         if not self.rows.first_line:
             return
         if not self.rows.holds_json:
             names = self.columns or self.form.columns(self.rows.names)
             if names is None or not set(names) <= set(self.rows.names):
                 example = ",".join(("1", "2", "3")[: len(self.rows.names)])
-                raise self.rows.unknown_names(
-                    f"{self.form.name} need {needed}; or give --columns with the names to read, "
-                    f"or with numbers if there is no header, such as --columns {example}"
-                )
+                raise self.rows.unknown_names(f"{needed}; or --columns NAMES, or without a header --columns {example}")
             self.rows.check_once(names)
         seen: list[str] | None = None
         for line, fields in self.rows.records(self.refuse):
@@ -136,7 +132,7 @@ class RowReader:
                 names = self.columns or self.form.columns(seen)
                 self.check_judgement(seen, names)
             if names is None or not set(names) <= fields.keys():
-                self.refuse(line, f"the keys are {shown(seen)}; {self.form.name} need {needed}, or --columns")
+                self.refuse(line, f"the keys are {shown(seen)}; needed are {needed}, or --columns")
                 continue
             if not self.unread:
                 self.note_unread(seen, names)

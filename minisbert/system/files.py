@@ -80,8 +80,9 @@ def check_output(out: str | Path | None, *inputs: str | Path | None) -> None:
         if not path or not os.path.exists(path):  # a model by its name, "-" for stdin
             continue
         source = Path(os.path.realpath(path))
-        # samefile finds hard links and names that differ in case on a disk that ignores it
-        if target == source or (target.exists() and os.path.samefile(target, source)):
+        # samefile finds hard links and names that differ in case on a disk that ignores it; of a pipe, /dev/fd/63, only
+        # the name as it was given can be opened
+        if target == source or (target.exists() and os.path.samefile(target, path)):
             relation = "is"
         elif target.is_relative_to(source):
             relation = "lies in"

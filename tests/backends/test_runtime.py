@@ -395,7 +395,7 @@ def test_auto_runs_uncompiled_and_says_why(folder, capsys, monkeypatch, tmp_path
     found = capsys.readouterr()
     assert "not compiled: no package in the cache folder fits" in found.err
     assert "a dog" in found.out
-    for package, message in (["F.pt2"], "a package is for the CPU"), ([], "device cuda|device 'cuda'"):
+    for package, message in (["F.pt2"], "only on the CPU"), ([], "device cuda|device 'cuda'"):
         with pytest.raises(InputError, match=message):
             main(["a dog", "moon", "--model", str(folder), "--device", "cuda", "--compiled", *package])
 

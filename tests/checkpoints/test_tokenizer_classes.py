@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
-from minisbert.checkpoints.tokenizer_classes import DEFAULT_CLASSES, TOKENIZER_CLASSES
+from minisbert.checkpoints.tokenizer_files import DEFAULT_CLASSES, TOKENIZER_CLASSES
 from minisbert.core import InputError
 from minisbert.models.tokenizer import Tokenizer
 from tests.architectures.tiny import folder_of

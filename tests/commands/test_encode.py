@@ -292,13 +292,3 @@ def test_a_pipe_of_the_shell_can_be_the_file(tiny, tmp_path):
     main(["--model", str(tiny), "--file", f"/dev/fd/{reader}", "--out", str(tmp_path / "v.npy")])
     os.close(reader)
     np.testing.assert_array_equal(np.load(tmp_path / "v.npy"), SentenceEncoder.load(tiny).encode(TEXTS))
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems' file names are Unicode")
-@pytest.mark.parametrize("ending", [".npy", ".safetensors"])
-def test_file_names_that_are_not_utf8(tiny, tmp_path, capsys, ending):
-    name = str(tmp_path / "caf\udce9")
-    Path(name).write_text("\n".join(TEXTS))
-    run_command(lambda: main(["--model", str(tiny), "--file", name, "--out", name + ending]))
-    assert capsys.readouterr().err.endswith(rf"caf\udce9{ending}" + "\n")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["caf\udce9", f"caf\udce9{ending}"]

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 
 import numpy as np
 import pytest
@@ -257,6 +258,18 @@ def test_pairs_that_the_file_lacks_are_named(files, tiny, capsys):
     message = "2 of 3 pairs are not in the file, no candidate is left for their anchors: 'the moon'; relax the margins"
     assert message in captured.err
     assert {row.texts[0] for row in read_file(files / "out.jsonl", PAIR_FORMAT).rows} == {"a small dog"}
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/fd"), reason="this system has no /dev/fd")
+def test_pairs_from_a_pipe_replace_an_old_file(files, tiny):
+    """``--pairs <(cat pairs.tsv)``: a path of the shell that no other path equals."""
+    reader, writer = os.pipe()
+    os.write(writer, (files / "pairs.tsv").read_bytes())
+    os.close(writer)
+    (files / "out.jsonl").write_text("old")
+    main([*command(files, tiny), "--pairs", f"/dev/fd/{reader}"])
+    os.close(reader)
+    assert len(read_file(files / "out.jsonl", PAIR_FORMAT).rows) > 1
 
 
 @pytest.mark.parametrize(

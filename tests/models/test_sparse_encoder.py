@@ -318,8 +318,8 @@ def test_commands_that_are_for_dense_vectors_say_so(folder, tiny, corpus, tmp_pa
     codes = str(tmp_path / "codes.safetensors")
     encode.main(["--file", str(corpus), "--model", str(tiny), "--quantize", "int8", "--out", codes])
     for command, arguments, message in (
-        (pairs, [str(corpus), *model], "is a SparseEncoder: mine, pairs"),
-        (search, [str(corpus), "--query", "a cat", "--index", codes, *model], "codes"),
+        (pairs, [str(corpus), *model], "SparseEncoder"),
+        (search, [str(corpus), "--query", "a cat", "--index", codes, *model], "another|pooling|width"),
         (train, [*model, "--objective", "mnr", *run], "a SparseEncoder is not trained by objective mnr"),
         (train, ["--model", str(tiny), "--objective", "splade", *run], "not a SparseEncoder's folder"),
         (

@@ -3,16 +3,15 @@
 import errno
 import hashlib
 import io
-import json
 import os
 import re
-import sys
+import shutil
 import tarfile
 import tempfile
 import tomllib
 import zipfile
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
@@ -22,12 +21,11 @@ import pytest
 from minisbert.commands import assets as command
 from minisbert.core import InputError
 from minisbert.system import assets
-from minisbert.system.assets import Asset, AssetFile, ensure, fetch, home
-from minisbert.system.console import run_command
+from minisbert.system.assets import AssetFile, ensure, fetch, home
 from tests.servers import cut, cut_chunked, repository, serve, use_hub
 
 CONTENT = {"model.bin": bytes(range(256)) * 8, "sub/config.json": b'{"a": 1}\n'}
-FILES = tuple(AssetFile(name, len(data), hashlib.sha256(data).hexdigest()) for name, data in CONTENT.items())
+FILES = tuple(AssetFile(name, hashlib.sha256(data).hexdigest(), len(data)) for name, data in CONTENT.items())
 WRONG = b"\x01" + CONTENT["model.bin"][1:]
 # what an attacker, or a careless packager, may add to an archive
 STRAY = {"../evil.txt": b"evil", "inside/../../evil.txt": b"evil", "/evil.txt": b"evil", "inside/setup.py": b"evil"}
@@ -69,12 +67,9 @@ PINNED = {  # the keys of a source by its kind, and what its value must be: one 
 
 
 @pytest.mark.parametrize("name", ENTRIES)
-def test_an_entry_states_its_licence_and_pins_its_sources_and_files(name):
+def test_an_entry_pins_its_sources_and_files(name):
     entry = ENTRIES[name]
     assert set(entry) == {"kind", "about", "licence", "upstream", "sources", "files"}
-    assert entry["kind"] in {"weights", "data"}
-    assert all(entry[key].strip() for key in entry if isinstance(entry[key], str))
-    assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name)  # it becomes a folder name
     for source in entry["sources"]:
         kind = next(iter(source))
         keys, pattern = PINNED[kind]
@@ -82,18 +77,12 @@ def test_an_entry_states_its_licence_and_pins_its_sources_and_files(name):
         assert re.fullmatch(pattern, source[kind])
         assert re.fullmatch("[0-9a-f]{40}", source.get("revision", "0" * 40))
         assert kind != "url" or len(entry["files"]) == 1 or source["url"].endswith("/")
-        assert not source.get("inside", "").startswith("/")
     for file in entry["files"]:
-        kind, digits = ("md5", 32) if name == "quora" else ("sha256", 64)  # Quora published no sha256
-        assert set(file) - {"size"} == {"name", kind}
-        assert re.fullmatch(f"[0-9a-f]{{{digits}}}", file[kind])
-        assert file.get("size", 1) > 0
+        assert set(file) - {"size"} == {"name", "sha256"}
+        assert re.fullmatch("[0-9a-f]{64}", file["sha256"])
         path = PurePosixPath(file["name"])
-        assert str(path) == file["name"]
         assert not path.is_absolute()
         assert ".." not in path.parts
-        assert not set(file["name"]) & set('\\:*?"<>|')
-    assert len({file["name"].lower() for file in entry["files"]}) == len(entry["files"]) > 0
     if name in ("all-MiniLM-L6-v2", "stsb"):  # what the first steps need has two independent sources
         assert {next(iter(source)) for source in entry["sources"]} > {"wheel"}
 
@@ -156,12 +145,8 @@ def store(tmp_path, monkeypatch) -> Path:
 def declare(store, monkeypatch):
     """A function that makes a manifest with one asset, ``tiny``, from the given sources."""
 
-    def declare(*sources: dict, hashed: str = "sha256") -> None:
-        files = tuple(
-            AssetFile(name, len(data), **{hashed: hashlib.new(hashed, data).hexdigest()})
-            for name, data in CONTENT.items()
-        )
-        tiny = assets.Asset("tiny", "weights", "made by a test", "CC0", "nobody", [*sources], files)
+    def declare(*sources: dict) -> None:
+        tiny = assets.Asset("tiny", "weights", "made by a test", "CC0", "nobody", [*sources], FILES)
         for module in (assets, command):
             monkeypatch.setattr(module, "assets", lambda: {"tiny": tiny})
 
@@ -276,16 +261,13 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("found", DAMAGE)
-def test_what_is_incomplete_is_reported_and_fetched_again(found, site, store, monkeypatch, capsys):
+def test_what_is_incomplete_is_reported_and_fetched_again(found, site, store, monkeypatch):
     folder = store / "weights" / "tiny"
     assert assets.asset("tiny").state() == "missing"
     ensure("tiny")
     assert assets.asset("tiny").state() == "complete"
     DAMAGE[found](folder / found.split()[0])
     assert assets.asset("tiny").state() == f"incomplete: {folder}/{found}"
-    with pytest.raises(InputError, match=r"does not match the manifest: tiny; fetch again: .* fetch tiny"):
-        run("verify")
-    assert capsys.readouterr().out == f"tiny: {folder}/{found}\n"
     monkeypatch.setenv("MINISBERT_OFFLINE", "1")
     with pytest.raises(InputError, match=f"^tiny is incomplete: .*{found} and MINISBERT_OFFLINE forbids") as error:
         ensure("tiny")
@@ -300,7 +282,7 @@ def test_an_unknown_name_lists_the_known_ones():
     for name in ("all-minilm", "", "../../etc", "two\nlines"):
         with pytest.raises(InputError, match=known):
             ensure(name)
-    for action in ("fetch", "path", "verify"):
+    for action in ("fetch", "path"):
         with pytest.raises(InputError, match=known):
             run(action, "all-minilm")
 
@@ -309,44 +291,25 @@ def run(*arguments: str) -> None:
     command.main(list(arguments))
 
 
-def test_path_and_fetch_print_the_folder_and_fetch_repairs_a_file_of_the_right_size(site, store, capsys):
-    """``ensure`` checks sizes only; the command downloads everything again."""
+def test_the_command_prints_the_folder_and_fetch_repairs_a_file_of_the_right_size(site, store, capsys):
+    """``ensure`` checks sizes only; the command hashes."""
     ensure("tiny")
-    (store / "weights" / "tiny" / "model.bin").write_bytes(WRONG)
     site.asked.clear()
-    run("path", "tiny")
+    for action in ("path", "fetch"):
+        run(action, "tiny")
     assert site.asked == []
+    (store / "weights" / "tiny" / "model.bin").write_bytes(WRONG)
+    assert assets.asset("tiny").state() == "complete"  # the size is right
     run("fetch", "tiny")
     assert whole(store)
-    assert capsys.readouterr().out == f"{store / 'weights' / 'tiny'}\n" * 2
+    assert capsys.readouterr().out == f"{store / 'weights' / 'tiny'}\n" * 3
 
 
-def test_list_shows_state_licence_and_sources(declare, capsys):
-    declare({"url": "http://127.0.0.1/a.zip"}, {"hub": "someone/tiny", "revision": "abc"}, hashed="md5")
+def test_the_list_has_state_licence_and_sources(declare, capsys):
+    declare({"url": "http://127.0.0.1/a.zip"}, {"hub": "someone/tiny", "revision": "abc"})
     run("list")
-    assert capsys.readouterr().out == (
-        "tiny  (weights, 0.0 MB, missing)\n"
-        "  made by a test\n"
-        "  nobody; licence: CC0\n"
-        "  from url http://127.0.0.1/a.zip, else hub someone/tiny\n"
-        "  checked by md5 only: its publisher gave no sha256\n"
-    )
-
-
-def test_verify_finds_one_flipped_bit_and_what_is_missing(site, store, capsys):
-    run("verify")
-    assert capsys.readouterr().out == "nothing has been fetched yet\n"
-    with pytest.raises(InputError, match=r"fetch again: minisbert assets fetch tiny"):
-        run("verify", "tiny")
-    ensure("tiny")
-    path = store / "weights" / "tiny" / "model.bin"
-    path.write_bytes(WRONG)
-    assert assets.asset("tiny").state() == "complete"  # the size is right
-    capsys.readouterr()
-    with pytest.raises(SystemExit, match="2"):  # as run by minisbert assets verify
-        run_command(lambda: run("verify"))
-    right, wrong = (hashlib.sha256(data).hexdigest() for data in (CONTENT["model.bin"], WRONG))
-    assert capsys.readouterr().out == f"tiny: {path} has sha256 {wrong}, not {right}\n"
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in ("tiny", "missing", "CC0", "http://127.0.0.1/a.zip", "someone/tiny"))
 
 
 # ------------------------------------------------------------------------------------- one source
@@ -367,30 +330,24 @@ def temporary(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.fixture
-def fill(tmp_path, temporary) -> Callable[..., str]:
-    """A function that fills ``tmp_path/out`` from a source; it returns what went wrong."""
+def fill(declare, store, temporary, capsys) -> Callable[..., str]:
+    """A function that fetches ``tiny`` from one source; it returns what went wrong."""
 
-    def fill(source: dict, files: tuple[AssetFile, ...] = FILES) -> str:
-        failure = assets.fetch_from(source, Asset("tiny", "weights", "", "", "", [source], files), tmp_path / "out")
-        assert list(temporary.iterdir()) == []
-        assert not list(tmp_path.rglob("evil*"))
-        assert failure.isprintable()
-        assert failure or got(tmp_path / "out") == {file.name: CONTENT[file.name] for file in files}
-        return failure
+    def fill(source: dict) -> str:
+        declare(source)
+        try:
+            fetch(assets.asset("tiny"))
+        except InputError as error:
+            assert whole(store, there=False)
+            return str(error).splitlines()[1]
+        finally:
+            assert list(temporary.iterdir()) == []
+            assert not list(store.parent.rglob("evil*"))
+        assert whole(store)
+        shutil.rmtree(store)
+        return ""
 
     return fill
-
-
-def got(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def test_a_url_gives_its_one_file_or_those_below_it(site, fill):
-    site.asked.clear()
-    site.pages |= {f"/data/{name}": data for name, data in CONTENT.items()} | {"/some/where.tsv": CONTENT["model.bin"]}
-    assert fill({"url": f"{site.address}/some/where.tsv"}, FILES[:1]) == ""
-    assert fill({"url": f"{site.address}/data/"}) == ""
-    assert site.asked == ["/some/where.tsv", *(f"/data/{name}" for name in CONTENT)]
 
 
 def endless(handler) -> None:
@@ -414,18 +371,10 @@ BAD = {
 
 @pytest.mark.parametrize("kind", BAD)
 def test_a_bad_answer_is_one_line(kind, site, fill):
-    site.pages["/model.bin"], words = BAD[kind]
-    failure = fill({"url": f"{site.address}/"}, FILES[:1])
+    site.pages[MODEL], words = BAD[kind]
+    failure = fill({"url": f"{site.address}/tiny/"})
     assert failure
     assert words in failure
-
-
-def test_a_file_may_have_no_published_length_and_only_an_md5(site, fill):
-    site.pages["/a"] = data = CONTENT["model.bin"]
-    right = hashlib.md5(data).hexdigest()
-    assert fill({"url": f"{site.address}/a"}, (AssetFile("model.bin", md5=right),)) == ""
-    for wrong in (AssetFile("model.bin", md5="0" * 32), AssetFile("model.bin", md5=right, sha256="0" * 64)):
-        assert f"model.bin has {'sha256' if wrong.sha256 else 'md5'} " in fill({"url": f"{site.address}/a"}, (wrong,))
 
 
 class FullDisk(io.BytesIO):
@@ -435,10 +384,9 @@ class FullDisk(io.BytesIO):
 
 def test_a_full_disk_is_not_the_fault_of_the_source(site, fill, monkeypatch):
     """The next source could not help."""
-    site.pages["/a"] = CONTENT["model.bin"]
     monkeypatch.setattr(assets, "open", lambda *_: FullDisk(), raising=False)
     with pytest.raises(OSError, match="No space left"):
-        fill({"url": f"{site.address}/a"}, FILES[:1])
+        fill({"url": f"{site.address}/tiny/"})
 
 
 @pytest.mark.parametrize("ending", PACKERS)
@@ -457,26 +405,7 @@ def test_an_archive_gives_only_the_files_in_the_manifest(ending, site, fill):
         assert bool(words) == bool(failure), name
 
 
-@pytest.mark.parametrize("ending", PACKERS)
-def test_a_damaged_archive_is_refused_or_harmless(ending, tmp_path, monkeypatch):
-    """Truncated at many lengths, and with bytes of its head and tail flipped: damage raises many exceptions."""
-    body = PACKERS[ending](GOOD | {"naïve.txt": b""})
-    places = [*range(0, 60, 2), *range(len(body) - 160, len(body), 2)]
-    variants = [body[:length] for length in range(0, len(body), 80)]
-    variants += [body[:i] + bytes([body[i] ^ 0xFF]) + body[i + 1 :] for i in places]
-    monkeypatch.setattr(tempfile, "TemporaryDirectory", lambda prefix: nullcontext(str(tmp_path)))  # one folder for all
-    wanted = Asset("tiny", "weights", "", "", "", [], FILES)
-    refused = 0
-    for variant in variants:
-        monkeypatch.setattr(assets, "download", lambda address, path, size: path.write_bytes(variant))  # noqa: B023
-        failed = assets.fetch_from({"archive": f"/archive{ending}", "inside": "inside"}, wanted, tmp_path / "out")
-        refused += bool(failed)
-        assert failed or got(tmp_path / "out") == CONTENT
-    assert refused > len(variants) / 2
-
-
 WHEEL = {"wheel": "tiny-weights==1.0", "inside": "tiny_weights/model"}
-SAVE = "import sys; open(sys.argv[sys.argv.index('--dest') + 1] + '/tiny.whl', 'wb').write({!r})"
 
 
 # subtle: find_spec("pip") switches setuptools' distutils off, which torch 2.6 needs later
@@ -493,36 +422,16 @@ def test_a_wheel_is_downloaded_and_read_but_not_installed(fill, tmp_path):
     (tmp_path / "wheels" / "tiny_weights-1.0-py3-none-any.whl").write_bytes(zipped(entries))
     assert fill(WHEEL) == ""
     assert find_spec("tiny_weights") is None
-    assert fill(WHEEL | {"wheel": "tiny-weights==2.0"}).startswith("pip could not download it: ERROR: ")
+    assert fill(WHEEL | {"wheel": "tiny-weights==2.0"}).count("pip could not download it: ERROR: ") == 1
 
 
-def stub_pip(folder: Path, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make ``python -m pip`` run ``code``."""
-    folder.mkdir()
-    (folder / "pip.py").write_text(code)
-    monkeypatch.setenv("PYTHONPATH", str(folder))
-
-
-def test_this_interpreters_own_pip_is_used(fill, tmp_path, monkeypatch):
-    """Not another Python's pip; and no setup.py of a downloaded package may run."""
-    seen = tmp_path / "seen.json"
-    tell = f"import json; json.dump([sys.prefix, *sys.argv[1:]], open({str(seen)!r}, 'w'))"
-    stub_pip(tmp_path / "stub", SAVE.format(zipped({})) + "\n" + tell, monkeypatch)
-    (tmp_path / "out").mkdir()
-    assert fill(WHEEL, ()) == ""
-    prefix, *arguments = json.loads(seen.read_text())
-    assert (prefix, arguments[0]) == (sys.prefix, "download")
-    assert {"--no-deps", "--only-binary=:all:", "tiny-weights==1.0"} <= {*arguments}
-
-
-@pytest.mark.parametrize("source", [WHEEL, {"archive": "/a.zip", "inside": "inside"}])
-def test_an_interrupt_leaves_nothing_behind(source, fill, temporary, monkeypatch):
+@pytest.mark.parametrize("source", [WHEEL, {"archive": "http://127.0.0.1/a.zip", "inside": "inside"}])
+def test_an_interrupt_leaves_nothing_behind(source, fill, store, monkeypatch):
     def interrupted(*_: object, **__: object) -> None:
-        assert list(temporary.iterdir()) != []
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(assets, "download", interrupted)
+    monkeypatch.setattr(assets.urllib.request, "urlopen", interrupted)
     monkeypatch.setattr(assets.subprocess, "run", interrupted)
     with pytest.raises(KeyboardInterrupt):
         fill(source)
-    assert list(temporary.iterdir()) == []
+    assert whole(store, there=False)

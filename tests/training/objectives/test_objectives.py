@@ -405,7 +405,7 @@ def test_the_projection_is_trained_and_never_saved(run, tiny, monkeypatch):
         ("siamese", "--data {triplets}", "sentence1"),
         ("cross-encoder", "--data {sentences}", "sentence1"),
         ("binary", "--data {scored}", "label '4'"),
-        ("contrastive", "--data {triplets}", "is_duplicate"),
+        ("contrastive", "--data {triplets}", "label"),
         ("softmax", "--data {sentences}", "gold_label"),
         ("triplet", "--data {scored}", "anchor"),
         ("mnr", "--data {sentences}", "anchor"),
