@@ -79,7 +79,7 @@ def padded_attention(query: Tensor, key: Tensor, value: Tensor, texts: Texts) ->
 class RaggedAttention(RowAttention):
     """``core.bert.Attention`` for texts that follow each other in one row."""
 
-    def forward(self, x: Tensor, texts: Texts) -> tuple[Tensor, None]:
+    def forward(self, x: Tensor, texts: Texts) -> tuple[Tensor, None]:  # type: ignore[override]  # in place of a mask
         """x (1, S, D) -> (1, S, D), and no probabilities."""
         query, key, value = self.qkv(x[0]).unflatten(-1, (3, self.heads, -1)).unbind(1)  # (S, H, K) each
         # the kernel without pads is for half precision, and for heads of certain widths

@@ -8,6 +8,7 @@ int8 some layers are replaced first: int8 products, attention by the length of t
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -100,6 +101,9 @@ def quantized_linear(
 class QuantizedLinear(nn.Module):
     """``quantized_linear`` with the weights of an ``nn.Linear``, by the integers that this CPU multiplies fastest."""
 
+    codes: Tensor
+    scale: Tensor
+
     def __init__(self, linear: nn.Linear):
         super().__init__()
         signed, unsigned = (name in cpu_flags() for name in INSTRUCTIONS)
@@ -188,9 +192,10 @@ class RowAttention(nn.Module):
 def attend_by_length(bert: Bert, kernel: Callable[[Tensor, Tensor], Tensor] = attention_by_length) -> bool:
     """Replace the attention of an encoder's layers in place; False for newer architectures, which keep their own."""
     for layer in bert.layers:
-        if type(getattr(layer, "attention", None)) is not Attention:
+        attention = getattr(layer, "attention", None)
+        if type(attention) is not Attention:
             return False
-        layer.attention = RowAttention(layer.attention, kernel)
+        layer.attention = RowAttention(attention, kernel)
     return True
 
 
@@ -256,15 +261,6 @@ class ScoreGraph(nn.Module):
         return outputs.squeeze(-1)  # (B, 1) -> (B,)
 
 
-def compile_model(folder: Path, dtype: str, pooling: str | None, path: Path) -> None:
-    """Compile the encoder or the cross-encoder in a folder to the package ``path``."""
-    package_dtype(dtype)  # raises for what the CPU has no hardware for
-    if ModelFolder(folder).holds_pair_model:
-        compile_pair_model(PairModel.load(folder, device="cpu"), folder, dtype, path)
-    else:
-        compile_encoder(SentenceEncoder.load(folder, pooling=pooling, device="cpu"), folder, dtype, path)
-
-
 def prepare_layers(bert: Bert, dtype: str) -> bool:
     """Replace in place the layers that a package of this dtype computes in another way; return if oneDNN multiplies."""
     # int8 packages attend in bfloat16, where the CPU has it: the scores are rounded anyway
@@ -284,32 +280,31 @@ def prepare_layers(bert: Bert, dtype: str) -> bool:
     return True
 
 
-def compile_encoder(encoder: SentenceEncoder, folder: Path, dtype: str, path: Path) -> None:
-    """Compile an encoder that was loaded from ``folder``."""
-    if "pooler" in encoder.pooling.names and not encoder.settings.include_prompt:
-        raise InputError("pooler pooling with include_prompt false cannot be compiled")
-    about = package_identity(ModelFolder(folder), dtype, encoder.pooling.mode)
-    about |= {"model": folder.name, "width": encoder.width, "hidden_size": encoder.hidden_size}
-    # the compiler keeps sizes of 0 and 1, and equal ones, as constants: two rows, and texts of five different lengths
-    batch = next(packed_batches([bytes(ID_BYTES * length) for length in EXAMPLE], sum(EXAMPLE)))
-    rows = [x.repeat(2, 1) for x in (batch.ids, batch.positions, batch.text_index)]  # (2, T) each
-    prepack = prepare_layers(encoder.bert, dtype)
-    graph = VectorGraph(encoder)
+def compile_model(folder: Path, dtype: str, pooling: str | None, path: Path) -> None:
+    """Compile the encoder or the cross-encoder in a folder to the package ``path``."""
+    package_dtype(dtype)  # raises for what the CPU has no hardware for
+    about: dict[str, Any] = {"model": folder.name, **package_identity(ModelFolder(folder), dtype, pooling)}
+    if ModelFolder(folder).holds_pair_model:
+        model = PairModel.load(folder, device="cpu")
+        if not model.joint:
+            raise InputError("only cross-encoders (joint heads) compile; for another head compile its encoder")
+        about |= {"task": model.task, "labels": model.labels, "types": model.types}
+        bert, graph = model.encoder.bert, ScoreGraph(model)
+        ids = torch.ones(3, 5, dtype=torch.long)
+        examples = [ids, ids.clone(), 0 * ids]
+    else:
+        encoder = SentenceEncoder.load(folder, pooling=pooling, device="cpu")
+        if "pooler" in encoder.pooling.names and not encoder.settings.include_prompt:
+            raise InputError("pooler pooling with include_prompt false cannot be compiled")
+        about |= {"width": encoder.width, "hidden_size": encoder.hidden_size}
+        bert, graph = encoder.bert, VectorGraph(encoder)
+        # the compiler keeps sizes of 0 and 1, and equal ones, as constants: two rows, and texts of five other lengths
+        batch = next(packed_batches([bytes(ID_BYTES * length) for length in EXAMPLE], sum(EXAMPLE)))
+        rows = [x.repeat(2, 1) for x in (batch.ids, batch.positions, batch.text_index)]  # (2, T) each
+        examples = [*rows, batch.places]
+    prepack = prepare_layers(bert, dtype)
     with evaluating(graph):
-        compile_package(graph, [*rows, batch.places], path, about, prepack)
-
-
-def compile_pair_model(model: PairModel, folder: Path, dtype: str, path: Path) -> None:
-    """Compile a cross-encoder that was loaded from ``folder``."""
-    if not model.joint:
-        raise InputError("only cross-encoders (joint heads) compile; for another head compile its encoder")
-    about = package_identity(ModelFolder(folder), dtype)
-    about |= {"model": folder.name, "task": model.task, "labels": model.labels, "types": model.types}
-    ids = torch.ones(3, 5, dtype=torch.long)
-    prepack = prepare_layers(model.encoder.bert, dtype)
-    graph = ScoreGraph(model)
-    with evaluating(graph):
-        compile_package(graph, [ids, ids.clone(), 0 * ids], path, about, prepack)
+        compile_package(graph, examples, path, about, prepack)
 
 
 def main() -> None:

@@ -95,7 +95,8 @@ def package_identity(folder: ModelFolder, dtype: str, pooling: str | None = None
     ``kind`` is PairModel for a folder with a head for pairs, which has no ``pooling``.
     """
     # tokenizer and prompts are read from the folder at run time, so they may change without a new package
-    digest, paths = hashlib.sha256(), set()
+    digest = hashlib.sha256()
+    paths: set[Path] = set()
     for _, place in [("", "."), *folder.modules]:
         for name in GRAPH_FILES:
             paths.update((folder.path / place).glob(name))
@@ -240,7 +241,7 @@ class CompiledEncoder(TextEncoder):
         self.normalize, self.most_tokens = folder.normalize, folder.config[1].positions
 
     @classmethod
-    def load(
+    def load(  # type: ignore[override]  # a package comes second, and it has no device to choose
         cls,
         model: str | Path,
         package: str | Path | bool = True,

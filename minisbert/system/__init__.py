@@ -1,5 +1,5 @@
 """The operating system and the terminal: console output and exit codes, atomic files, assets and downloads, devices.
 
 Imports ``core`` only. Every other room may import ``system``: saving a model needs atomic files, loading one by name
-needs the asset manifest. Only ``devices`` imports torch, so that ``minisbert assets`` starts at once.
+needs the asset manifest. Only ``devices`` and ``torch_internals`` import torch, so ``minisbert assets`` starts at once.
 """

@@ -27,7 +27,7 @@ BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")  # Intel's tiles, AVX-512, 
 # What a CPU must have, the library that multiplies float32 fastest there (BLAS is torch's own, MKL on x86), and the
 # fastest dtype; the first row that fits counts. MKL uses no AVX-512 on AMD: on a Zen 5 it reaches 200 GFLOP/s and
 # oneDNN 450, in bfloat16 950. On Intel's CPUs both reach the same, and without AMX bfloat16 is slower (docs/speed.md)
-FASTEST = (
+FASTEST: tuple[tuple[set[str], str, torch.dtype], ...] = (
     ({"amx_bf16"}, "BLAS", torch.bfloat16),
     ({"AuthenticAMD", "avx512_bf16"}, "oneDNN", torch.bfloat16),
     ({"AuthenticAMD", "avx512f"}, "oneDNN", torch.float32),

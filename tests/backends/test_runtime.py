@@ -1,6 +1,5 @@
 """Compiled packages: the vectors of the eager encoder, and a clear line for every package that does not fit."""
 
-import copy
 import itertools
 import json
 import multiprocessing
@@ -8,11 +7,9 @@ import os
 import pickle
 import re
 import shutil
-import signal
 import stat
 import subprocess
 import sys
-import tempfile
 import zipfile
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -259,20 +256,8 @@ def test_without_a_compiler_or_with_an_old_torch(folder, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
-def test_nothing_in_the_current_or_the_shared_temporary_folder_is_used(folder, tmp_path, monkeypatch):
-    """Both may be another user's: a module there, or headers in the compiler's usual folder, would run."""
-    (tmp_path / "torch.py").write_text("raise SystemExit('error: this file was run')")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep)  # an empty entry is the current folder
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    command.main([str(folder), "--out", "p.pt2"])
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["p.pt2", "torch.py"]
-
-
 def test_the_compiling_process_gets_a_private_folder(folder, tmp_path, monkeypatch):
-    """Before torch is imported there, which reads names of folders when it is."""
+    """Another user's module in the current folder, or headers in the compiler's usual one, would run."""
 
     def run(arguments: list[str], env: dict[str, str], **_: object) -> subprocess.CompletedProcess:
         assert "-P" in arguments
@@ -331,30 +316,6 @@ def test_a_cache_folder_that_cannot_be_written(folder, tmp_path, monkeypatch):
         CompiledEncoder.load(folder)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-def test_a_killed_compilation_leaves_no_package(folder, tmp_path, monkeypatch):
-    """Killed while the compiler runs; the next start removes what it had written and compiles anew."""
-    encoder = SentenceEncoder.load(folder)
-    child = os.fork()
-    if not child:
-        torch._inductor.aoti_compile_and_package = lambda *_, package_path, **__: (
-            Path(package_path).write_bytes(b"half of it"),
-            os.kill(os.getpid(), signal.SIGKILL),
-        )
-        signal.alarm(60)
-        try:
-            graphs.compile_encoder(encoder, folder, "float32", tmp_path / "p.pt2")
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    assert not (tmp_path / "p.pt2").exists()
-    whole = lambda *_, package_path, **__: Path(package_path).write_bytes(b"whole") and package_path  # noqa: E731
-    monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", whole)
-    graphs.compile_encoder(encoder, folder, "float32", tmp_path / "p.pt2")
-    assert [path.name for path in tmp_path.iterdir()] == ["p.pt2"]
-
-
 # ---------------------------------------------------------------------------------------- the commands
 
 
@@ -404,7 +365,7 @@ def test_the_sizes_of_the_example_batch_differ(tmp_path, folder, monkeypatch):
     """Sizes of 0 and 1 and equal ones would be compiled as constants."""
     seen = []
     monkeypatch.setattr(graphs, "compile_package", lambda module, examples, *_, **__: seen.extend(examples))
-    graphs.compile_encoder(copy.deepcopy(SentenceEncoder.load(folder)), folder, "float32", tmp_path / "p.pt2")
+    graphs.compile_model(folder, "float32", None, tmp_path / "p.pt2")
     rows, width = seen[0].shape
     texts, longest = seen[3].shape
     assert len({0, 1, rows, width, texts, longest}) == 6

@@ -6,13 +6,11 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
 
-from minisbert.__main__ import command_files
 from minisbert.core import InputError
 from minisbert.system import devices
 from minisbert.system.devices import (
@@ -25,7 +23,6 @@ from minisbert.system.devices import (
     set_random_state,
     use_threads,
 )
-from tests import toys
 from tests.conftest import ROOT
 
 CPU = torch.device("cpu")
@@ -176,31 +173,6 @@ def test_without_affinity_all_cores_count_and_without_a_number_nothing_changes(t
         shown = capsys.readouterr().err
         assert warning in shown
         assert bool(warning) == bool(shown)
-
-
-class Reached(Exception):
-    pass
-
-
-@pytest.mark.parametrize("name", ["encode", "evaluate", "pairs", "score", "search", "trace", "train"])
-def test_every_command_that_computes_takes_threads(name, two_cores, tiny, tmp_path, monkeypatch):
-    """Before it loads a model."""
-
-    def reached(count: int) -> None:
-        raise Reached(count)
-
-    monkeypatch.setattr(torch, "set_num_threads", reached)
-    files = toys.write_all(tmp_path)
-    arguments = {
-        "encode": ["a cat"],
-        "evaluate": ["--data", files["dev"]],
-        "pairs": [files["sentences"]],
-        "score": ["--model", str(tiny)],
-        "search": [files["sentences"], "--query", "a cat"],
-    }
-    command = import_module(f"minisbert.commands.{command_files()[name].stem}")
-    with pytest.raises(Reached, match=r"^2$"):
-        command.main([*arguments.get(name, []), "--threads", "2"])
 
 
 CHOSEN = {"GOMP_SPINCOUNT": "3000", "KMP_BLOCKTIME": "1"}

@@ -12,7 +12,7 @@ from pathlib import Path
 import huggingface_hub
 import numpy as np
 import pytest
-from huggingface_hub import constants, snapshot_download
+from huggingface_hub import constants
 
 from minisbert.checkpoints.layout import find_model
 from minisbert.core import InputError
@@ -113,13 +113,6 @@ def test_a_revision(name, revision, site, files):
     assert download_model("someone/tiny").name == COMMIT
 
 
-def test_a_folder_goes_before_a_name(site, tiny, tmp_path, monkeypatch):
-    shutil.copytree(tiny, tmp_path / "someone" / "tiny")
-    monkeypatch.chdir(tmp_path)
-    assert find_model("someone/tiny") == Path("someone/tiny")
-    assert site.asked == []
-
-
 def tell(name: str = "someone/tiny") -> str:
     """The one line about a model that cannot be loaded."""
     with pytest.raises(InputError) as error:
@@ -179,12 +172,6 @@ def test_a_cache_that_another_library_filled_is_used(site, files, monkeypatch):
     assert SentenceEncoder.load("someone/tiny").encode(TEXTS).shape == (2, 24)
 
 
-def test_the_library_finds_what_we_downloaded(site, files, monkeypatch):
-    folder = download_model("someone/tiny")
-    offline(monkeypatch)
-    assert Path(snapshot_download("someone/tiny", allow_patterns="[0-9]_*/config.json")) == folder
-
-
 ANSWERS = [
     (refuse(404, "RepoNotFound"), "neither a local folder nor a model on "),
     (refuse(401, "RepoNotFound"), "needs HF_TOKEN"),
@@ -200,13 +187,6 @@ ANSWERS = [
 def test_what_the_hub_answers(answer, words, site):
     site.pages["/api/models/someone/tiny"] = site.pages["/api/models/someone/tiny/revision/main"] = answer
     assert words in tell()
-
-
-def test_a_gated_model_lets_itself_be_listed_but_not_downloaded(site):
-    for path in site.pages:
-        if "/resolve/" in path:
-            site.pages[path] = refuse(403, "GatedRepo")
-    assert f"is gated: accept its terms at {site.address}/someone/tiny, then set HF_TOKEN" in tell()
 
 
 def test_a_revision_that_is_gone(site):
