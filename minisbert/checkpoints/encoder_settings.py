@@ -58,15 +58,23 @@ class JsonSettings:
         if type(value) is not kind and not (kind is float and type(value) is int):
             raise self.error(key, expected)
         if items is not None:
-            for item in value.values() if kind is dict else value:
+            contents: Any = value.values() if isinstance(value, dict) else value
+            for item in contents:
                 if type(item) is not items:
                     raise self.error(key, f"{expected}, each item {EXPECTED[items]}")
         return value
 
-    def size(self, key: str, needed: bool = False) -> int | None:
+    def size(self, key: str) -> int | None:
         """Return a number of columns or tokens."""
         value = self.get(key, int)
-        if (value is None and needed) or (value is not None and not 0 < value <= LARGEST_SIZE):
+        if value is not None and not 0 < value <= LARGEST_SIZE:
+            raise self.error(key, "an integer from 1")
+        return value
+
+    def needed_size(self, key: str) -> int:
+        """Return a number of columns or tokens that the file must state."""
+        value = self.size(key)
+        if value is None:
             raise self.error(key, "an integer from 1")
         return value
 
@@ -172,8 +180,8 @@ class DenseSettings:
         check_module_names(settings, cls.reads)
         settings.choice("use_residual", False)
         return cls(
-            in_features=settings.size("in_features", needed=True),
-            out_features=settings.size("out_features", needed=True),
+            in_features=settings.needed_size("in_features"),
+            out_features=settings.needed_size("out_features"),
             bias=settings.get("bias", bool, True),
             activation_function=settings.get("activation_function", str, cls.activation_function),
         )

@@ -74,6 +74,18 @@ ORDERS = {
 }
 
 
+def has_file(path: Path) -> bool:
+    """Return whether there is such a file. ``InputError`` for what is not a regular file, or is far too large."""
+    # not Path.exists, which raises OSError for a name that is too long
+    if not os.path.lexists(path):
+        return False
+    if not path.is_file():
+        raise InputError(f"{path} is a folder, device or broken link, not a file")
+    if path.suffix != ".safetensors" and path.stat().st_size > MOST_BYTES:
+        raise InputError(f"{path} is larger than {MOST_BYTES:,} bytes")
+    return True
+
+
 class ModelFolder:
     """The files of a model. Each JSON file is read once.
 
@@ -151,16 +163,8 @@ class ModelFolder:
         return folder if isinstance(folder, ModelFolder) else cls(folder)
 
     def has(self, name: str) -> bool:
-        """Return whether there is such a file. ``InputError`` for what is not a regular file, or is far too large."""
-        path = self.path / name
-        # not Path.exists, which raises OSError for a name that is too long
-        if not os.path.lexists(path):
-            return False
-        if not path.is_file():
-            raise InputError(f"{path} is a folder, device or broken link, not a file")
-        if path.suffix != ".safetensors" and path.stat().st_size > MOST_BYTES:
-            raise InputError(f"{path} is larger than {MOST_BYTES:,} bytes")
-        return True
+        """Return whether there is such a file; ``InputError`` as ``has_file``."""
+        return has_file(self.path / name)
 
     def read(self, name: str) -> bytes:
         """Read the bytes of a file, once."""

@@ -437,7 +437,7 @@ def normalizer_stages(backend: Backend) -> list[normalizers.Normalizer]:
     if backend.normalizer is None:
         return []
     if isinstance(backend.normalizer, normalizers.Sequence):
-        return list(backend.normalizer)
+        return list(backend.normalizer)  # type: ignore[call-overload]  # the library's stub lacks __iter__
     return [backend.normalizer]
 
 

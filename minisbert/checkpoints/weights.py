@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from minisbert.architectures.modern import Architecture
 from minisbert.architectures.relatives import ELECTRA, ENCODER_FAMILIES, build_bert
 from minisbert.checkpoints.encoder_settings import CONFIG, WEIGHTS, WEIGHTS_INDEX, unsupported
-from minisbert.checkpoints.layout import ModelFolder
+from minisbert.checkpoints.layout import ModelFolder, has_file
 from minisbert.core import InputError, one_line, reading, weights
 from minisbert.core.bert import Bert, BertConfig
 from minisbert.core.weights import read_safetensors
@@ -89,7 +89,7 @@ def weight_files(folder: ModelFolder) -> list[Path]:
 
 def check_present(path: Path) -> Path:
     """Return the path; ``InputError`` if the file is missing, naming what is there instead."""
-    if ModelFolder(path.parent).has(path.name):
+    if has_file(path):
         return path
     old = path.with_name("pytorch_model.bin")
     if old.exists():
@@ -180,7 +180,7 @@ def save_bert(bert: Bert, folder: Path) -> None:
 def stored_config(config: BertConfig) -> dict[str, Any]:
     """Return the contents of the family's ``config.json``, without the keys that it never has."""
     family, fields = ENCODER_FAMILIES[config.model_type], dataclasses.asdict(config)
-    content = {"architectures": [family.architecture], "dtype": "float32"}
+    content: dict[str, Any] = {"architectures": [family.architecture], "dtype": "float32"}
     if isinstance(family, Architecture):
         return content | family.write(fields)
     # only models whose embeddings are as wide as the hidden states are opened; transformers' default is 128

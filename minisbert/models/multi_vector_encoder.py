@@ -67,7 +67,7 @@ class Expansion:
 
     @classmethod
     def read(cls, settings: JsonSettings) -> "Expansion":
-        length, strategy = settings.size("length", needed=True), settings.choice("strategy", "fixed", "min")
+        length, strategy = settings.needed_size("length"), settings.choice("strategy", "fixed", "min")
         return cls(length, strategy, settings.get("attend", bool, False), settings.get("token", str))
 
 
