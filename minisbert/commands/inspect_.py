@@ -86,8 +86,9 @@ def main(arguments: list[str] | None = None) -> None:
     content["shared"] = [overlap(files[0], file) for file in files[1:]]
     content["command"] = training_command(files, options.model, options.max_length)
     if options.plots:
-        lengths = [(str(file.path), file.tokens, [len(text) for text in file.texts], file.limit) for file in files]
-        plots.save(plots.draw_lengths(lengths), options.plots / PICTURE)
+        unit = "tokens" if tokenizer else "characters"
+        lengths = {str(file.path): file.tokens or [len(text) for text in file.texts] for file in files}
+        plots.save(plots.draw_lengths(lengths, unit), options.plots / PICTURE)
         say(f"wrote {options.plots / PICTURE}")
     with exiting(1 if any(file.problems for file in files) else 0):
         if options.json:
