@@ -12,7 +12,8 @@ import torch
 from course import GOLDEN, TINY, figure, largest_difference, predict
 
 from minisbert.core import loop, losses
-from minisbert.core.loop import AdamW, adamw_step, fit
+from lessons.by_hand.adamw import AdamW
+from minisbert.core.loop import adamw_step, fit
 
 # %% [markdown]
 # ## The question

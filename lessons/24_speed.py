@@ -112,9 +112,7 @@ assert batches == [[1, 5], [2, 3, 0, 4]], "18 and 16 tokens, 2 of them pads"
 from minisbert.models.batching import packed_batches, same_text, tokenize
 
 two_texts = ["A cat.", "Snow."]
-(shared,) = packed_batches(
-    tokenize(fast_encoder.tokenizer, two_texts)[0], batch_tokens=64
-)
+(shared,) = packed_batches(tokenize(fast_encoder.tokenizer, two_texts), batch_tokens=64)
 together = same_text(shared.text_index)  # (1, 1, T, T)
 print(shared.ids, shared.positions, shared.text_index, together[0, 0].int(), sep="\n")
 assert shared.positions.tolist() == [[0, 1, 2, 3, 4, 0, 1, 2, 3, 0, 0, 0]], (
@@ -154,10 +152,10 @@ assert apart < 1e-6, "the same vectors, up to rounding"
 from minisbert.models import batching
 
 useful = sum(n * (dense + 2 * n * D) for n in lengths)
-keys, _ = tokenize(fast_encoder.tokenizer, texts)
+tokens = tokenize(fast_encoder.tokenizer, texts)
 own, cost = batching.ROW, {}
 for batching.ROW in (16, 32, own, 128, 512):
-    shapes = [batch.ids.shape for batch in packed_batches(keys, batch_tokens=2048)]
+    shapes = [batch.ids.shape for batch in packed_batches(tokens, batch_tokens=2048)]
     computed = sum(B * T * (dense + 2 * T * D) for B, T in shapes)
     cost[batching.ROW] = computed / useful - 1
     print(f"rows of {batching.ROW:3} tokens: {cost[batching.ROW]:5.1%}")
@@ -169,32 +167,32 @@ assert min(cost, key=cost.get) == own == 60, (
 # %% [markdown]
 # ## The ladder
 #
-# Each step changes one thing and takes its name; `tokens` counts what it has computed.
+# Each step changes one thing and takes its name; `computed` counts what it has computed.
 
 # %%
-tokens = {}
+computed = {}
 
 
 def padded(name, batches):
     """The vectors (N, D) of all texts from batches of row numbers, as the book computes them."""
-    vectors, tokens[name] = torch.empty(N, D), 0
+    vectors, computed[name] = torch.empty(N, D), 0
     with evaluating(encoder):
         for rows in batches:
             given = [ids[row] for row in rows]
             batch, mask = pad_batch(given, encoder.tokenizer.pad_id)  # (B, T)
             pooled = pooling.mean_pool(encoder.bert(batch, mask), mask)
             vectors[rows] = normalize(pooled)
-            tokens[name] += batch.numel()
+            computed[name] += batch.numel()
     return vectors
 
 
 def packed(name, batch_tokens=2048):
     """The same with several texts in one row: ``vectors`` is the forward and the pooling from above."""
-    vectors, tokens[name] = torch.empty(N, D), 0
+    vectors, computed[name] = torch.empty(N, D), 0
     with fast_encoder.computing("float32"):
-        for batch in packed_batches(keys, batch_tokens):
-            vectors[batch.texts] = normalize(fast_encoder.vectors(batch))
-            tokens[name] += batch.ids.numel()
+        for batch in packed_batches(tokens, batch_tokens):
+            vectors[batch.texts] = fast_encoder.vectors(*fast_encoder.states(batch))
+            computed[name] += batch.ids.numel()
     return vectors
 
 
@@ -226,18 +224,18 @@ rate = {name: N / statistics.median(found) for name, found in seconds.items()}
 first = "padded, as given"
 print(f"{'':20}{'tokens':>8}{'wasted':>9}{'sentences/s':>13}{'factor':>8}")
 for name in ladder:
-    waste, factor = 1 - sum(lengths) / tokens[name], rate[name] / rate[first]
-    print(f"{name:20}{tokens[name]:8,}{waste:9.1%}{rate[name]:13.0f}{factor:8.1f}")
+    waste, factor = 1 - sum(lengths) / computed[name], rate[name] / rate[first]
+    print(f"{name:20}{computed[name]:8,}{waste:9.1%}{rate[name]:13.0f}{factor:8.1f}")
 
 # %% [markdown]
 # The times are those of your machine, a second long, and will be others tomorrow; how many tokens were computed is a
 # matter of arithmetic. Lesson 25 climbs further: fewer passes over the same numbers, fewer bits, and a compiler.
 
 # %%
-assert tokens["sorted by length"] < 0.8 * tokens["padded, as given"], (
+assert computed["sorted by length"] < 0.8 * computed["padded, as given"], (
     "neighbours of like length: fewer pads"
 )
-assert sum(lengths) <= tokens["packed"] < 1.1 * sum(lengths), "hardly any"
+assert sum(lengths) <= computed["packed"] < 1.1 * sum(lengths), "hardly any"
 for name in ("sorted by length", "packed"):
     assert largest_difference(vectors[name], vectors[first]) < 2e-6, (
         f"{name}: the same vectors"
@@ -265,7 +263,7 @@ def draw(plt):
     left.set(title="Sentences a second, on this machine")
     left.invert_yaxis()
     right.barh(names, [sum(lengths)] * len(names), color="#1f4e79", label="real tokens")
-    pads = [tokens[name] - sum(lengths) for name in names]
+    pads = [computed[name] - sum(lengths) for name in names]
     right.barh(names, pads, left=sum(lengths), color="#d9d9d9", label="pads")
     right.set(title="Tokens computed")
     right.legend(frameon=False, loc="lower right")
@@ -381,7 +379,7 @@ for mistake in own:
 # the wrong places, and no shape, no norm and no mean will tell.
 
 # %%
-as_computed = [row for batch in packed_batches(keys, 2048) for row in batch.texts]
+as_computed = [row for batch in packed_batches(tokens, 2048) for row in batch.texts]
 misplaced = spearman(right[as_computed])
 print(f"put back {spearman(right):.2f}, not put back {misplaced:.2f}")
 assert abs(misplaced) < 40, "nothing is left of it"

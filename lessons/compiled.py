@@ -6,8 +6,8 @@ import tempfile
 import textwrap
 import time
 import zipfile
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from minisbert.backends.package import compile_package, load_package
 from minisbert.core import InputError, bert
-from minisbert.core.encoder import normalize
-from minisbert.models.batching import packed_batches
+from minisbert.models.batching import Tokens
 
 
 def fused(choice: bool, function: Callable, *inputs: Any, **named: Any) -> Any:
@@ -39,14 +38,12 @@ def milliseconds(function: Callable, *inputs: Any, **named: Any) -> float:
     return statistics.median(times[1:])
 
 
-def packed(model: Any, keys: Sequence[Any], context: AbstractContextManager) -> Tensor:
-    """The vectors (N, D) of tokenized texts in a context, several texts in one row."""
-    rows, order = [], []
-    with context:
-        for batch in packed_batches(keys, 2048):
-            rows.append(normalize(model.vectors(batch)).float())
-            order.extend(batch.texts)
-    return torch.cat(rows)[torch.tensor(order).argsort()]
+def packed(model: Any, tokens: Tokens, dtype: str | None = None) -> Tensor:
+    """The vectors (N, D) of tokenized texts, several texts in one row; ``dtype`` as of ``encode``, None: of tokens."""
+    with model.computing(dtype) as products:
+        if dtype is not None:
+            tokens = replace(tokens, dtype=products)
+        return torch.from_numpy(model.encode_tokens(tokens))
 
 
 def compiled(module: nn.Module, x: Tensor) -> tuple[Callable | None, str]:

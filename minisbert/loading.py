@@ -16,12 +16,13 @@ from minisbert.backends.cuda import CudaEncoder, choose_half, has_graph
 from minisbert.backends.package import CompiledEncoder, CompiledPairModel
 from minisbert.checkpoints.layout import MASKED_MODULE, ModelFolder, find_model
 from minisbert.core import InputError, one_line
+from minisbert.core.tokenizer import Tokenizer
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.pair_model import SEVERAL, PairModel, PairScorer
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.sparse_encoder import SparseEncoder
 from minisbert.models.static_encoder import StaticEncoder
-from minisbert.models.tokenizer import Tokenizer
+from minisbert.models.tokenizer import read_tokenizer
 from minisbert.system.console import say
 from minisbert.system.devices import choose_device
 
@@ -147,7 +148,7 @@ def load_tokenizer(model: str | Path, limit: int | None = None) -> Tokenizer:
     module = None
     if folder.model_class == "SparseEncoder":
         module = MASKED_MODULE
-    return Tokenizer.load(folder.encoder, limit, module)
+    return read_tokenizer(folder.encoder, limit, module)
 
 
 def uncompiled(encoder: Encoder) -> Encoder:

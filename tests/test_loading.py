@@ -70,7 +70,7 @@ VALUES = [None, 3, -1, 2.5, float("nan"), 1j, True, b"x", [], {}, [1], object(),
 RIGHT = {
     "pooling": [None],
     "max_seq_length": [None],
-    "batch_size": [3],
+    "batch_size": [None, 3],
     "normalize_embeddings": [None, True],
     "truncate_dim": [None, 3],
     "dtype": [None],

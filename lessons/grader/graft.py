@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from lessons.by_hand.adamw import AdamW
 from lessons.grader import sandbox
 from lessons.grader.pieces import PIECES, ROOT, mine, pieces_of
 from minisbert.checkpoints.layout import find_model
@@ -66,7 +67,7 @@ def grafted(functions: dict[str, Callable], spaces: dict[int, dict[str, Any]] | 
         for master in functions:
             stack.enter_context(sandbox.lent((spaces or {}).get(PIECES[master].lesson, {}), PIECES[master]))
         if "loop.adamw_step" in functions:  # torch's optimizer would not call it
-            stack.enter_context(replaced(loop.adamw, loop.AdamW, loop, "adamw"))
+            stack.enter_context(replaced(loop.adamw, AdamW, loop, "adamw"))
         yield
 
 

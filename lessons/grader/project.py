@@ -15,14 +15,13 @@ import time
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 
 from lessons.search.docstrings import Entry, read_entries, split_of
 from lessons.search.measure import grades, interval, ndcg_of_each
 from minisbert.core import InputError, reading
-from minisbert.core.checks import check_fields
+from minisbert.core.checks import check_integer, check_one_of
 from minisbert.evaluation.retrieval import encode_with
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search import quantized
@@ -38,9 +37,14 @@ TIMED = 30  # queries, one at a time
 class Options:
     """``search.toml``."""
 
-    store: Annotated[str, "float32|int8|bits"] = "float32"
-    columns: Annotated[int, "an integer from 0"] = 0
-    candidates: Annotated[int, "an integer from 1"] = 40
+    store: str = "float32"
+    columns: int = 0
+    candidates: int = 40
+
+    def __post_init__(self) -> None:
+        check_one_of("store", self.store, ["float32", "int8", "bits"])
+        check_integer("columns", self.columns, least=0)
+        check_integer("candidates", self.candidates)
 
 
 def load_project(folder: Path) -> tuple[SentenceEncoder, Options]:
@@ -50,8 +54,10 @@ def load_project(folder: Path) -> tuple[SentenceEncoder, Options]:
     options, file = Options(), folder / "search.toml"
     if file.exists():
         with reading(file):
-            options = Options(**tomllib.loads(file.read_text(encoding="utf-8")))
-            check_fields(options)
+            stated = tomllib.loads(file.read_text(encoding="utf-8"))
+            if unknown := stated.keys() - vars(options).keys():
+                raise ValueError(f"{', '.join(sorted(unknown))}: the options are {', '.join(vars(options))}")
+            options = Options(**stated)
     return SentenceEncoder.load(folder / "model" if (folder / "model").is_dir() else folder), options
 
 

@@ -36,7 +36,7 @@ def _(self: pair_model.PairModel, encoded: Encoded, rows: Sequence[int]) -> tupl
 @mistake(pair_model.PairModel, "tokenize", "both towers read the joined pair", "each tower gets [CLS] a [SEP] b [SEP]")
 def _(self: pair_model.PairModel, firsts: Sequence[str], seconds: Sequence[str]) -> Encoded:
     joined = self.encoder.tokenizer.encode_pairs(firsts, seconds)
-    return joined if self.joint else Encoded(joined.ids * 2, joined.token_types * 2, 2 * joined.truncated)
+    return joined if self.joint else Encoded(joined.ids * 2, joined.token_types * 2, joined.truncated * 2)
 
 
 @mistake(pair_model.PairModel, "batch", "joined pairs without token types", "the encoder is not told where b begins")

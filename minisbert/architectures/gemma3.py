@@ -4,9 +4,10 @@ It changes ``qwen3.py``: no causal mask; of six layers five see a window, and tu
 each of weight 1 + w; GELU in the gate; embeddings times sqrt(D); scores by the root of a setting instead of K.
 """
 
+import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -14,31 +15,39 @@ from minisbert.architectures.modern import (
     GLOBAL,
     LOCAL,
     Architecture,
-    Base,
     PreNormLayer,
+    WordEmbeddings,
     check_default_rope,
     spaced_kinds,
+    stated,
 )
 from minisbert.architectures.modernbert import WindowedEncoder
 from minisbert.architectures.qwen3 import QWEN3, DecoderConfig, GatedFeedForward, GroupedAttention, RMSNorm, rms_norm
-from minisbert.core.weights import Size
+from minisbert.core.checks import check_integer, check_number
 
 
 @dataclass(frozen=True)
 class GemmaConfig(DecoderConfig):
     """The settings of an EmbeddingGemma; names and defaults are those of its ``config.json``."""
 
-    sliding_window: Size = 4096  # tokens; half of it on each side
-    head_dim: Size = 256  # K
-    query_pre_attn_scalar: Base = 256.0
-    rope_theta: Base = 1_000_000.0
-    rope_local_base_freq: Base = 10_000.0
-    max_position_embeddings: Size = 131_072
-    hidden_act: Annotated[str, "gelu_pytorch_tanh"] = "gelu_pytorch_tanh"
+    sliding_window: int = 4096  # tokens; half of it on each side
+    head_dim: int = 256  # K
+    query_pre_attn_scalar: float = 256.0
+    rope_theta: float = 1_000_000.0
+    rope_local_base_freq: float = 10_000.0
+    max_position_embeddings: int = 131_072
+    hidden_act: str = "gelu_pytorch_tanh"
     pad_token_id: int | None = 0
     model_type: str = "gemma3_text"
 
     kinds: ClassVar[tuple[str, ...]] = (GLOBAL, LOCAL)
+    activation: ClassVar[str] = "gelu_pytorch_tanh"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_integer("sliding_window", self.sliding_window)
+        for name in ("query_pre_attn_scalar", "rope_local_base_freq"):
+            check_number(name, getattr(self, name), 0, math.inf, above=True)
 
 
 class GemmaNorm(RMSNorm):
@@ -78,15 +87,20 @@ class GemmaLayer(PreNormLayer):
         return x + self.feed_forward_after(self.feed_forward(self.feed_forward_norm(x))), probabilities
 
 
+class ScaledEmbeddings(WordEmbeddings):
+    """The table of tokens, times sqrt(D)."""
+
+    def forward(self, ids: Tensor, token_types: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
+        return self.word(ids) * self.word.embedding_dim**0.5  # (B, T, D)
+
+
 class Gemma(WindowedEncoder):
     """The encoder of EmbeddingGemma."""
 
     def __init__(self, config: GemmaConfig, pooler: bool = False):
         layers = (GemmaLayer(config) for _ in range(config.num_hidden_layers))
-        super().__init__(config, layers, GemmaNorm(config.hidden_size, config.rms_norm_eps))
-
-    def embed(self, ids: Tensor, positions: Tensor) -> Tensor:
-        return self.embeddings.word(ids) * self.config.hidden_size**0.5  # (B, T, D)
+        norm = GemmaNorm(config.hidden_size, config.rms_norm_eps)
+        super().__init__(config, layers, norm, ScaledEmbeddings(config))
 
 
 class GemmaFamily(Architecture):
@@ -96,12 +110,12 @@ class GemmaFamily(Architecture):
         """Read a config; newer files state the kind of each layer, and the bases in ``rope_parameters``."""
         if raw.get("use_bidirectional_attention") is not True:
             raise ValueError("use_bidirectional_attention must be true: of Gemma 3 only EmbeddingGemma is supported")
-        ropes = raw.get("rope_parameters") or {}
-        check_default_rope(raw.get("rope_scaling"), ropes, ropes.get(GLOBAL), ropes.get(LOCAL))
-        kinds = raw.get("layer_types") or spaced_kinds(raw, "sliding_window_pattern", 6, first=-1)
+        ropes = stated(raw, "rope_parameters")
+        check_default_rope(stated(raw, "rope_scaling"), ropes, stated(ropes, GLOBAL), stated(ropes, LOCAL))
+        kinds = stated(raw, "layer_types", list) or spaced_kinds(raw, "sliding_window_pattern", 6, first=-1)
         content = raw | {"layer_types": tuple(kinds)}
         for kind, key in ((GLOBAL, "rope_theta"), (LOCAL, "rope_local_base_freq")):
-            if "rope_theta" in (ropes.get(kind) or {}):
+            if "rope_theta" in stated(ropes, kind):
                 content[key] = ropes[kind]["rope_theta"]
         return super().read(content)
 

@@ -3,17 +3,18 @@
 Imports ``core``.
 """
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from minisbert.core import one_line
 from minisbert.core.bert import Bert
-from minisbert.core.checks import check, check_fields
-from minisbert.core.weights import Family, Rate, Size
+from minisbert.core.checks import check_integer, check_number, check_one_of
+from minisbert.core.weights import SIZES, Family
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,14 +52,26 @@ class Architecture(Family):
         return content
 
 
+class WordEmbeddings(nn.Module):
+    """The table of tokens alone: positions come in later, by rotations."""
+
+    def __init__(self, config: Any):
+        super().__init__()
+        self.word = nn.Embedding(config.vocab_size, config.hidden_size)
+
+    def forward(self, ids: Tensor, token_types: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
+        """ids (B, T) -> (B, T, D); the others are not read."""
+        return self.word(ids)
+
+
 class ModernEncoder(Bert):
     """``Bert`` with layers that read more than a mask, and a norm after the last one.
 
-    Subclasses define ``views(mask, positions, dtype)``: the arguments of each layer in addition to x, for a mask
-    (B, 1, T or 1, T) or None and positions (B or 1, T).
+    Subclasses define ``view``: what each layer reads besides x, for a mask (B, 1, T or 1, T) or None and positions
+    (B or 1, T).
     """
 
-    views: Callable[[Tensor | None, Tensor, torch.dtype], list[tuple]]
+    view: Callable[[Tensor | None, Tensor, torch.dtype], Sequence[tuple]]
 
     def __init__(
         self,
@@ -71,7 +84,7 @@ class ModernEncoder(Bert):
         nn.Module.__init__(self)
         self.config, self.pooler = config, None
         if embeddings is None:
-            embeddings = nn.ModuleDict({"word": nn.Embedding(config.vocab_size, config.hidden_size)})
+            embeddings = WordEmbeddings(config)
         self.embeddings = embeddings
         self.layers = nn.ModuleList(layers)
         self.norm = nn.Identity() if norm is None else norm
@@ -85,10 +98,6 @@ class ModernEncoder(Bert):
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
 
-    def embed(self, ids: Tensor, positions: Tensor) -> Tensor:
-        """ids (B, T), positions (B or 1, T) -> the input of the first layer, (B, T, D)."""
-        return self.embeddings.word(ids)
-
     def forward(
         self,
         ids: Tensor,
@@ -97,23 +106,18 @@ class ModernEncoder(Bert):
         trace: dict[str, Tensor] | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """Compute hidden states (B, T, D), after ``norm``, from ids (B, T). ``token_types`` are not read."""
-        if mask is not None:
-            check("mask whole", mask)
-            mask = mask.bool() if mask.ndim == 4 else mask.bool()[:, None, None, :]  # (B, 1, T or 1, T)
+        """The book's forward pass, and ``norm`` after the last layer. ``token_types`` are not read."""
         if positions is None:
             positions = torch.arange(ids.shape[1], device=ids.device)[None]  # (1, T)
-        x = self.embed(ids, positions)  # (B, T, D)
-        views = self.views(mask, positions, x.dtype)
+        x = self.norm(super().forward(ids, mask, None, trace, positions))  # (B, T, D)
         if trace is not None:
-            trace["embeddings"] = x
-        for i, layer in enumerate(self.layers):
-            x, probabilities = layer(x, *views[i])  # (B, T, D), (B, H, T, T)
-            if i == len(self.layers) - 1:
-                x = self.norm(x)
-            if trace is not None:
-                trace[f"layers.{i}.attention"], trace[f"layers.{i}"] = probabilities, x
+            trace[f"layers.{len(self.layers) - 1}"] = x
         return x
+
+    def views(self, mask: Tensor | None, positions: Tensor | None, dtype: torch.dtype) -> Sequence[tuple]:
+        assert positions is not None, "forward has made them"
+        (mask,), *_ = super().views(mask, positions, dtype)
+        return self.view(mask, positions, dtype)
 
 
 class PreNormLayer(nn.Module):
@@ -160,33 +164,36 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 GLOBAL, LOCAL = "full_attention", "sliding_attention"  # kinds of layers, as files name them
 MOST_LAYERS = 1000
-Base = Annotated[float, "above 0 and finite"]
-Flag = Annotated[bool, "0 or 1"]
 
 
 @dataclass(frozen=True)
 class RotaryConfig:
     """The sizes and constants that encoders with rotated positions share. Raises ``ValueError`` as ``BertConfig``."""
 
-    vocab_size: Size  # V
-    hidden_size: Size  # D
-    num_hidden_layers: Size  # L
-    num_attention_heads: Size  # H
-    intermediate_size: Size  # F
-    max_position_embeddings: Size = 8192
+    vocab_size: int  # V
+    hidden_size: int  # D
+    num_hidden_layers: int  # L
+    num_attention_heads: int  # H
+    intermediate_size: int  # F
+    max_position_embeddings: int = 8192
     layer_types: tuple[str, ...] = ()  # one of ``kinds`` for each layer; empty if all are global
-    rope_theta: Base = 10_000.0  # the base of the rotation in global layers
-    attention_bias: Flag = False
-    hidden_dropout_prob: Rate = 0.0
-    attention_probs_dropout_prob: Rate = 0.0
-    initializer_range: Rate = 0.02
+    rope_theta: float = 10_000.0  # the base of the rotation in global layers
+    attention_bias: bool = False
+    hidden_dropout_prob: float = 0.0
+    attention_probs_dropout_prob: float = 0.0
+    initializer_range: float = 0.02
     type_vocab_size: int = 0
     pad_token_id: int | None = None
 
     kinds: ClassVar[tuple[str, ...]] = (GLOBAL, LOCAL)
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        for name in SIZES:
+            check_integer(name, getattr(self, name))
+        check_number("rope_theta", self.rope_theta, 0, math.inf, above=True)
+        check_one_of("attention_bias", self.attention_bias, [False, True])
+        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"):
+            check_number(name, getattr(self, name), 0, 1)
         kinds = self.layer_types
         if not set(kinds).issubset(self.kinds) or len(kinds) not in (0, self.num_hidden_layers):
             allowed = " or ".join(self.kinds)
@@ -196,6 +203,16 @@ class RotaryConfig:
     def positions(self) -> int:
         """The largest number of tokens that one text can have."""
         return self.max_position_embeddings
+
+
+def stated(raw: dict[str, Any], key: str, kind: type = dict) -> Any:
+    """Return an object or a list of a config; an empty one if it is null or missing."""
+    value = raw.get(key)
+    if value is None:
+        return kind()
+    if not isinstance(value, kind | tuple):
+        raise ValueError(f"{key} must be a JSON {kind.__name__}, not {one_line(value)}")
+    return value
 
 
 def check_default_rope(*ropes: dict[str, Any] | None) -> None:
@@ -215,7 +232,8 @@ def spaced_kinds(raw: dict[str, Any], key: str, default: int, first: int) -> lis
     n is the value of ``key``. For 5 layers, n = 3 and ``first`` 0 layers 0 and 3 are global.
     """
     layers, every = raw["num_hidden_layers"], raw.get(key, default)
-    check(f"num_hidden_layers an integer from 1, {key} an integer from 1", layers, every)
+    check_integer("num_hidden_layers", layers)
+    check_integer(key, every)
     kinds = []
     # a damaged number of layers must not fill the memory: with fewer kinds the config refuses it
     for i in range(min(layers, MOST_LAYERS)):

@@ -9,8 +9,9 @@
 Legend as in ``core/bert.py``: B batch, T tokens, D width, H heads, K width of one head, F feed-forward width.
 """
 
+import math
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,18 +20,19 @@ from minisbert.architectures.modern import (
     GLOBAL,
     LOCAL,
     Architecture,
-    Base,
-    Flag,
     ModernEncoder,
     PreNormLayer,
     RotaryConfig,
+    WordEmbeddings,
     check_default_rope,
     rotary,
     rotate,
     spaced_kinds,
+    stated,
 )
 from minisbert.core.bert import Attention, LayerNorm, attention, gelu, layer_norm
-from minisbert.core.weights import Rate, Size, dense
+from minisbert.core.checks import check_integer, check_number, check_one_of
+from minisbert.core.weights import dense
 
 
 def geglu(x: Tensor, activation: str = "gelu") -> Tensor:
@@ -61,19 +63,26 @@ def local_mask(positions: Tensor, mask: Tensor | None, half: int) -> Tensor:
 class ModernBertConfig(RotaryConfig):
     """The settings of a ModernBERT; defaults are those of its ``config.json``."""
 
-    sliding_window: Size = 128  # tokens; half of it on each side
-    rope_theta: Base = 160_000.0
-    rope_local_base_freq: Base = 10_000.0
-    norm_eps: Annotated[float, "above 0 and below 1"] = 1e-5
-    norm_bias: Flag = False
-    mlp_bias: Flag = False
-    hidden_activation: Annotated[str, "gelu|silu"] = "gelu"  # silu in granite-embedding-multilingual-r2
-    mlp_dropout: Rate = 0.0  # between the two feed-forward layers
+    sliding_window: int = 128  # tokens; half of it on each side
+    rope_theta: float = 160_000.0
+    rope_local_base_freq: float = 10_000.0
+    norm_eps: float = 1e-5
+    norm_bias: bool = False
+    mlp_bias: bool = False
+    hidden_activation: str = "gelu"  # silu in granite-embedding-multilingual-r2
+    mlp_dropout: float = 0.0  # between the two feed-forward layers
     pad_token_id: int | None = 50283
     model_type: str = "modernbert"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_integer("sliding_window", self.sliding_window)
+        check_number("rope_local_base_freq", self.rope_local_base_freq, 0, math.inf, above=True)
+        check_number("norm_eps", self.norm_eps, 0, 1, above=True)
+        check_number("mlp_dropout", self.mlp_dropout, 0, 1)
+        check_one_of("norm_bias", self.norm_bias, [False, True])
+        check_one_of("mlp_bias", self.mlp_bias, [False, True])
+        check_one_of("hidden_activation", self.hidden_activation, ["gelu", "silu"])
         if self.hidden_size % (2 * self.num_attention_heads):
             raise ValueError(f"hidden_size {self.hidden_size} does not give every head an even number of columns")
 
@@ -132,12 +141,24 @@ class GeGLUFeedForward(nn.Module):
 class WindowedEncoder(ModernEncoder):
     """Every token sees those on both sides: all of them in global layers, those of a window in local ones."""
 
-    def views(self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[tuple]:
+    def view(self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[tuple]:
         c = self.config
         masks = {GLOBAL: mask, LOCAL: local_mask(positions, mask, c.sliding_window // 2)}
         bases = {GLOBAL: c.rope_theta, LOCAL: c.rope_local_base_freq}
         rotations = {kind: rotary(positions, c.head_dim, base, dtype) for kind, base in bases.items()}
         return [(masks[kind], rotations[kind]) for kind in c.layer_types or [GLOBAL] * len(self.layers)]
+
+
+class NormedEmbeddings(WordEmbeddings):
+    """The table of tokens, then a norm and dropout."""
+
+    def __init__(self, config: ModernBertConfig):
+        super().__init__(config)
+        self.norm = ModernBertNorm(config)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, ids: Tensor, token_types: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
+        return self.dropout(self.norm(self.word(ids)))  # (B, T, D)
 
 
 class ModernBert(WindowedEncoder):
@@ -151,12 +172,7 @@ class ModernBert(WindowedEncoder):
             )
             for i in range(config.num_hidden_layers)
         )
-        super().__init__(config, layers, ModernBertNorm(config))
-        self.embeddings["norm"] = ModernBertNorm(config)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
-
-    def embed(self, ids: Tensor, positions: Tensor) -> Tensor:
-        return self.dropout(self.embeddings.norm(self.embeddings.word(ids)))  # (B, T, D)
+        super().__init__(config, layers, ModernBertNorm(config), NormedEmbeddings(config))
 
 
 class ModernBertFamily(Architecture):
@@ -164,12 +180,12 @@ class ModernBertFamily(Architecture):
 
     def read(self, raw: dict[str, Any]) -> ModernBertConfig:
         """Read a config; newer files state the kind of each layer, and the bases in ``rope_parameters``."""
-        ropes = raw.get("rope_parameters") or {}
-        check_default_rope(raw.get("rope_scaling"), ropes, ropes.get(GLOBAL), ropes.get(LOCAL))
-        kinds = raw.get("layer_types") or spaced_kinds(raw, "global_attn_every_n_layers", 3, first=0)
+        ropes = stated(raw, "rope_parameters")
+        check_default_rope(stated(raw, "rope_scaling"), ropes, stated(ropes, GLOBAL), stated(ropes, LOCAL))
+        kinds = stated(raw, "layer_types", list) or spaced_kinds(raw, "global_attn_every_n_layers", 3, first=0)
         content = raw | {"layer_types": tuple(kinds)}
         for kind, key in ((GLOBAL, "global_rope_theta"), (LOCAL, "local_rope_theta")):
-            if "rope_theta" in (ropes.get(kind) or {}):
+            if "rope_theta" in stated(ropes, kind):
                 content[key] = ropes[kind]["rope_theta"]
         return super().read(content)
 

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from minisbert.architectures.modern import Architecture, ModernEncoder
-from minisbert.core import bert
-from minisbert.core.bert import Attention, Embeddings, Layer
+from minisbert.core.bert import Attention, Embeddings, Layer, fused_by
 from minisbert.core.weights import BertConfig, dense
 
 BUCKETS = 32  # half of them for keys before the query, half for keys after it
@@ -35,16 +34,23 @@ def relative_buckets(distances: Tensor) -> Tensor:
     return bucket + (distances > 0) * (BUCKETS // 2)
 
 
+def fused_biased_attention(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, dropout: float = 0.0
+) -> tuple[Tensor, Tensor | None]:
+    if dropout:
+        return biased_attention.__wrapped__(query, key, value, bias, dropout)  # type: ignore[attr-defined]
+    return nn.functional.scaled_dot_product_attention(query, key, value, bias), None
+
+
+@fused_by(fused_biased_attention)
 def biased_attention(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor, dropout: float = 0.0
 ) -> tuple[Tensor, Tensor | None]:
     """softmax(q k^T / sqrt(K) + bias) v: the book's ``attention`` with a number added to each score.
 
     query, key, value (B, H, T, K), bias (B or 1, H, T, T), minus infinity for masked keys -> context (B, H, T, K) and
-    probabilities (B, H, T, T), None from the fused operation.
+    probabilities (B, H, T, T).
     """
-    if bert.FUSED and not dropout:
-        return nn.functional.scaled_dot_product_attention(query, key, value, bias), None
     # subtle: the bias is added after the division by sqrt(K); T5 itself does not divide
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1]) + bias  # (B, H, T, T)
     probabilities = scores.softmax(dim=-1)  # (B, H, T, T), each row sums to 1
@@ -92,10 +98,7 @@ class MPNet(ModernEncoder):
             self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
         self.initialise()  # the two that were just added
 
-    def embed(self, ids: Tensor, positions: Tensor) -> Tensor:
-        return self.embeddings(ids, None, positions)  # (B, T, D)
-
-    def views(self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[tuple]:
+    def view(self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[tuple]:
         """Compute what each layer adds to its scores, (B, H, T, T): a bias, and minus infinity for masked keys."""
         distances = positions[:, None, :] - positions[:, :, None]  # (B, T, T): key's position minus query's
         bias = self.relative(relative_buckets(distances)).permute(0, 3, 1, 2)  # (B, T, T, H) -> (B, H, T, T)

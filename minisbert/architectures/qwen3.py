@@ -11,7 +11,7 @@ Legend as in ``core/bert.py``; ``G`` is the number of heads of keys and values. 
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -25,20 +25,19 @@ from minisbert.architectures.modern import (
     check_default_rope,
     rotary,
     rotate,
+    stated,
 )
-from minisbert.core import bert
-from minisbert.core.bert import Attention, attention
-from minisbert.core.weights import Size
+from minisbert.core.bert import Attention, attention, fused_by
+from minisbert.core.checks import check_integer, check_number, check_one_of
 
 
+@fused_by(lambda x, weight, eps: nn.functional.rms_norm(x, weight.shape, weight.to(x.dtype), eps))
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Every vector scaled to a mean square of 1, then times ``weight``: x (..., D), weight (D,) -> (..., D).
 
     ``layer_norm`` without a mean and a bias (Zhang and Sennrich 2019, arXiv 1910.07467).
     ``rms_norm([1, 7], 1, ~0) = [0.2, 1.4]``.
     """
-    if bert.FUSED:
-        return nn.functional.rms_norm(x, weight.shape, weight.to(x.dtype), eps)
     return x * torch.rsqrt(x.pow(2).mean(dim=-1, keepdim=True) + eps) * weight
 
 
@@ -67,14 +66,21 @@ def causal_mask(mask: Tensor | None, tokens: int, device: torch.device) -> Tenso
     return (mask & before) | torch.eye(tokens, dtype=torch.bool, device=device)
 
 
+def fused_grouped_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, dropout: float = 0.0
+) -> tuple[Tensor, Tensor | None]:
+    """Told that the mask is causal, PyTorch's operation does half of the work; it repeats no heads."""
+    if dropout:
+        return grouped_attention.__wrapped__(query, key, value, mask, causal, dropout)  # type: ignore[attr-defined]
+    how = {"is_causal": causal and mask is None, "enable_gqa": True}
+    return nn.functional.scaled_dot_product_attention(query, key, value, mask, **how), None
+
+
+@fused_by(fused_grouped_attention)
 def grouped_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, dropout: float = 0.0
 ) -> tuple[Tensor, Tensor | None]:
     """Compute the book's ``attention`` with keys and values (B, G, T, K). ``causal`` counts if ``mask`` is None."""
-    # told that the mask is causal it does half of the work; heads are not repeated
-    if bert.FUSED and not dropout:
-        how = {"is_causal": causal and mask is None, "enable_gqa": True}
-        return nn.functional.scaled_dot_product_attention(query, key, value, mask, **how), None
     if causal and mask is None:
         mask = causal_mask(None, query.shape[2], query.device)
     times = query.shape[1] // key.shape[1]
@@ -85,17 +91,22 @@ def grouped_attention(
 class DecoderConfig(RotaryConfig):
     """The settings of a Qwen3; names and defaults are those of its ``config.json``."""
 
-    num_key_value_heads: Size = field(kw_only=True)  # G
-    head_dim: Size = 128  # K
-    max_position_embeddings: Size = 32768
-    rms_norm_eps: Annotated[float, "above 0 and below 1"] = 1e-6
-    hidden_act: Annotated[str, "silu"] = "silu"
+    num_key_value_heads: int = field(kw_only=True)  # G
+    head_dim: int = 128  # K
+    max_position_embeddings: int = 32768
+    rms_norm_eps: float = 1e-6
+    hidden_act: str = "silu"
     model_type: str = "qwen3"
 
     kinds: ClassVar[tuple[str, ...]] = (GLOBAL,)
+    activation: ClassVar[str] = "silu"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_integer("num_key_value_heads", self.num_key_value_heads)
+        check_integer("head_dim", self.head_dim)
+        check_number("rms_norm_eps", self.rms_norm_eps, 0, 1, above=True)
+        check_one_of("hidden_act", self.hidden_act, [self.activation])
         if self.num_attention_heads % self.num_key_value_heads or self.head_dim % 2:
             raise ValueError("num_key_value_heads must divide num_attention_heads, and head_dim must be even")
 
@@ -170,7 +181,7 @@ class Decoder(ModernEncoder):
         )
         super().__init__(config, layers, norm())
 
-    def views(self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[tuple]:
+    def view(self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[tuple]:
         """Return the causal mask (None: attention makes it) and the rotation of each position, for every layer."""
         # positions are the same in all layers, and so is what follows from them
         rotation = rotary(positions, self.config.head_dim, self.config.rope_theta, dtype)
@@ -184,12 +195,12 @@ class QwenFamily(Architecture):
 
     def read(self, raw: dict[str, Any]) -> DecoderConfig:
         """Read a config; newer files state the base of the rotation in ``rope_parameters``."""
-        rope, scaling = raw.get("rope_parameters") or {}, raw.get("rope_scaling") or {}
+        rope, scaling = stated(raw, "rope_parameters"), stated(raw, "rope_scaling")
         check_default_rope(rope, scaling)
-        content = raw | {"layer_types": tuple(raw.get("layer_types") or ())}
-        for stated in (rope, scaling):  # the latter is the former's name in older files
-            if "rope_theta" in stated:
-                content["rope_theta"] = stated["rope_theta"]
+        content = raw | {"layer_types": tuple(stated(raw, "layer_types", list))}
+        for settings in (rope, scaling):  # the latter is the former's name in older files
+            if "rope_theta" in settings:
+                content["rope_theta"] = settings["rope_theta"]
         return super().read(content)
 
 

@@ -22,6 +22,7 @@ from minisbert.architectures.mpnet import MPNET, SKIPPED
 from minisbert.architectures.qwen3 import QWEN3
 from minisbert.core import InputError, one_line, reading
 from minisbert.core.bert import Bert, BertConfig
+from minisbert.core.checks import check_integer
 from minisbert.core.weights import BERT, Family, dense, read_config
 
 
@@ -80,6 +81,7 @@ class RobertaFamily(Family):
         for key, value in super().fields(raw).items():
             if value is not None:
                 content[key] = value
+        check_integer("pad_token_id", content["pad_token_id"], least=0)
         # subtle: the first token has the position after the padding's, which is the padding's id (fairseq's habit)
         return content | {"position_offset": content["pad_token_id"] + 1}
 

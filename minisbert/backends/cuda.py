@@ -12,7 +12,7 @@ modules are the book's but for attention, which reads texts that follow each oth
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -27,10 +27,10 @@ from minisbert.architectures.relatives import RELATIVES
 from minisbert.backends.graphs import RowAttention
 from minisbert.checkpoints.layout import ModelFolder
 from minisbert.core import InputError, one_line
+from minisbert.core import encoder as book
 from minisbert.core.bert import attention
-from minisbert.core.encoder import normalize as unit
-from minisbert.models.batching import budgeted_batches, lengths_of, unpack
-from minisbert.models.encoder import BATCH_TOKENS, TextEncoder
+from minisbert.models.batching import Tokens, budgeted_batches, lengths_of, reporting, unpack
+from minisbert.models.encoder import TEXT_TOKENS, TextEncoder
 from minisbert.models.guards import check_ids
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import say
@@ -100,24 +100,24 @@ class RaggedEncoder(nn.Module):
         bert = encoder.bert
         for layer in bert.layers:
             layer.attention = RaggedAttention(layer.attention, padded_attention)
+        # each layer reads where the texts are, in the place of a mask
+        bert.views = lambda texts, positions, dtype: [(texts,)] * len(bert.layers)
         # not BERT's own pooler: sums, and what follows them, are in float32
         for module in (bert.embeddings, bert.layers):
             module.to(dtype)
 
     def forward(self, ids: Tensor, lengths: Tensor, longest: int, skip: int = 0) -> Tensor:
         """ids (S,) and lengths (N,), ``skip`` tokens of each text not pooled -> vectors (N, W) in float32 or finer."""
-        encoder, first = self.encoder, None
+        encoder = self.encoder
         texts = Texts.of(lengths, len(ids), longest)
-        x = encoder.bert.embeddings(ids[None], None, texts.positions[None])  # (1, S, D)
-        for number, layer in enumerate(encoder.bert.layers):
-            x, _ = layer(x, texts)
-            if number == 0 and "first-last" in encoder.pooling.names:
-                first = precise(unpack(x, texts.places)[0])
+        trace: dict[str, Tensor] | None = {} if encoder.pools_more else None
+        x = encoder.bert(ids[None], texts, None, trace, texts.positions[None])  # (1, S, D)
         hidden, real = unpack(x, texts.places)  # (N, longest, D), (N, longest)
-        vectors = encoder.dense(encoder.pool(precise(hidden), real, first, skip))
-        if encoder.normalize:
-            vectors = unit(vectors)
-        return vectors
+        hidden, given = precise(hidden), None
+        if trace is not None:
+            first, _ = unpack(trace["layers.0"], texts.places)
+            given = encoder.given(hidden, real, precise(first), skip)
+        return book.SentenceEncoder.vectors(encoder, hidden[:, skip:], real[:, skip:], given)
 
 
 def precise(x: Tensor) -> Tensor:
@@ -209,15 +209,19 @@ class RaggedBatch:
     lengths: np.ndarray
     texts: list[int]
     tokens: int
+    prompt: int  # so many tokens at the start of each text are not pooled
+    vectors: Tensor | None = None  # on the CPU, or on their way there until ``done``
+    done: torch.cuda.Event | None = None
 
 
 class CudaEncoder(TextEncoder):
     """``encode`` and ``similarity`` of a ``SentenceEncoder`` on a GPU, whose modules it takes."""
 
-    scales_itself = True
+    dtype = torch.float32
 
     def __init__(self, encoder: SentenceEncoder, folder: Path, dtype: torch.dtype, capture: Callable = recorded):
-        self.folder, self.device, self.dtype = folder, encoder.device, torch.float32
+        nn.Module.__init__(self)
+        self.folder, self.device = folder, encoder.device
         self.compiled_dtype = str(dtype).removeprefix("torch.")
         self.tokenizer, self.settings, self.normalize = encoder.tokenizer, encoder.settings, encoder.normalize
         self.width, self.hidden_size, self.pooling_mode = encoder.width, encoder.hidden_size, encoder.pooling_mode
@@ -235,32 +239,55 @@ class CudaEncoder(TextEncoder):
             stack.enter_context(torch.inference_mode())
             yield
 
-    def batches(self, keys: Sequence[bytes], batch_tokens: int) -> Iterator[RaggedBatch]:
-        if batch_tokens == BATCH_TOKENS:  # nobody chose another
-            batch_tokens = MOST_TOKENS
-            # asking for the free memory takes longer than a few texts
-            if self.device.type == "cuda" and len(keys) > GRAPH_TEXTS:
-                batch_tokens = min(MOST_TOKENS, fitting_tokens(self.device, self.hidden_size))
-        lengths = lengths_of(keys).astype(np.int32)
-        for texts in budgeted_batches(lengths, batch_tokens):
-            ids = np.frombuffer(b"".join([keys[text] for text in texts]), dtype=np.intc)
-            check_ids(self.config, ids, int(lengths[texts[0]]))
-            yield RaggedBatch(ids, lengths[texts], texts, len(ids))
+    def batches(self, tokens: Tokens, batch_size: int | None = None) -> Iterator[RaggedBatch]:
+        batch_tokens = MOST_TOKENS
+        if batch_size is not None:
+            batch_tokens = TEXT_TOKENS * batch_size
+        # asking for the free memory takes longer than a few texts
+        elif self.device.type == "cuda" and len(tokens.ids) > GRAPH_TEXTS:
+            batch_tokens = min(MOST_TOKENS, fitting_tokens(self.device, self.hidden_size))
+        return reporting(self.started(tokens, batch_tokens), tokens.progress)
 
-    def vectors(self, batch: RaggedBatch, skip: int = 0) -> Tensor:
+    def started(self, tokens: Tokens, batch_tokens: int) -> Iterator[RaggedBatch]:
+        # the GPU computes a batch while the one before is copied and stored, and the next one is made
+        waiting: list[RaggedBatch] = []
+        for batch in self.ragged_batches(tokens, batch_tokens):
+            # not the last of many batches: graphs are for calls with few texts
+            self.start(batch, may_record=len(batch.texts) == len(tokens.ids))
+            waiting.append(batch)
+            if len(waiting) > 1:
+                yield waiting.pop(0)
+        yield from waiting
+
+    def ragged_batches(self, tokens: Tokens, batch_tokens: int) -> Iterator[RaggedBatch]:
+        lengths = lengths_of(tokens.ids).astype(np.int32)
+        for texts in budgeted_batches(lengths, batch_tokens):
+            ids = np.frombuffer(b"".join([tokens.ids[text] for text in texts]), dtype=np.intc)
+            check_ids(self.config, ids, int(lengths[texts[0]]))
+            yield RaggedBatch(ids, lengths[texts], texts, len(ids), tokens.prompt)
+
+    def start(self, batch: RaggedBatch, may_record: bool) -> None:
+        """Let the GPU compute a batch's vectors and copy them to the CPU; ``states`` waits for them."""
+        if may_record:
+            batch.vectors = self.by_graph(batch)
+        if batch.vectors is not None:
+            return
         sent = []
         for array in (batch.ids, batch.lengths):
             host = torch.empty(len(array), dtype=torch.int32, pin_memory=self.device.type == "cuda")
             host.numpy()[:] = array  # not by torch, whose threads would then wait at full speed in the tokenizer's way
             sent.append(host.to(self.device, non_blocking=True))
-        return self.compute(*sent, int(batch.lengths[0]), skip)
+        computed = self.compute(*sent, int(batch.lengths[0]), batch.prompt)
+        batch.vectors = computed.to("cpu", non_blocking=True)
+        if self.device.type == "cuda":
+            batch.done = torch.cuda.current_stream().record_event()
 
-    def by_graph(self, batch: RaggedBatch, skip: int) -> Tensor | None:
+    def by_graph(self, batch: RaggedBatch) -> Tensor | None:
         """Compute a few texts' vectors by a graph; None if torch cannot record it, which is told once."""
         if self.graphs is None or len(batch.texts) > GRAPH_TEXTS:
             return None
         try:
-            return self.graphs(batch.ids, batch.lengths, skip)
+            return self.graphs(batch.ids, batch.lengths, batch.prompt)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
@@ -268,29 +295,14 @@ class CudaEncoder(TextEncoder):
             self.graphs = None
             return None
 
-    def results(self, keys: Sequence[bytes], batch_tokens: int, skip: int) -> Iterator[tuple[RaggedBatch, Tensor]]:
-        # the GPU computes a batch while the one before is copied and stored, and the next one is made
-        waiting = []
-        for batch in self.batches(keys, batch_tokens):
-            copy, done = None, None
-            if len(batch.texts) == len(keys):  # not the last of many batches: graphs are for calls with few texts
-                copy = self.by_graph(batch, skip)
-            if copy is None:
-                copy = self.vectors(batch, skip).to("cpu", non_blocking=True)
-                if self.device.type == "cuda":
-                    done = torch.cuda.current_stream().record_event()
-            waiting.append((batch, copy, done))
-            if len(waiting) > 1:
-                yield arrived(*waiting.pop(0))
-        for item in waiting:
-            yield arrived(*item)
+    def states(self, batch: RaggedBatch) -> tuple[Tensor]:
+        if batch.done is not None:
+            batch.done.synchronize()
+        assert batch.vectors is not None, "the batch was started"
+        return (batch.vectors,)
 
-
-def arrived(batch: RaggedBatch, copy: Tensor, done: torch.cuda.Event | None) -> tuple[RaggedBatch, Tensor]:
-    """Wait until a batch's vectors are on the CPU."""
-    if done is not None:
-        done.synchronize()
-    return batch, copy
+    def vectors(self, *states: Tensor) -> Tensor:
+        return states[0]  # pooled and scaled on the GPU
 
 
 def choose_half(name: str | None, device: torch.device) -> torch.dtype:

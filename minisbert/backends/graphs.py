@@ -6,6 +6,7 @@ int8 some layers are replaced first: int8 products, attention by the length of t
 """
 
 import sys
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,9 @@ from torch import Tensor, nn
 from minisbert.backends.package import compile_package, package_identity
 from minisbert.checkpoints.layout import ModelFolder
 from minisbert.core import InputError
+from minisbert.core import encoder as book
 from minisbert.core.bert import Attention, Bert
-from minisbert.core.encoder import normalize
-from minisbert.models.batching import ID_BYTES, SHORT, packed_batches, same_text
+from minisbert.models.batching import SHORT, Tokens, packed_batches, same_text
 from minisbert.models.guards import evaluating
 from minisbert.models.pair_model import SEVERAL, PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -235,11 +236,8 @@ class VectorGraph(nn.Module):
     def forward(self, ids: Tensor, positions: Tensor, text_index: Tensor, places: Tensor) -> Tensor:
         """``Batch.inputs``: (R, T) three times and (N, S)."""
         # pooling, dense layers and scaling are in the graph, too: one call from Python does all
-        hidden, mask, first = self.encoder.unpacked(ids, positions, same_text(text_index), places)
-        vectors = self.encoder.dense(self.encoder.pool(stored(hidden), mask, first))
-        if self.encoder.normalize:
-            vectors = normalize(vectors)
-        return vectors
+        hidden, mask, given = self.encoder.unpacked(ids, positions, same_text(text_index), places)
+        return book.SentenceEncoder.vectors(self.encoder, stored(hidden), mask, given)
 
 
 class ScoreGraph(nn.Module):
@@ -299,7 +297,8 @@ def compile_model(folder: Path, dtype: str, pooling: str | None, path: Path) -> 
         about |= {"width": encoder.width, "hidden_size": encoder.hidden_size}
         bert, graph = encoder.bert, VectorGraph(encoder)
         # the compiler keeps sizes of 0 and 1, and equal ones, as constants: two rows, and texts of five other lengths
-        batch = next(packed_batches([bytes(ID_BYTES * length) for length in EXAMPLE], sum(EXAMPLE)))
+        texts = Tokens([array("i", [0] * length) for length in EXAMPLE], [], [])
+        batch = next(packed_batches(texts, sum(EXAMPLE)))
         rows = [x.repeat(2, 1) for x in (batch.ids, batch.positions, batch.text_index)]  # (2, T) each
         examples = [*rows, batch.places]
     prepack = prepare_layers(bert, dtype)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from minisbert.core import InputError
-from minisbert.core.encoder import normalize
+from minisbert.core import encoder as book
 from minisbert.core.tokenizer import pad_batch
 from minisbert.models.guards import evaluating
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -35,20 +35,17 @@ class OnnxGraph(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Ids, mask (1 for real tokens) and token types, (B, T) int64 -> (B, T, D) and (B, W)."""
         mask = attention_mask != 0  # (B, T)
-        trace = self.encoder.empty_trace()
+        trace: dict[str, Tensor] | None = {} if self.encoder.pools_more else None
         hidden = self.encoder.bert(input_ids, mask, token_type_ids, trace)  # (B, T, D)
-        first = None
-        if trace:  # for poolings that read the first layer, too
-            first = trace["layers.0"]
-        states = hidden
+        states, given = hidden, None
+        if trace is not None:
+            given = self.encoder.given(hidden, mask, trace["layers.0"])
         if {"cls", "weightedmean"} & {*self.encoder.pooling.names}:
             # these count from the left, where another program's tokenizer may have put the pads: they go to the right
             places = torch.arange(mask.shape[1]) + mask.int().argmax(dim=1, keepdim=True)  # (B, T)
             places = torch.where(places < mask.shape[1], places, places - mask.shape[1])  # %, which has no export
             states, mask = hidden.gather(1, places.unsqueeze(-1).expand_as(hidden)), mask.gather(1, places)
-        vectors = self.encoder.dense(self.encoder.pool(states, mask, first))  # (B, W)
-        if self.encoder.normalize:
-            vectors = normalize(vectors)
+        vectors = book.SentenceEncoder.vectors(self.encoder, states, mask, given)  # (B, W)
         return hidden, vectors[:, : self.encoder.settings.truncate_dim]
 
 

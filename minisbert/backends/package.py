@@ -36,7 +36,7 @@ from minisbert.models.encoder import TextEncoder
 from minisbert.models.guards import check_choice
 from minisbert.models.pair_model import PairScorer
 from minisbert.models.pooling import choose_pooling
-from minisbert.models.tokenizer import Tokenizer
+from minisbert.models.tokenizer import read_tokenizer
 from minisbert.system.assets import file_hash, home
 from minisbert.system.console import check_usage, say
 from minisbert.system.devices import instruction_sets
@@ -231,13 +231,13 @@ class CompiledEncoder(TextEncoder):
     """``encode`` and ``similarity`` of a compiled ``SentenceEncoder``."""
 
     dtype, device = torch.float32, torch.device("cpu")
-    scales_itself = True
     package: str | Path | bool = True  # as given to ``load``
 
     def __init__(self, folder: ModelFolder, run: Callable, about: About, limit: int | None = None):
+        nn.Module.__init__(self)
         self.folder, self.run, self.compiled_dtype = folder.path, run, about.dtype
         self.pooling_mode, self.width, self.hidden_size = about.pooling, about.width, about.hidden_size
-        self.tokenizer, self.settings = Tokenizer.load(folder.encoder, limit), folder.settings
+        self.tokenizer, self.settings = read_tokenizer(folder.encoder, limit), folder.settings
         self.normalize, self.most_tokens = folder.normalize, folder.config[1].positions
 
     @classmethod
@@ -288,10 +288,13 @@ class CompiledEncoder(TextEncoder):
             raise InputError(f"this encoder was compiled for dtype {self.compiled_dtype}, not {dtype}")
         return torch.inference_mode()
 
-    def vectors(self, batch: Batch, skip: int = 0) -> Tensor:
-        # the first ``skip`` tokens are a prompt that is not pooled: their places are left out
-        ids, positions, text_index, places = batch.inputs(self.device)
-        return self.run(ids, positions, text_index, places[:, skip:].contiguous())[0]
+    def states(self, batch: Batch) -> tuple[Tensor]:
+        # the places of a prompt that is not pooled are left out
+        places = batch.places[:, batch.prompt :].contiguous()
+        return (self.run(batch.ids, batch.positions, batch.text_index, places)[0],)
+
+    def vectors(self, *states: Tensor) -> Tensor:
+        return states[0]  # pooled and scaled by the package
 
 
 class CompiledPairModel(PairScorer):
@@ -304,7 +307,7 @@ class CompiledPairModel(PairScorer):
 
     def __init__(self, folder: ModelFolder, run: Callable, about: About, limit: int | None = None):
         self.folder, self.run, self.compiled_dtype, self.types = folder.path, run, about.dtype, about.types
-        self.tokenizer, self.task, self.labels = Tokenizer.load(folder, limit), about.task, tuple(about.labels)
+        self.tokenizer, self.task, self.labels = read_tokenizer(folder, limit), about.task, tuple(about.labels)
         self.activation_fn = None
 
     @classmethod

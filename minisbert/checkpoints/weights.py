@@ -9,7 +9,8 @@ Imports ``core``, ``system``, ``architectures``, and the folder's layout and set
 import dataclasses
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ def fill_bert(folder: ModelFolder, path: Path, tensors: dict[str, Tensor]) -> Be
     family, config = folder.config
     # no setting says whether a file has a pooler
     pooler = any(name.startswith(f"{stored}.") for stored in family.pooler.values() for name in tensors)
-    with reading(folder.path / CONFIG), torch.device("meta"), Unfilled():
+    with reading(folder.path / CONFIG), unfilled():
         bert = build_bert(config, pooler)
     try:
         weights.fill(bert, tensors, path, family.names(config.num_hidden_layers, pooler))
@@ -132,6 +133,16 @@ class Unfilled(TorchFunctionMode):
         if getattr(function, "__module__", None) == "torch.nn.init":
             return kwargs["tensor"] if kwargs and "tensor" in kwargs else args[0]
         return function(*args, **(kwargs or {}))
+
+
+@contextmanager
+def unfilled() -> Iterator[None]:
+    """Build a module whose weights are replaced at once. Raises ``ValueError`` for sizes that no tensor can have."""
+    try:
+        with torch.device("meta"), Unfilled():
+            yield
+    except RuntimeError as error:
+        raise ValueError(str(error)) from error
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

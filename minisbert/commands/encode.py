@@ -23,7 +23,7 @@ from minisbert.core import InputError
 from minisbert.data.lines import every_text, text_lines
 from minisbert.system.assets import local_path
 from minisbert.system.command_line import command_parser
-from minisbert.system.console import check_usage, run_command, say
+from minisbert.system.console import check_usage, cut_message, run_command, say
 from minisbert.system.files import atomic_file, check_ending, check_output
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def main(arguments: list[str] | None = None) -> None:
         rows, width = encode_to_file(encoder, texts, total, options, settings)
     # said at the end, where it is seen
     if encoder.truncated:
-        say(encoder.tokenizer.cut_message(encoder.truncated, total))
+        say(cut_message(encoder.tokenizer.limit, encoder.truncated, total))
     if is_shown:
         show_similarities(encoder, list(texts), vectors, options.heatmap)
     if options.out is not None:

@@ -31,7 +31,7 @@ from minisbert.commands.options import (
 )
 from minisbert.core import InputError
 from minisbert.system.command_line import command_parser
-from minisbert.system.console import check_usage, run_command, say, score_scale
+from minisbert.system.console import check_usage, cut_message, run_command, say, score_scale
 
 if TYPE_CHECKING:
     from minisbert.loading import Encoder
@@ -100,7 +100,7 @@ def show_evaluation(
 ) -> None:
     """Print what was evaluated and the result, as JSON or as a header and a table; ``texts`` were encoded."""
     if encoder.truncated:
-        say(encoder.tokenizer.cut_message(encoder.truncated, texts))
+        say(cut_message(encoder.tokenizer.limit, encoder.truncated, texts))
     shown = {"model": f"{options.model}, {encoder.pooling_mode} pooling"} | header
     above = [f"{name:<9} {value}" for name, value in shown.items()]
     if lines:

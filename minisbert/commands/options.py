@@ -14,7 +14,7 @@ from minisbert.core import InputError, one_line
 from minisbert.data.lines import read_texts
 from minisbert.system.assets import local_path
 from minisbert.system.command_line import add_threads_option
-from minisbert.system.console import bounded, say
+from minisbert.system.console import bounded, cut_message, say
 from minisbert.system.files import check_ending, check_output
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def say_cut_pairs(model: "PairScorer", pairs: int) -> None:
     if model.truncated:
         # a joint head reads a pair as one text
         texts = pairs if model.joint else 2 * pairs
-        say(model.tokenizer.cut_message(model.truncated, texts))
+        say(cut_message(model.tokenizer.limit, model.truncated, texts))
 
 
 # ------------------------------------------------------------------------------------------- the model

@@ -1,7 +1,7 @@
 """Ids to hidden states: the BERT encoder (Devlin et al. 2019) in plain torch.
 
 First the three formulas (``gelu``, ``layer_norm``, ``attention``) as plain functions, then the modules that give the
-formulas their weights. This is the only forward pass of the package: training, encoding and compiled models run it.
+formulas their weights. Training, encoding and compiled models run ``Bert.forward``.
 
 Dimension legend, used in every file of the project:
 
@@ -11,36 +11,49 @@ Dimension legend, used in every file of the project:
 """
 
 import math
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .checks import check
+from .checks import check_integer
 from .weights import BertConfig
 
-# True: each formula is PyTorch's fused operation of the same meaning. False: it is computed as written out below.
-FUSED = True
+FUSED = True  # False: the formulas are computed as they are written out below
 
 
+def fused_by(operation: Callable) -> Callable[[Callable], Callable]:
+    """Name PyTorch's operation that computes a formula in one step. It does so while ``FUSED`` is True."""
+
+    def decorate(formula: Callable) -> Callable:
+        @wraps(formula)
+        def chosen(*arguments: Any, **options: Any) -> Any:
+            return (operation if FUSED else formula)(*arguments, **options)
+
+        return chosen
+
+    return decorate
+
+
+@fused_by(nn.functional.gelu)
 def gelu(x: Tensor) -> Tensor:
     """Gaussian error linear unit, x * P(Z <= x) for a standard normal Z (Hendrycks & Gimpel 2016, section 2).
 
     Any shape in, the same shape out. ``gelu(1.0) = 0.8413``, ``gelu(-1.0) = -0.1587``.
     The tanh approximation of the same paper is off by up to 5e-4: BERT's weights were trained with this one.
     """
-    if FUSED:
-        return nn.functional.gelu(x)
     return x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))
 
 
+@fused_by(lambda x, weight, bias, eps: nn.functional.layer_norm(x, weight.shape, weight, bias, eps))
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     """Every token's vector shifted to mean 0 and scaled to variance 1, then times ``weight`` plus ``bias``.
 
     x (..., D), weight (D,), bias (D,) -> (..., D). Ba et al. 2016, section 3.
     ``layer_norm([1, 3], 1, 0, ~0) = [-1, 1]``.
     """
-    if FUSED:
-        return nn.functional.layer_norm(x, weight.shape, weight, bias, eps)
     mean = x.mean(dim=-1, keepdim=True)  # (..., 1)
     centred = x - mean  # (..., D)
     variance = centred.pow(2).mean(dim=-1, keepdim=True)  # (..., 1)
@@ -48,18 +61,25 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     return centred * torch.rsqrt(variance + eps) * weight + bias  # (..., D)
 
 
+def fused_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, dropout: float = 0.0
+) -> tuple[Tensor, Tensor | None]:
+    """PyTorch's operation, which keeps no probabilities: None. With dropout, which it lacks on a CPU, the formula."""
+    if dropout:
+        return attention.__wrapped__(query, key, value, mask, dropout)  # type: ignore[attr-defined]
+    return nn.functional.scaled_dot_product_attention(query, key, value, mask), None
+
+
+@fused_by(fused_attention)
 def attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, dropout: float = 0.0
 ) -> tuple[Tensor, Tensor | None]:
     """Scaled dot-product attention: softmax(q k^T / sqrt(K)) v (Vaswani et al. 2017, eq. 1).
 
     query (B, H, T, K), key and value (B, H, S, K), mask (B, 1, 1, S) or (B, 1, T, S) boolean with True where a query
-    may look, or None for everywhere -> context (B, H, T, K) and probabilities (B, H, T, S), before dropout. The fused
-    operation, which has no dropout on a CPU, keeps no probabilities: None.
-    Every row of the mask must have a True, or that row's softmax is 0/0 (``models/guards.py`` checks it).
+    may look, or None for everywhere -> context (B, H, T, K) and probabilities (B, H, T, S), before dropout.
+    Every row of the mask must have a True, or that row's softmax is 0/0.
     """
-    if FUSED and not dropout:
-        return nn.functional.scaled_dot_product_attention(query, key, value, mask), None
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])  # (B, H, T, S)
     if mask is not None:
         # subtle: minus infinity, so that a pad gets exactly 0 and not just little
@@ -109,7 +129,7 @@ class Attention(nn.Module):
 
     def __init__(self, width: int, heads: int, dropout: float = 0.0):
         super().__init__()
-        check("heads an integer from 1", heads)
+        check_integer("heads", heads)
         if width % heads:
             raise ValueError(f"a width of {width} cannot be divided among {heads} attention heads")
         self.heads = heads
@@ -200,18 +220,23 @@ class Bert(nn.Module):
         Values are not checked here, so that the compiler can follow: ``minisbert.SentenceEncoder`` does it, for each
         batch. Raises ``ValueError`` for a mask of floats, which may be an additive one, read the wrong way round.
         """
+        x = self.embeddings(ids, token_types, positions)  # (B, T, D)
+        if trace is not None:
+            trace["embeddings"] = x
+        views = self.views(mask, positions, x.dtype)
+        for i, layer in enumerate(self.layers):
+            x, probabilities = layer(x, *views[i])  # (B, T, D), (B, H, T, T)
+            if trace is not None:
+                trace[f"layers.{i}.attention"], trace[f"layers.{i}"] = probabilities, x
+        return x
+
+    def views(self, mask: Tensor | None, positions: Tensor | None, dtype: torch.dtype) -> Sequence[tuple]:
+        """What each layer reads besides x. Here it is the mask; newer architectures add what they know of positions."""
         if mask is not None:
             if mask.is_floating_point():
                 raise ValueError("mask must be boolean or 0 and 1 as integers, not floats (no additive masks here)")
             mask = mask.bool() if mask.ndim == 4 else mask.bool()[:, None, None, :]  # (B, 1, T or 1, T)
-        x = self.embeddings(ids, token_types, positions)  # (B, T, D)
-        if trace is not None:
-            trace["embeddings"] = x
-        for i, layer in enumerate(self.layers):
-            x, probabilities = layer(x, mask)  # (B, T, D), (B, H, T, T)
-            if trace is not None:
-                trace[f"layers.{i}.attention"], trace[f"layers.{i}"] = probabilities, x
-        return x
+        return [(mask,)] * len(self.layers)
 
     def hidden_states(self, ids: Tensor, mask: Tensor | None = None, token_types: Tensor | None = None) -> list[Tensor]:
         """The embeddings' output and every layer's: L + 1 tensors (B, T, D), in order."""

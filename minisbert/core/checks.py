@@ -1,18 +1,18 @@
-"""Appendix: say in one line what is wrong with a file, a text, an argument or a setting.
+"""Appendix: say in one line what is wrong with a file, a text or an argument.
 
-The chapters call these functions before their formulas, so that no check stands between a formula's lines.
+The chapters check before their formulas, so that no check stands between a formula's lines.
 """
 
 import json
-import math
-import re
-from collections.abc import Iterator, Sequence, Sized
+import zlib
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_type_hints
+from tokenize import TokenError
+from typing import Any
+from zipfile import BadZipFile
 
-import numpy as np
 from safetensors import SafetensorError
 
 
@@ -37,25 +37,34 @@ class Place:
         return f"{self.path}, line {self.line}" if self.line else str(self.path)
 
 
+# what parsers raise; the last two come from headers of NumPy's files
+PARSING = (ValueError, KeyError, OSError, EOFError, RecursionError, BadZipFile, zlib.error, SafetensorError)
+PARSING += (SyntaxError, TokenError)
+
+
 @contextmanager
 def reading(path: str | Path) -> Iterator[Place]:
-    """Turn any exception raised while reading a file into one ``InputError`` that names the file.
+    """Turn what parsers raise at a damaged file into one ``InputError`` that names the file.
 
         with reading(path) as at:
             for at.line, line in enumerate(open(path), start=1):
                 rows.append(json.loads(line)["text"])  # InputError: rows.jsonl, line 3: no key 'text'
 
-    An ``InputError`` from inside passes through: it names its own place.
+    An ``InputError`` from inside passes through: it names its own place. So does everything else, such as a
+    ``TypeError`` or ``MemoryError``: it is a bug of this package, or no fault of the file.
     """
     at = Place(path)
     try:
         yield at
-    except (InputError, NameError, AssertionError):  # the latter two are bugs of this package
+    except InputError:
         raise
-    except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of the tokenizers library
-            raise
+    except PARSING as error:
         raise InputError(damage(at, error)) from error
+    except BaseException as error:
+        # the tokenizers library raises a bare Exception, and panics at damaged tables
+        if type(error) is Exception or type(error).__name__ == "PanicException":
+            raise InputError(damage(at, error)) from error
+        raise
 
 
 def damage(at: Place, error: BaseException) -> str:
@@ -106,63 +115,34 @@ def check_text(i: int, text: str) -> None:
         raise InputError(f"text {i} is not valid Unicode: a lone surrogate at {where}") from error
 
 
-# What ``check("u (B, D), target (B) in 0..1, distance euclidean|cosine", u, target, distance)`` reads: a name; a shape
-# if it is a tensor, where a letter is one size in all shapes and no size is 0; then, if not every value will do, one of
-# these rules, or a list of values between bars.
-RULES = {
-    "0": lambda x: x == 0,
-    "0 or 1": lambda x: (x == 0) | (x == 1),
-    "True in every row": lambda x: x.bool().any(dim=1),
-    "above 0 and at most 2": lambda x: 0 < x <= 2,
-    "above 0 and below 1": lambda x: 0 < x < 1,
-    "above 0 and finite": lambda x: 0 < x < math.inf,
-    "an integer from 1": lambda x: type(x) is int and 0 < x < 2**31,
-    "an integer from 0": lambda x: type(x) is int and 0 <= x < 2**31,
-    "at least 0 and below 1": lambda x: 0 <= x < 1,
-    "finite and not constant": lambda x: np.isfinite(x).all() and x.min() < x.max(),
-    "finite": lambda x: abs(x) < math.inf,
-    "in -1..1": lambda x: abs(x) <= 1,
-    "in 0..1": lambda x: (x >= 0) & (x <= 1),
-    "of finite length": lambda x: x.norm(dim=-1).isfinite(),
-    "int8": lambda x: x.dtype == np.int8,
-    "uint8": lambda x: x.dtype == np.uint8,
-    "whole": lambda x: not x.is_floating_point(),
-}
+def check_shape(name: str, x: Any, *sizes: int | None) -> None:
+    """Raise ``ValueError`` unless a tensor or array has these sizes; None stands for any size but 0.
+
+    ``check_shape("v", v, len(u), None)`` wants a matrix with a row for each row of u.
+    """
+    fits = len(x.shape) == len(sizes)
+    for given, wanted in zip(x.shape, sizes, strict=False):
+        fits = fits and given > 0 and wanted in (None, given)
+    if not fits:
+        expected = ", ".join("any" if size is None else str(size) for size in sizes)
+        raise ValueError(f"{name} must have shape ({expected}), not {tuple(x.shape)}")
 
 
-def check(rules: str, *values: Any) -> None:
-    """Raise ``ValueError`` unless the values satisfy the rules; None, an optional argument left out, always does."""
-    sizes: dict[str, int] = {}
-    for spec, value in zip(re.split(r", (?=[a-z])", rules), values, strict=True):  # a rule begins with a name
-        name, _, rule = spec.partition(" ")
-        if value is None:
-            continue
-        if rule.startswith("("):
-            shape, _, rule = rule[1:].partition(")")
-            given = "".join(f", {letter} = {size}" for letter, size in sizes.items())
-            expected = tuple(sizes.setdefault(*pair) for pair in zip(shape.split(", "), value.shape, strict=False))
-            if expected != value.shape or value.ndim != shape.count(",") + 1 or 0 in expected:
-                raise ValueError(f"{name} must be ({shape}){given}, not {tuple(value.shape)}")
-        if rule:
-            check_rule(name, value, rule.strip())
+def check_integer(name: str, value: object, least: int = 1) -> None:
+    """Raise ``ValueError`` unless a size is an integer from ``least``, and below 2^31."""
+    if type(value) is not int or not least <= value < 2**31:
+        raise ValueError(f"{name} must be an integer from {least}, not {one_line(value)}")
 
 
-def check_rule(name: str, value: Any, rule: str) -> None:
-    try:
-        fits = RULES[rule](value) if rule in RULES or " " in rule else value in rule.split("|")
-    except (TypeError, AttributeError):  # a string where a number is needed, a list instead of a tensor
-        fits = False
-    if not (fits.all() if hasattr(fits, "all") else fits):
-        raise ValueError(f"{name} must be {rule}, not {one_line(value)}")
+def check_number(name: str, value: object, least: float, below: float, above: bool = False) -> None:
+    """Raise ``ValueError`` unless a number is at least ``least``, or above it, and below ``below``."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not (least < value if above else least <= value) or not value < below:  # type: ignore[operator]
+        bound = f"above {least:g}" if above else f"at least {least:g}"
+        raise ValueError(f"{name} must be {bound} and below {below:g}, not {one_line(value)}")
 
 
-def check_fields(settings: Any) -> None:
-    """Raise ``ValueError`` unless each field of a dataclass that is ``Annotated`` with a rule satisfies it."""
-    for name, kind in get_type_hints(type(settings), include_extras=True).items():
-        for rule in getattr(kind, "__metadata__", ()):
-            check_rule(name, getattr(settings, name), rule)
-
-
-def check_negatives(anchors: Sized, hard_negatives: Sized | None = None) -> None:
-    if len(anchors) < 2 and hard_negatives is None:
-        raise ValueError("a batch of one has no negatives, so its loss is always 0: give 2 rows or more")
+def check_one_of(name: str, value: object, allowed: Sequence[object]) -> None:
+    """Raise ``ValueError`` unless a setting has one of the allowed values."""
+    if value not in allowed:
+        raise ValueError(f"{name} must be {' or '.join(map(str, allowed))}, not {one_line(value)}")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from .bert import Attention, attention
-from .checks import check
+from .checks import check_integer, check_number, check_one_of
 from .pooling import cls_pool, mean_pool
 
 
@@ -44,9 +44,12 @@ def combine(u: Tensor, v: Tensor, features: Sequence[str]) -> Tensor:
 
 def mlp(width: int, hidden: int, outputs: int, dropout: float) -> nn.Sequential:
     """Linear, ReLU, dropout, Linear: (B, width) -> (B, outputs). ``hidden=0`` leaves one Linear and nothing else."""
-    check("width an integer from 1, hidden an integer from 0, outputs an integer from 1", width, hidden, outputs)
-    check("dropout at least 0 and below 1" if hidden else "dropout 0", dropout)
+    check_integer("width", width)
+    check_integer("hidden", hidden, least=0)
+    check_integer("outputs", outputs)
+    check_number("dropout", dropout, 0, 1)
     if not hidden:
+        check_one_of("dropout without a hidden layer", dropout, [0])
         return nn.Sequential(nn.Linear(width, outputs))
     return nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, outputs))
 
@@ -98,9 +101,9 @@ class CrossAttention(Attention):
 class CrossHead(nn.Module):
     """Two encoded sentences attend to each other before they are compared.
 
-    ``published``: [CLS] of a beside what [CLS] of a found in b. The network must learn from scores alone what the
-    distance of the two means, and does so slowly. ``compare``: each token of a with what it found in b,
-    (|a - found|, a * found), averaged over a's real tokens: the comparison is built in.
+    ``published`` concatenates [CLS] of a with what it found in b. How to compare the two has to be learned from the
+    scores, which is slow. ``compare`` takes (|a - found|, a * found) of each token of a and what it found in b,
+    averaged over a's real tokens: the comparison is built in.
     """
 
     def __init__(
@@ -113,7 +116,7 @@ class CrossHead(nn.Module):
         dropout: float = 0.0,
     ):
         super().__init__()
-        check("variant published|compare", variant)
+        check_one_of("variant", variant, ["published", "compare"])
         self.settings = {"width": width, "variant": variant, "heads": heads}
         self.settings |= {"hidden": hidden, "outputs": outputs, "dropout": dropout}
         self.variant = variant

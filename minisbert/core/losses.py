@@ -4,16 +4,36 @@ First losses of scores and logits, then of vectors with a target, then those who
 All raise ``ValueError`` for shapes that do not fit, an empty batch, or an argument outside its range.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
-from .checks import check, check_negatives
+from .checks import check_number, check_one_of, check_shape, one_line
 from .encoder import cosine, cosine_matrix
+
+
+def check_vectors(**vectors: Tensor) -> None:
+    """Raise ``ValueError`` unless all are matrices (B, D) of one shape."""
+    shape: tuple[int | None, ...] = (None, None)
+    for name, x in vectors.items():
+        check_shape(name, x, *shape)
+        shape = tuple(x.shape)
+
+
+def check_candidates(anchors: Tensor, positives: Tensor, hard_negatives: Tensor | None = None) -> None:
+    """Raise ``ValueError`` unless each anchor has a positive, and at least one other text to be wrong about."""
+    check_vectors(anchors=anchors, positives=positives)
+    if hard_negatives is not None:
+        check_shape("hard_negatives", hard_negatives, None, anchors.shape[1])
+    elif len(anchors) < 2:
+        raise ValueError("a batch of one has no negatives, so its loss is always 0: give 2 rows or more")
 
 
 def mse_loss(scores: Tensor, target: Tensor) -> Tensor:
     """Mean of (score - target)^2 (SBERT, section 3, regression). Both (B,): ``0.5`` for ``0.1`` gives 0.16."""
-    check("scores (B), target (B)", scores, target)  # (B, 1) with (B,) would become (B, B)
+    check_shape("scores", scores, None)  # (B, 1) with (B,) would become (B, B)
+    check_shape("target", target, len(scores))
     return (scores - target).pow(2).mean()
 
 
@@ -23,7 +43,10 @@ def cosine_mse_loss(u: Tensor, v: Tensor, target: Tensor) -> Tensor:
     u and v (B, D), target (B,) in -1..1 -> scalar. ``u = [1, 0], v = [1, 1], target = 0.5`` gives
     (0.70711 - 0.5)^2 = 0.04289.
     """
-    check("u (B, D), v (B, D), target (B) in -1..1", u, v, target)
+    check_vectors(u=u, v=v)
+    check_shape("target", target, len(u))
+    if not (target.abs() <= 1).all():
+        raise ValueError(f"target must be in -1..1, not {one_line(target)}")
     return mse_loss(cosine(u, v), target)
 
 
@@ -33,7 +56,10 @@ def softmax_cross_entropy_loss(logits: Tensor, labels: Tensor) -> Tensor:
     logits (B, C), labels (B,) whole numbers in 0..C-1. A logit of -inf is a class ruled out.
     ``z = [0, 0, log 2], label = 2`` gives log 4 - log 2 = 0.69315.
     """
-    check("logits (B, C), labels (B) whole", logits, labels)
+    check_shape("logits", logits, None, None)
+    check_shape("labels", labels, len(logits))
+    if labels.is_floating_point():
+        raise ValueError(f"labels must be whole numbers, not {labels.dtype}")
     chosen = logits.gather(1, labels.long().unsqueeze(1)).squeeze(1)  # (B,)
     return (logits.logsumexp(dim=1) - chosen).mean()
 
@@ -45,7 +71,12 @@ def contrastive_loss(u: Tensor, v: Tensor, labels: Tensor, margin: float = 0.5) 
     d Euclidean; sentence-transformers has it as here). For ``u = [1, 0], v = [1, 1]``, so d = 0.29289, label 1 gives
     0.04289 and label 0 gives (0.5 - 0.29289)^2 / 2 = 0.02145.
     """
-    check("u (B, D), v (B, D), labels (B) 0 or 1, margin above 0 and at most 2", u, v, labels, margin)
+    check_vectors(u=u, v=v)
+    check_shape("labels", labels, len(u))
+    if not ((labels == 0) | (labels == 1)).all():
+        raise ValueError(f"labels must be 0 or 1, not {one_line(labels)}")
+    if not 0 < margin <= 2:
+        raise ValueError(f"margin must be above 0 and at most 2, not {margin}")
     y = labels.to(u.dtype)
     d = 1 - cosine(u, v)  # (B,)
     return (y * d.pow(2) + (1 - y) * (margin - d).clamp_min(0).pow(2)).mean() / 2
@@ -59,9 +90,10 @@ def triplet_loss(
     All (B, D); ``distance`` is "euclidean" or "cosine" (1 - cos).
     ``a = [0, 0], p = [3, 4], n = [0, 4.5]`` gives 5 - 4.5 + 1 = 1.5.
     """
-    check("anchor (B, D), positive (B, D), negative (B, D)", anchor, positive, negative)
-    check("distance euclidean|cosine", distance)
-    check(f"margin above 0 and {'at most 2' if distance == 'cosine' else 'finite'}", margin)  # 1 - cos lies in 0..2
+    check_vectors(anchor=anchor, positive=positive, negative=negative)
+    check_one_of("distance", distance, ["euclidean", "cosine"])
+    if not 0 < margin < math.inf or (distance == "cosine" and margin > 2):  # 1 - cos lies in 0..2
+        raise ValueError(f"margin must be above 0, finite, and at most 2 with the cosine, not {margin}")
     if distance == "cosine":
         closer, further = 1 - cosine(anchor, positive), 1 - cosine(anchor, negative)  # (B,)
     else:
@@ -86,9 +118,10 @@ def multiple_negatives_ranking_loss(
     entry). Scale 20 is temperature 0.05. At scale 1 ``anchors = [[1, 0], [0, 1]], positives = [[1, 0], [1, 1]]``, with
     cosines [[1, 0.70711], [0, 0.70711]], give 0.47911, symmetric 0.49116.
     """
-    rules = "anchors (B, D), positives (B, D), hard_negatives (N, D), duplicates (B, B), scale above 0 and finite"
-    check(rules, anchors, positives, hard_negatives, duplicates, scale)
-    check_negatives(anchors, hard_negatives)
+    check_candidates(anchors, positives, hard_negatives)
+    if duplicates is not None:
+        check_shape("duplicates", duplicates, len(anchors), len(anchors))
+    check_number("scale", scale, 0, math.inf, above=True)
     logits = scale * cosine_matrix(anchors, positives)  # (B, B)
     labels = torch.arange(len(anchors), device=anchors.device)  # row i's answer is column i
     if duplicates is not None:
@@ -116,10 +149,14 @@ def simcse_loss(
     temperature 1 gives log(1 + 1/e) = 0.31326; with ``hard_negatives = [[0, 1], [1, 0]]`` log(2e + 2) - 1 = 1.00641;
     with weight log 2 besides log(2e + 3) - 1 = 1.13258.
     """
-    check("u (B, D), v (B, D), hard_negatives (B, D)", u, v, hard_negatives)
-    check("temperature above 0 and finite", temperature)
-    check(f"hard_negative_weight {'0' if hard_negatives is None else 'finite'}", hard_negative_weight)
-    check_negatives(u, hard_negatives)
+    check_candidates(u, v, hard_negatives)
+    if hard_negatives is not None:
+        check_shape("hard_negatives", hard_negatives, *u.shape)
+    elif hard_negative_weight:
+        raise ValueError("hard_negative_weight needs hard_negatives")
+    check_number("temperature", temperature, 0, math.inf, above=True)
+    if not math.isfinite(hard_negative_weight):
+        raise ValueError(f"hard_negative_weight must be finite, not {hard_negative_weight}")
     logits = cosine_matrix(u, v) / temperature  # (B, B)
     if hard_negatives is not None:
         weight = hard_negative_weight * torch.eye(len(u), dtype=u.dtype, device=u.device)  # subtle: log space

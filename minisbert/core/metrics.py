@@ -7,7 +7,7 @@ correlation is defined: fewer than 2 values, two lengths, NaN or infinity, a con
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .checks import check
+from .checks import check_shape
 
 
 def pearson(x: ArrayLike, y: ArrayLike) -> float:
@@ -15,8 +15,7 @@ def pearson(x: ArrayLike, y: ArrayLike) -> float:
 
     ``pearson([1, 2, 3], [1, 2, 4]) = 0.98198``.
     """
-    x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    check("x (N) finite and not constant, y (N) finite and not constant", x, y)
+    x, y = as_columns(x, y)
     # to -1..1 by a power of two, which is exact: a sum of 1e308 must not overflow, a square of 1e-200 not underflow
     x, y = (np.ldexp(values, -np.frexp(np.abs(values).max())[1]) for values in (x, y))
     x, y = x - x.mean(), y - y.mean()
@@ -28,9 +27,19 @@ def spearman(x: ArrayLike, y: ArrayLike) -> float:
 
     ``spearman([1, 2, 3], [1, 2, 400]) = 1.0``, ``spearman([1, 1, 2], [1, 2, 3]) = 0.86603``.
     """
-    x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    check("x (N) finite and not constant, y (N) finite and not constant", x, y)
+    x, y = as_columns(x, y)
     return pearson(ranks(x), ranks(y))
+
+
+def as_columns(x: ArrayLike, y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """Both as float64 arrays (N,), of which a correlation is defined."""
+    x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    check_shape("x", x, None)
+    check_shape("y", y, len(x))
+    for name, values in (("x", x), ("y", y)):
+        if not np.isfinite(values).all() or values.min() == values.max():
+            raise ValueError(f"{name} must be finite and not constant")
+    return x, y
 
 
 def ranks(x: ArrayLike) -> np.ndarray:

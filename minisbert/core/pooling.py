@@ -6,10 +6,12 @@ Each formula takes hidden (B, T, D) and mask (B, T), True for real tokens (None:
     max    the largest value of each column          attention  an average whose weights are learned
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-from .checks import check
+from .checks import InputError
 
 
 def mean_pool(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -56,28 +58,45 @@ def attention_pool(hidden: Tensor, mask: Tensor | None, weight: Tensor, bias: Te
     return (scores.softmax(dim=-1).unsqueeze(-1) * hidden).sum(dim=1)  # (B, T, 1) * (B, T, D) -> (B, D)
 
 
-POOLINGS = {"mean": mean_pool, "cls": cls_pool, "max": max_pool}  # those without parameters
+# those without parameters, by name; ``minisbert.models.pooling`` adds some
+POOLINGS: dict[str, Callable] = {"mean": mean_pool, "cls": cls_pool, "max": max_pool}
 
 
 class Pooling(torch.nn.Module):
-    """``mean``, ``cls``, ``max`` or ``attention``; the last has parameters and needs the width D (``hidden_size``).
+    """``mean``, ``cls``, ``max`` or ``attention``, or several joined by a plus and concatenated: ``cls+max``.
 
-    Untrained, attention pooling is the mean. Raises ``ValueError`` for any other name.
+    ``attention`` has parameters and needs the width D (``hidden_size``); untrained, it is the mean.
+    Raises ``InputError`` for any other name.
     """
 
     def __init__(self, mode: str, hidden_size: int | None = None):
         super().__init__()
-        check(f"mode {'|'.join(POOLINGS)}|attention", mode)
         self.mode = mode
+        self.names = str(mode).split("+")
+        known = [*POOLINGS, "attention"]
+        for name in self.names:
+            if name not in known:
+                raise InputError(f"unknown pooling {name!r}: choose from {', '.join(known)}, or join several with a +")
         self.score = None
-        if mode == "attention":
+        if "attention" in self.names:
             self.score = torch.nn.Linear(hidden_size, 1)  # type: ignore[arg-type]
             torch.nn.init.zeros_(self.score.weight)  # equal shares: training starts from the mean
             torch.nn.init.zeros_(self.score.bias)
 
-    def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-        """hidden (B, T, D), mask (B, T) -> (B, D). Raises ``ValueError`` for a text without a real token."""
-        check("mask True in every row", mask)
-        if self.score is not None:
-            return attention_pool(hidden, mask, self.score.weight, self.score.bias)
-        return POOLINGS[self.mode](hidden, mask)
+    def forward(self, hidden: Tensor, mask: Tensor | None = None, given: dict[str, Tensor] | None = None) -> Tensor:
+        """hidden (B, T, D), mask (B, T) with a True in every row -> (B, D), or (B, n D) for n poolings.
+
+        ``given`` has the result (B, D) of a pooling that reads more than the last hidden states, by its name.
+        """
+        pooled = []
+        for name in self.names:
+            if given and name in given:
+                pooled.append(given[name])
+            elif self.score is not None and name == "attention":
+                pooled.append(attention_pool(hidden, mask, self.score.weight, self.score.bias))
+            else:
+                pooled.append(POOLINGS[name](hidden, mask))
+        return torch.cat(pooled, dim=-1)
+
+    def extra_repr(self) -> str:
+        return self.mode

@@ -5,17 +5,19 @@ class over the library's tokenizer that clears the padding and truncation stored
 all-MiniLM-L6-v2 pads every text to 128 tokens and cuts at 128; the model's own limit is 256.)
 """
 
+import copy
 import unicodedata
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 from torch import Tensor
 
-from .checks import InputError, check_texts, reading
+from .checks import InputError, check_texts, one_line, reading
 
 # hexadecimal blocks of characters that are words (Google's tokenization.py; the library has 2B920 for its 2B820)
 BLOCKS = "4E00-9FFF 3400-4DBF 20000-2A6DF 2A700-2B73F 2B740-2B81F 2B920-2CEAF F900-FAFF 2F800-2FA1F"
@@ -86,9 +88,9 @@ def is_punctuation(character: str) -> bool:
 class Encoded:
     """``ids[i]`` are the tokens of text i, [CLS] and [SEP] included, without padding; lengths differ."""
 
-    ids: list[list[int]]
+    ids: list[Sequence[int]]
     token_types: list[list[int]]  # 0 for the first sentence, 1 for the second of a pair
-    truncated: int  # how many texts were longer than the limit and were cut
+    truncated: list[bool]  # which texts were longer than the limit and were cut
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -107,12 +109,13 @@ class Tokenizer:
         backend.no_padding()
         backend.no_truncation()
         self.backend = backend
-        self.limit = limit
         self.pad_id = pad_id
         self.single_template = template(backend, "a")  # [CLS] 0 [SEP]
         self.pair_template = template(backend, "a", "a")  # [CLS] 0 [SEP] 1 [SEP]
-        if limit < len(self.pair_template):
-            raise InputError(f"a token limit of {limit} is too small: a pair needs {len(self.pair_template)}")
+        self.limit = check_limit(limit, self.pair_template)
+        self.cut_start = False  # True: a long text loses its start, not its end
+        self.forbidden: int | None = None  # an id that no text may contain: RoBERTa's pad has no position
+        self.source: Any = None  # the files that it was read from, for whoever saves it
 
     @classmethod
     def load(cls, folder: str | Path, limit: int, pad_id: int = 0) -> "Tokenizer":
@@ -121,17 +124,37 @@ class Tokenizer:
         with reading(path):
             return cls(Backend.from_buffer(path.read_bytes()), limit, pad_id)
 
+    def with_limit(self, limit: int) -> "Tokenizer":
+        """A copy that cuts texts at another length."""
+        other = copy.copy(self)
+        other.limit = check_limit(limit, self.pair_template)
+        return other
+
     def encode(self, texts: Sequence[str]) -> Encoded:
         """[CLS] text [SEP] for each text, cut to ``limit`` tokens.
 
         Raises ``InputError`` for anything but a sequence of strings, and for a string that is not valid Unicode
         (a lone surrogate), with its index.
         """
-        texts = check_texts(texts)
-        room = self.limit - len(self.single_template) + 1  # what the special tokens leave
-        pieces = self._pieces(texts)
-        rows = [assemble(self.single_template, [ids[:room]]) for ids in pieces]
-        return Encoded([ids for ids, _ in rows], [types for _, types in rows], sum(len(ids) > room for ids in pieces))
+        pieces = self.pieces(check_texts(texts))
+        rows = [self.frame(ids) for ids in pieces]
+        keep = self.limit - len(self.single_template) + 1  # what the special tokens leave
+        return Encoded(rows, [[0] * len(ids) for ids in rows], [len(ids) > keep for ids in pieces])
+
+    def frame(self, ids: Sequence[int]) -> list[int]:
+        """Put the special tokens around the ids of one text, cut to ``limit``."""
+        keep = self.limit - len(self.single_template) + 1
+        row: list[int] = []
+        for sentence, token, _ in self.single_template:
+            if sentence is None:
+                row.append(token)
+            else:
+                row += self.cut(ids, keep)
+        return row
+
+    def cut(self, ids: Sequence[int], keep: int) -> Sequence[int]:
+        """The first ``keep`` ids, or the last ones if texts lose their start."""
+        return ids[max(0, len(ids) - keep) :] if self.cut_start else ids[:keep]
 
     def encode_pairs(self, firsts: Sequence[str], seconds: Sequence[str]) -> Encoded:
         """[CLS] first [SEP] second [SEP], token types 0 and 1; if they do not fit, the longer one is cut first.
@@ -141,24 +164,42 @@ class Tokenizer:
         firsts, seconds = check_texts(firsts), check_texts(seconds)
         if len(firsts) != len(seconds):
             raise InputError(f"{len(firsts)} first and {len(seconds)} second sentences do not make pairs")
-        room = self.limit - len(self.pair_template) + 2
-        pieces = list(zip(self._pieces(firsts), self._pieces(seconds), strict=True))
-        rows = []
-        for first, second in pieces:
-            keep_first, keep_second = longest_first(len(first), len(second), room)
-            rows.append(assemble(self.pair_template, [first[:keep_first], second[:keep_second]]))
-        truncated = sum(len(first) + len(second) > room for first, second in pieces)
-        return Encoded([ids for ids, _ in rows], [types for _, types in rows], truncated)
+        keep = self.limit - len(self.pair_template) + 2
+        encoded = Encoded([], [], [])
+        for first, second in zip(self.pieces(firsts), self.pieces(seconds), strict=True):
+            keep_first, keep_second = longest_first(len(first), len(second), keep)
+            ids, types = assemble(self.pair_template, [self.cut(first, keep_first), self.cut(second, keep_second)])
+            encoded.ids.append(ids)
+            encoded.token_types.append(types)
+            encoded.truncated.append(len(first) + len(second) > keep)
+        return encoded
 
-    def _pieces(self, texts: Sequence[str]) -> list[list[int]]:
+    def pieces(self, texts: Sequence[str]) -> list[list[int]]:
         """Each whole text as ids, without special tokens."""
         # subtle: the library's own truncation keeps everything it cuts, for pairs as a product of both sides:
-        # two texts of 100,000 tokens would take all memory. It is off; the slices above cut.
-        return [encoding.ids for encoding in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+        # two texts of 100,000 tokens would take all memory. It is off; ``cut`` cuts.
+        with reading(f"the tokenizer cannot encode {one_line(texts[0]) if texts else texts} or a text after it"):
+            if len(texts) == 1:  # without the library's threads, which would have to wake up
+                found = [self.backend.encode(texts[0], add_special_tokens=False).ids]
+            else:
+                encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
+                found = [encoding.ids for encoding in encodings]
+        if self.forbidden is not None:
+            for text, ids in zip(texts, found, strict=True):
+                if self.forbidden in ids:
+                    token = self.backend.id_to_token(self.forbidden)
+                    raise InputError(f"the text {one_line(text)} contains {token}, which has no position: remove it")
+        return found
 
     def tokens(self, ids: Sequence[int]) -> list[str | None]:
         """The word pieces that ids stand for."""
         return [self.backend.id_to_token(i) for i in ids]
+
+
+def check_limit(limit: int, pair: Template) -> int:
+    if limit < len(pair):
+        raise InputError(f"a token limit of {limit} is too small: a pair needs {len(pair)}")
+    return limit
 
 
 def template(backend: Backend, first: str, second: str | None = None) -> Template:
@@ -169,12 +210,12 @@ def template(backend: Backend, first: str, second: str | None = None) -> Templat
     return list(zip(found.sequence_ids, found.ids, found.type_ids, strict=True))
 
 
-def assemble(slots: Template, sequences: list[list[int]]) -> tuple[list[int], list[int]]:
+def assemble(slots: Template, sequences: list[Sequence[int]]) -> tuple[list[int], list[int]]:
     """The ids and token types of one input: special tokens from the template, sentences in their places."""
     ids: list[int] = []
     types: list[int] = []
     for sequence, token, kind in slots:
-        piece = [token] if sequence is None else sequences[sequence]
+        piece: Sequence[int] = [token] if sequence is None else sequences[sequence]
         ids += piece
         types += [kind] * len(piece)
     return ids, types

@@ -7,15 +7,14 @@ Each model family names the tensors in its checkpoints differently. A ``Family``
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from .checks import InputError, check_fields, read_json, reading
+from .checks import InputError, check_integer, check_number, check_one_of, read_json, reading
 
-Size = Annotated[int, "an integer from 1"]
-Rate = Annotated[float, "at least 0 and below 1"]
+SIZES = "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size max_position_embeddings".split()
 
 
 @dataclass(frozen=True)
@@ -25,25 +24,33 @@ class BertConfig:
     Raises ``ValueError`` for values that do not describe an encoder that the next chapter can compute.
     """
 
-    vocab_size: Size  # V
-    hidden_size: Size  # D
-    num_hidden_layers: Size  # L
-    num_attention_heads: Size  # H
-    intermediate_size: Size  # F
-    max_position_embeddings: Size  # rows of the position table
-    type_vocab_size: Annotated[int, "an integer from 0"] = 2  # 0 = first sentence, 1 = second; DistilBERT: none
-    position_offset: Annotated[int, "an integer from 0"] = 0  # RoBERTa starts after its padding index
-    layer_norm_eps: Annotated[float, "above 0 and below 1"] = 1e-12  # inside the root of every LayerNorm
-    hidden_dropout_prob: Rate = 0.1  # after the embeddings and after both blocks of a layer
-    attention_probs_dropout_prob: Rate = 0.1  # on the attention probabilities
-    hidden_act: Annotated[str, "gelu"] = "gelu"  # the exact GELU
-    position_embedding_type: Annotated[str, "absolute"] = "absolute"  # learned, one vector per position
-    initializer_range: Rate = 0.02  # standard deviation of new weights (Google's modeling.py)
+    vocab_size: int  # V
+    hidden_size: int  # D
+    num_hidden_layers: int  # L
+    num_attention_heads: int  # H
+    intermediate_size: int  # F
+    max_position_embeddings: int  # rows of the position table
+    type_vocab_size: int = 2  # 0 = first sentence, 1 = second; DistilBERT has none
+    position_offset: int = 0  # RoBERTa starts after its padding index
+    layer_norm_eps: float = 1e-12  # inside the root of every LayerNorm
+    hidden_dropout_prob: float = 0.1  # after the embeddings and after both blocks of a layer
+    attention_probs_dropout_prob: float = 0.1  # on the attention probabilities
+    hidden_act: str = "gelu"  # the exact GELU
+    position_embedding_type: str = "absolute"  # learned, one vector per position
+    initializer_range: float = 0.02  # standard deviation of new weights (Google's modeling.py)
     pad_token_id: int = 0
     model_type: str = "bert"  # the ``Family`` whose names a saved checkpoint uses
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        for name in SIZES:
+            check_integer(name, getattr(self, name))
+        check_integer("type_vocab_size", self.type_vocab_size, least=0)
+        check_integer("position_offset", self.position_offset, least=0)
+        check_number("layer_norm_eps", self.layer_norm_eps, 0, 1, above=True)
+        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"):
+            check_number(name, getattr(self, name), 0, 1)
+        check_one_of("hidden_act", self.hidden_act, ["gelu"])
+        check_one_of("position_embedding_type", self.position_embedding_type, ["absolute"])
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads")
         if self.positions < 1:

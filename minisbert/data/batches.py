@@ -4,8 +4,6 @@ from collections.abc import Hashable, Sequence
 
 import torch
 
-from minisbert.core.checks import check_negatives
-
 MOST_HOSTS = 100  # batches that are tried for a row left alone
 
 
@@ -25,7 +23,8 @@ def unique_batches(
     ``batch_size + 1`` rows. If none of the first hundred batches qualifies, as when all rows share a text, the row is
     dropped; every other row is in exactly one batch.
     """
-    check_negatives(range(batch_size))
+    if batch_size < 2:
+        raise ValueError("a batch of one has no negatives, so its loss is always 0: give 2 rows or more")
     order = torch.randperm(len(keys), generator=generator).tolist()
     batches: list[list[int]] = []
     waiting: list[int] = []

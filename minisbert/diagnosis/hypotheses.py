@@ -13,11 +13,11 @@ from tokenizers import Tokenizer as Backend
 from torch import Tensor
 
 from minisbert.core.pooling import cls_pool, max_pool, mean_pool
+from minisbert.core.tokenizer import Tokenizer
 from minisbert.models.batching import chunks
 from minisbert.models.pooling import first_last_pool, last_token_pool
 from minisbert.models.prompts import with_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.tokenizer import Tokenizer
 
 LIMITS = (8, 16, 32, 64, 128, 256, 384, 512)  # that engines cut at, and fixed lengths that they pad to
 USUAL_PROMPTS = ("query: ", "passage: ", "search_query: ", "search_document: ")  # of E5, Nomic and others
@@ -115,13 +115,18 @@ def cased(tokenizer: Tokenizer, texts: list[str]) -> Iterator[tuple[Clue, list[l
         yield ("lower-casing missing", "the texts were not lower-cased"), other.encode(texts).ids
 
 
+def own_pooling(encoder: SentenceEncoder, hidden: Tensor, first: Tensor, skip: int) -> Tensor:
+    """Pool as the model does, before its dense layers, without the first ``skip`` tokens."""
+    return encoder.pooling(hidden[:, skip:], None, encoder.given(hidden, None, first, skip))
+
+
 def poolings(encoder: SentenceEncoder, skip: int) -> Iterator[tuple[list[Clue], Pool]]:
     """Yield the model's own pooling, which leaves out ``skip`` tokens, then the others and the other layers."""
 
     def own(layers: list[Tensor], number: int = -1) -> Tensor:
         if layers[number].shape[1] <= skip:  # another tokenization left nothing to pool
             return layers[number][:, 0] * torch.nan
-        return encoder.pool(layers[number], None, layers[0], skip)
+        return own_pooling(encoder, layers[number], layers[0], skip)
 
     yield [], own
     last = len(encoder.bert.layers)
@@ -139,7 +144,7 @@ def poolings(encoder: SentenceEncoder, skip: int) -> Iterator[tuple[list[Clue], 
     if encoder.bert.pooler is not None:
         others["pooler"] = ("BERT's pooler output was taken", lambda x: encoder.bert.pool(x[-1]))
     # a dense layer fits other poolings only if they give vectors of the same width
-    if encoder.pooling.width(encoder.hidden_size) == encoder.hidden_size:
+    if len(encoder.pooling.names) == 1:
         for name, (meaning, pool) in others.items():
             if name != encoder.pooling_mode:
                 yield [(f"{name} pooling", f"{meaning}, the model has {encoder.pooling_mode} pooling")], pool
@@ -157,5 +162,5 @@ def padded(
         mask = torch.arange(size, device=encoder.device)[None] < len(ids) if masked else None
         layers = layer_outputs(encoder, row, mask)
         kept = size if pooled else len(ids)
-        vectors.append(encoder.pool(layers[-1][:, :kept], None, layers[0][:, :kept], skip))
+        vectors.append(own_pooling(encoder, layers[-1][:, :kept], layers[0][:, :kept], skip))
     return encoder.dense(torch.cat(vectors))

@@ -16,14 +16,13 @@ from torch import Tensor
 
 from minisbert.checkpoints.weights import write_safetensors
 from minisbert.core import InputError, reading
-from minisbert.core.checks import check
 from minisbert.core.tokenizer import pad_batch
 from minisbert.core.weights import read_safetensors
 from minisbert.diagnosis.mistakes import MISTAKES, with_each_mistake
 from minisbert.diagnosis.mistakes.planting import unfused
 from minisbert.models.guards import check_inputs
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.console import say
+from minisbert.system.console import cut_message, say
 from minisbert.system.files import open_bytes
 
 TRACE_INPUTS = ("ids", "mask", "token_types")
@@ -51,7 +50,8 @@ def our_states(encoder: SentenceEncoder, inputs: dict[str, Tensor]) -> dict[str,
         hidden = encoder.bert(ids, mask, token_types, states)  # (B, T, D)
         if encoder.bert.pooler is not None:
             states["pooler"] = encoder.bert.pool(hidden)  # (B, D)
-        states["pooled"] = encoder.pool(hidden, mask, states["layers.0"])  # (B, D)
+        given = encoder.given(hidden, mask, states["layers.0"])
+        states["pooled"] = encoder.pooling(hidden, mask, given)  # (B, D)
         if not token_types.any():
             states["vector"] = encoder(ids, mask)  # (B, D)
     return states
@@ -68,8 +68,8 @@ def tolerances(encoder: SentenceEncoder, double: bool) -> tuple[float, float]:
 def inputs_of(encoder: SentenceEncoder, texts: list[str]) -> dict[str, Tensor]:
     """Tokenize texts to ids, mask and token types, (B, T) each."""
     encoded = encoder.tokenizer.encode(texts)
-    if encoded.truncated:
-        say(encoder.tokenizer.cut_message(encoded.truncated, len(texts)))
+    if any(encoded.truncated):
+        say(cut_message(encoder.tokenizer.limit, sum(encoded.truncated), len(texts)))
     ids, mask = pad_batch(encoded.ids, encoder.tokenizer.pad_id)
     if mask is None:
         mask = torch.ones_like(ids, dtype=torch.bool)
@@ -117,7 +117,9 @@ def read_states(path: Path, double: bool) -> dict[str, Tensor]:
         states = read_safetensors(path)
         ids, mask = states["ids"], states["mask"]
         types = states.get("token_types", torch.zeros_like(ids))
-        check("ids whole, mask whole, token_types whole", ids, mask, types)
+        for name, x in (("ids", ids), ("mask", mask), ("token_types", types)):
+            if x.is_floating_point():
+                raise ValueError(f"{name} must be whole numbers, not {x.dtype}")
         states |= {"ids": ids.long(), "mask": mask.bool(), "token_types": types.long()}
         for name, tensor in states.items():
             if name in TRACE_INPUTS or tensor.dtype == torch.float64:

@@ -9,18 +9,30 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
+from torch import Tensor
 
-from minisbert.core.checks import check
+from minisbert.core import one_line
+from minisbert.core.checks import check_integer, check_one_of, check_shape
 
 CHUNK = 256  # rows of the matrix of all pairs that are computed at a time
 
 # ----------------------------------------------------------------------------------------- decisions
 
 
+def check_binary(name: str, values: np.ndarray | Tensor) -> None:
+    """Raise ``ValueError`` unless all values are 0 or 1."""
+    if not ((values == 0) | (values == 1)).all():
+        raise ValueError(f"{name} must be 0 or 1, not {one_line(values)}")
+
+
 def accuracy(predicted: ArrayLike, labels: ArrayLike) -> float:
     """Share of correct rows. Both (N,), integers: ``accuracy([1, 0, 2, 2], [1, 0, 2, 0]) = 0.75``."""
     predicted, labels = torch.as_tensor(predicted), torch.as_tensor(labels)
-    check("predicted (N) whole, labels (N) whole", predicted, labels)
+    check_shape("predicted", predicted, None)
+    check_shape("labels", labels, len(predicted))
+    for name, values in (("predicted", predicted), ("labels", labels)):
+        if values.is_floating_point():
+            raise ValueError(f"{name} must be whole numbers, not {values.dtype}")
     return float((predicted == labels).double().mean())
 
 
@@ -32,7 +44,10 @@ def precision_recall_f1(predicted: ArrayLike, labels: ArrayLike) -> tuple[float,
     ``precision_recall_f1([1, 1, 1, 0, 0], [1, 0, 0, 1, 0]) = (1/3, 1/2, 2/5)``.
     """
     predicted, labels = np.asarray(predicted), np.asarray(labels)
-    check("predicted (N) 0 or 1, labels (N) 0 or 1", predicted, labels)
+    check_shape("predicted", predicted, None)
+    check_binary("predicted", predicted)
+    check_shape("labels", labels, len(predicted))
+    check_binary("labels", labels)
     predicted, labels = predicted == 1, labels == 1
     called, true = predicted.sum(), _positives(labels)
     true_positives = (predicted & labels).sum()
@@ -48,7 +63,7 @@ def best_threshold(scores: ArrayLike, labels: ArrayLike, metric: str = "f1") -> 
     highest threshold wins. ``best_threshold([0.9, 0.8, 0.8, 0.1], [1, 1, 0, 0]) = (0.45, 0.8)``;
     by accuracy (0.85, 0.75). On the rows it was chosen on, a threshold looks too good: choose it on dev.
     """
-    check("metric f1|accuracy", metric)
+    check_one_of("metric", metric, ["f1", "accuracy"])
     scores, labels, last, called, true_positives = _cuts(scores, labels)
     called, true_positives = np.append(0, called), np.append(0, true_positives)  # (G + 1,) the first: above all scores
     if metric == "f1":
@@ -84,7 +99,11 @@ def _cuts(scores: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.ndarray,
     A cut is its last row's index, how many rows it calls 1, and how many of these are 1: (G,) each.
     """
     scores, labels = np.asarray(scores), np.asarray(labels)
-    check("scores (N) finite, labels (N) 0 or 1", scores, labels)
+    check_shape("scores", scores, None)
+    if not np.isfinite(scores).all():
+        raise ValueError("scores must be finite")
+    check_shape("labels", labels, len(scores))
+    check_binary("labels", labels)
     scores = scores if scores.dtype.kind == "f" else scores.astype(np.float64)
     order = np.argsort(-scores, kind="stable")
     scores, labels = scores[order], labels[order] == 1
@@ -102,7 +121,9 @@ def triplet_accuracy(anchor: ArrayLike, positive: ArrayLike, negative: ArrayLike
     ``a = [[1, 0], [1, 0]], p = [[1, 1], [0, 1]], n = [[0, 1], [2, 1]]`` gives 0.5.
     """
     a, p, n = _directions("anchor", anchor), _directions("positive", positive), _directions("negative", negative)
-    check("anchor (N, D), positive (N, D), negative (N, D)", a, p, n)
+    check_shape("anchor", a, None, None)
+    check_shape("positive", p, *a.shape)
+    check_shape("negative", n, *a.shape)
     return float(((a * p).sum(1) > (a * n).sum(1)).mean())
 
 
@@ -113,7 +134,8 @@ def alignment(u: ArrayLike, v: ArrayLike) -> float:
     ``u = [[1, 0], [0, 2]], v = [[1, 0], [1, 1]]`` gives (0 + 0.58579) / 2 = 0.29289.
     """
     u, v = _directions("u", u), _directions("v", v)
-    check("u (N, D), v (N, D)", u, v)
+    check_shape("u", u, None, None)
+    check_shape("v", v, *u.shape)
     return float(((u - v) ** 2).sum(1).mean())
 
 
@@ -125,7 +147,7 @@ def uniformity(x: ArrayLike) -> float:
     ``[[1, 0], [0, 1], [-1, 0]]`` gives log((2 exp(-4) + exp(-8)) / 3) = -4.39635.
     """
     x = _directions("x", x)
-    check("pairs an integer from 1", len(x) * (len(x) - 1) // 2)
+    check_integer("pairs", len(x) * (len(x) - 1) // 2)
     total = 0.0
     for start in range(0, len(x), CHUNK):
         cosines = x[start : start + CHUNK] @ x[start:].T  # (b, N - start)
@@ -141,7 +163,7 @@ def mean_off_diagonal_cosine(x: ArrayLike) -> float:
     ``[[1, 0], [0, 1], [1, 1]]`` gives (0 + 0.70711 + 0.70711) / 3 = 0.47140.
     """
     x = _directions("x", x)
-    check("pairs an integer from 1", len(x) * (len(x) - 1) // 2)
+    check_integer("pairs", len(x) * (len(x) - 1) // 2)
     total = x.sum(0)  # (D,)
     return float((total @ total - (x * x).sum()) / (len(x) * (len(x) - 1)))
 
@@ -158,7 +180,7 @@ def _positives(labels: np.ndarray) -> int:
 def _directions(name: str, values: ArrayLike) -> np.ndarray:
     """(N, D) -> float64 rows of length 1."""
     values = np.asarray(values, dtype=np.float64)
-    check(f"{name} (N, D)", values)
+    check_shape(name, values, None, None)
     # each row is scaled by its largest number first: 1e-200 must not underflow when it is squared
     largest = np.abs(values).max(1, keepdims=True)  # (N, 1)
     if (bad := ~np.isfinite(largest) | (largest == 0)).any():
@@ -251,7 +273,11 @@ METRICS: dict[str, Callable[[ArrayLike, ArrayLike, int], float]] = {
 def _check(ranked: ArrayLike, judged: ArrayLike, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the first k of ``ranked`` (Q, R), and ``judged`` (Q, J): grades in float64, those below 0 as 0."""
     ranked, judged = np.asarray(ranked, dtype=np.float64), np.asarray(judged, dtype=np.float64)
-    check("ranked (Q, R) finite, judged (Q, J) finite, k an integer from 1", ranked, judged, k)
+    for name, values in (("ranked", ranked), ("judged", judged)):
+        check_shape(name, values, len(ranked), None)
+        if not np.isfinite(values).all():
+            raise ValueError(f"{name} must be finite")
+    check_integer("k", k)
     found, relevant = (ranked > 0).sum(axis=1), (judged > 0).sum(axis=1)
     if (wrong := (found > relevant) | (relevant == 0)).any():
         query = int(np.argmax(wrong))

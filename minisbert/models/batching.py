@@ -1,9 +1,9 @@
 """Group many texts into batches of token ids, in bounded memory and nearly without pads.
 
-    texts ── chunks ──> lists of texts ── tokenize ──> ids as bytes ── packed_batches ──> rows that several texts share
+    texts ── tokenize ──> Tokens ── packed_batches ──> rows that several texts share
 
 ``budgeted_batches`` makes batches of similar length for code that pads. Nothing here loops over tokens, and over texts
-only where a step takes a fraction of a microsecond: a GPU encodes 100,000 texts a second. Imports the tokenizer only.
+only where a step takes a fraction of a microsecond: a GPU encodes 100,000 texts a second.
 """
 
 import math
@@ -12,17 +12,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from heapq import heapreplace
-from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from minisbert.models.tokenizer import Tokenizer
+from minisbert.core.tokenizer import Encoded, Tokenizer
+from minisbert.system.progress import Progress
 
 CHARACTERS = 2**18  # to encode at once, in a stream
 TOKENIZED = 2**16  # characters to tokenize at once: two such chunks keep all cores busy
-ID_BYTES = array("i").itemsize  # bytes per token id
 LONG = 512  # a longer text alone in a batch has no pads: decoders would build a mask of T x T numbers for them
 UNPADDED = 24  # nor has a shorter text alone in a call: a pad takes 3 % of its time. Between, kernels would be too many
 SHORT = 200  # of rows up to this length compiled packages may compute attention in another way: they share no batch
@@ -45,7 +45,7 @@ def chunks(texts: Iterable[str], characters: int = CHARACTERS) -> Iterator[list[
 
 def budgeted_batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
     """Group row numbers into batches of similar length, longest first, of at most ``batch_tokens`` with padding."""
-    order = by_falling_length(np.asarray(lengths, dtype=np.int64))
+    order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
     batches: list[list[int]] = []
     start = 0
     while start < len(order):
@@ -56,35 +56,31 @@ def budgeted_batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int
     return batches
 
 
-def by_falling_length(lengths: np.ndarray) -> np.ndarray:
-    """Sort row numbers by falling length, equal ones in order: ``[3, 9, 4, 9]`` -> ``[1, 3, 2, 0]``."""
-    return np.argsort(-lengths, kind="stable")
-
-
-def as_key(ids: Sequence[int]) -> bytes:
-    """Store token ids as bytes: they can be dict keys, and take a tenth of the memory of a list."""
-    return array("i", ids).tobytes()
-
-
-def lengths_of(keys: Sequence[bytes]) -> np.ndarray:
+def lengths_of(rows: Sequence[Sequence[int]]) -> np.ndarray:
     """Count the tokens of each text, (N,)."""
-    return np.fromiter(map(len, keys), np.int64, len(keys)) // ID_BYTES
+    return np.fromiter(map(len, rows), np.int64, len(rows))
 
 
-def tokenize(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[list[bytes], int]:
-    """Return the ids of each text as bytes, which finds texts with the same tokens, and how many texts were cut."""
-    keys: list[bytes] = []
-    truncated = 0
-    # In chunks, because the lists of all ids at once would take ten times as much memory as the keys. In two threads,
-    # because the library computes outside of Python's lock and hands its results over within it.
-    some = list(chunks(texts, TOKENIZED))
+@dataclass
+class Tokens(Encoded):
+    """The tokens of a call: ids as arrays, in a tenth of the memory of lists, and what happens to them."""
+
+    prompt: int = 0  # so many tokens at the start of each text are its prompt's, and are not pooled
+    dtype: torch.dtype = torch.float32  # of the matrix products
+    progress: Progress | None = None  # is told of each batch that is done
+
+
+def tokenize(tokenizer: Tokenizer, texts: Sequence[str]) -> Tokens:
+    """Tokenize many texts in chunks, because the lists of all ids at once would take ten times as much memory."""
+    tokens = Tokens([], [], [])
+    # In two threads, because the library computes outside of Python's lock and hands its results over within it.
     with ThreadPoolExecutor(2) as pool:
-        each = pool.map if len(some) > 1 else map
-        for ids, lengths, cut in each(tokenizer.encode_flat, some):
-            content, ends = ids.tobytes(), (ID_BYTES * lengths.cumsum()).tolist()
-            keys += [content[start:end] for start, end in pairwise([0, *ends])]
-            truncated += cut
-    return keys, truncated
+        few = sum(map(len, texts)) < TOKENIZED
+        each = [tokenizer.encode(texts)] if few else pool.map(tokenizer.encode, chunks(texts, TOKENIZED))
+        for encoded in each:
+            tokens.ids += [array("i", ids) for ids in encoded.ids]
+            tokens.truncated += encoded.truncated
+    return tokens
 
 
 @dataclass(frozen=True)
@@ -102,10 +98,8 @@ class Batch:
     places: Tensor
     texts: list[int]
     tokens: int
-
-    def inputs(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Move ``ids``, ``positions``, ``text_index`` and ``places``, the inputs of a compiled encoder, to a device."""
-        return tuple(x.to(device) for x in (self.ids, self.positions, self.text_index, self.places))
+    prompt: int  # so many tokens at the start of each text are not pooled
+    dtype: torch.dtype  # of the matrix products
 
 
 def same_text(text_index: Tensor) -> Tensor:
@@ -118,35 +112,46 @@ def unpack(hidden: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
     return hidden.flatten(0, 1)[places.clamp_min(0)], places >= 0
 
 
-def packed_batches(keys: Sequence[bytes], batch_tokens: int) -> Iterator[Batch]:
-    """Pack texts, given by their keys, into batches of at most ``batch_tokens`` tokens, the longest rows first.
+def reporting(batches: Iterator[Any], progress: Progress | None) -> Iterator[Any]:
+    """Tell ``progress``, if there is one, of each batch that is done."""
+    return batches if progress is None else _reporting(batches, progress)
+
+
+def _reporting(batches: Iterator[Any], progress: Progress) -> Iterator[Any]:
+    for batch in batches:
+        yield batch
+        progress.update(batch.tokens)
+
+
+def packed_batches(tokens: Tokens, batch_tokens: int) -> Iterator[Batch]:
+    """Pack texts into batches of at most ``batch_tokens`` tokens, the longest rows first.
 
     A row larger than that is a batch by itself.
     """
-    if not keys:
+    if not tokens.ids:
         return
-    lengths = lengths_of(keys)
+    lengths = lengths_of(tokens.ids)
     rows = share_rows(lengths, min(ROW, batch_tokens))
     tokens_of = [int(lengths[row].sum()) for row in rows]
     # The longest first: rows of similar length share a batch, and memory does not grow towards the end.
-    order = by_falling_length(np.array(tokens_of, dtype=np.int64)).tolist()
+    order = np.argsort(-np.array(tokens_of, dtype=np.int64), kind="stable").tolist()
     batch: list[np.ndarray] = []
     width = 0  # tokens of the current batch's rows: its first row's, rounded
     for place, number in enumerate(order):
-        tokens = tokens_of[number]
+        size = tokens_of[number]
         full = width * (len(batch) + 1) > batch_tokens
         # A row may be padded by an eighth. Beyond that, a batch more costs as much as FEW_PADS pads in all rows left.
-        pads = width - tokens
+        pads = width - size
         wasteful = 8 * pads > width and pads * (len(rows) - place) > FEW_PADS
-        other_attention = rounded(tokens) <= SHORT < width
+        other_attention = rounded(size) <= SHORT < width
         if batch and (full or wasteful or other_attention):
-            yield make_batch(keys, lengths, batch, width)
+            yield make_batch(tokens, lengths, batch, width)
             batch = []
         if not batch:
-            width = rounded(tokens)
+            width = rounded(size)
         batch.append(rows[number])
     if batch:
-        yield make_batch(keys, lengths, batch, width)
+        yield make_batch(tokens, lengths, batch, width)
 
 
 def share_rows(lengths: np.ndarray, tokens: int = ROW) -> list[np.ndarray]:
@@ -155,7 +160,7 @@ def share_rows(lengths: np.ndarray, tokens: int = ROW) -> list[np.ndarray]:
     Attention in such a row costs little, and several sentences fit into it. With rows of equal length all batches of a
     call have one shape.
     """
-    order = by_falling_length(lengths)
+    order = np.argsort(-lengths, kind="stable")  # equal ones in the caller's order
     alone = int((lengths > tokens).sum())
     short = lengths[order[alone:]]
     # The longest text left goes to the emptiest row, which the heap has in front: of several, to the first. One integer
@@ -180,12 +185,12 @@ def rounded(tokens: int) -> int:
     return tokens + -tokens % step
 
 
-def make_batch(keys: Sequence[bytes], lengths: np.ndarray, rows: Sequence[np.ndarray], width: int) -> Batch:
+def make_batch(tokens: Tokens, lengths: np.ndarray, rows: Sequence[np.ndarray], width: int) -> Batch:
     """Write the texts of R rows into tensors (R, ``width``)."""
     texts = np.concatenate(rows)
     counts = lengths[texts]  # (N,)
     longest, total = int(counts.max()), int(counts.sum())
-    if len(texts) == 1 and (longest > LONG or (len(keys) == 1 and longest <= UNPADDED)):
+    if len(texts) == 1 and (longest > LONG or (len(tokens.ids) == 1 and longest <= UNPADDED)):
         width = longest
     before = counts.cumsum() - counts  # tokens of the texts before each text, (N,)
     sizes = np.array([len(row) for row in rows])
@@ -197,9 +202,9 @@ def make_batch(keys: Sequence[bytes], lengths: np.ndarray, rows: Sequence[np.nda
     here = first[text_of] + within
     size = len(rows) * width
     ids, positions, text_index = np.zeros(size, np.int64), np.zeros(size, np.int64), np.full(size, -1)
-    ids[here] = np.frombuffer(b"".join([keys[text] for text in texts]), dtype=np.intc)
+    ids[here] = np.frombuffer(b"".join([tokens.ids[text] for text in texts]), dtype=np.intc)
     positions[here], text_index[here] = within, text_of
     places = np.full((len(texts), longest), -1)
     places[text_of, within] = here
     tensors = [torch.from_numpy(x.reshape(-1, width)) for x in (ids, positions, text_index)]
-    return Batch(*tensors, torch.from_numpy(places), texts.tolist(), total)
+    return Batch(*tensors, torch.from_numpy(places), texts.tolist(), total, tokens.prompt, tokens.dtype)

@@ -8,7 +8,6 @@ With one label the output is a pair's score; with several, the logits of classes
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
 from torch import nn
 
 from minisbert.architectures.relatives import CLASSIFIERS, ENCODER_FAMILIES
@@ -22,11 +21,11 @@ from minisbert.checkpoints.encoder_settings import (
 )
 from minisbert.checkpoints.layout import ModelFolder
 from minisbert.checkpoints.weights import (
-    Unfilled,
     fill_bert,
     named_tensors,
     read_encoder,
     stored_config,
+    unfilled,
     write_safetensors,
 )
 from minisbert.core import InputError, reading
@@ -34,7 +33,7 @@ from minisbert.core.heads import JointHead
 from minisbert.core.weights import fill
 from minisbert.models.pooling import Pooling
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.tokenizer import Tokenizer
+from minisbert.models.tokenizer import read_tokenizer, write_tokenizer
 from minisbert.system.files import write_json
 
 # activations after the classifier, as the files name them, and the task of a ``PairModel`` that each means
@@ -85,12 +84,12 @@ def read_cross_encoder(
     rate = settings.get("seq_classif_dropout", float, config.hidden_dropout_prob)  # of DistilBERT
     rate = settings.get("classifier_dropout", float, rate)
     task = read_task(folder, outputs)
-    with reading(folder.path / CONFIG), torch.device("meta"), Unfilled():  # the weights are replaced at once
+    with reading(folder.path / CONFIG), unfilled():  # the weights are replaced at once
         head = ClassifierHead(config.hidden_size, rate, outputs, between)
     fill(head, stored, path, names)
     bert = fill_bert(folder, path, tensors)
     # The head reads the hidden state of [CLS], so that the encoder's pooling is only used if it is saved by itself.
-    encoder = SentenceEncoder(Tokenizer.load(folder, limit), bert, Pooling("cls"), normalize=False)
+    encoder = SentenceEncoder(read_tokenizer(folder, limit), bert, Pooling("cls"), normalize=False)
     return encoder, head, task, labels
 
 
@@ -132,10 +131,13 @@ def read_task(folder: ModelFolder, outputs: int) -> str:
 def check_writable(encoder: SentenceEncoder, head: ClassifierHead) -> None:
     """Raise ``InputError`` if a CrossEncoder's files cannot hold encoder and head."""
     kind = encoder.bert.config.model_type
+    if kind not in CLASSIFIERS:
+        raise InputError(f"a CrossEncoder of {kind} is not supported; {', '.join(CLASSIFIERS)} are")
     between = CLASSIFIERS[kind][-1]
     if not isinstance(head.mlp[1], between):
         raise InputError(f"a CrossEncoder of {kind} has {between.__name__} in its head, not {head.mlp[1]}")
-    if encoder.tokenizer.more_text_settings.get("do_lower_case"):
+    source = encoder.tokenizer.source
+    if source and source.text_settings.get("do_lower_case"):
         raise InputError("do_lower_case of sentence_bert_config.json has no place in a CrossEncoder's files")
 
 
@@ -167,6 +169,6 @@ def write_cross_encoder(
     for ours, name in head_names(dense, out).items():
         tensors[name] = head.get_parameter(ours).float()
     write_safetensors(tensors, folder / WEIGHTS)
-    encoder.tokenizer.save(folder)
+    write_tokenizer(encoder.tokenizer, folder)
     stated = ModelFolder(folder).json(TOKENIZER_CONFIG)  # the place of a CrossEncoder's maximum length
     write_json(folder / TOKENIZER_CONFIG, stated | {"model_max_length": encoder.tokenizer.limit})

@@ -1,15 +1,14 @@
 """Texts to vectors, the same for every encoder: ``load``, ``encode`` and its relatives, and the settings behind them.
 
-    texts ── with_prompt ── tokenize ──> token ids as bytes ── encode_batches ──> vectors (N, D) ── quantize ──> result
+    texts ── with_prompt ── tokenize ──> Tokens ── the book's encode_tokens ──> vectors (N, D) ── quantize ──> result
 
-A subclass computes one batch (``vectors``, ``states``): ``SentenceEncoder``, a compiled package, a static table.
+A subclass overrides steps of ``encode_tokens``: ``batches``, ``states``, ``vectors``.
 Imports ``search`` for the hooks by which a command searches vectors of any kind.
 """
 
-import copy
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -20,19 +19,20 @@ from torch import Tensor
 
 from minisbert.checkpoints.encoder_settings import EncoderSettings
 from minisbert.checkpoints.layout import ModelFolder, find_model
-from minisbert.core import InputError, one_line
+from minisbert.core import InputError, encoder, one_line
 from minisbert.core.checks import check_texts
-from minisbert.core.encoder import normalize as unit
-from minisbert.models.batching import ID_BYTES, Batch, chunks, packed_batches, tokenize
+from minisbert.core.encoder import normalize
+from minisbert.core.tokenizer import Tokenizer
+from minisbert.models.batching import Tokens, chunks, packed_batches, reporting, tokenize
 from minisbert.models.encode_types import typed_encode
 from minisbert.models.guards import NotFinite, check_choice, check_count
 from minisbert.models.prompts import PROMPT_NAMES, role_prompt, role_prompt_name, with_prompt
 from minisbert.models.similarity import as_array, similarity, similarity_pairwise
-from minisbert.models.tokenizer import Tokenizer, valid_texts
+from minisbert.models.tokenizer import check_tokens, valid_texts
 from minisbert.search.dense import top_k
 from minisbert.search.quantized import CALIBRATED, PRECISIONS, quantize
 from minisbert.system.console import say
-from minisbert.system.devices import choose_device, naming_batch_size
+from minisbert.system.devices import choose_device, too_little_memory
 from minisbert.system.progress import Progress, as_progress
 
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
@@ -58,9 +58,7 @@ class EncoderProperties:
         check_count("max_seq_length", tokens)
         if tokens > self.most_tokens:
             raise InputError(f"max_seq_length {tokens} is above {self.most_tokens}, the encoder's positions")
-        tokenizer = copy.copy(self.tokenizer)  # other encoders may share it
-        tokenizer.limit = int(tokens)
-        self.tokenizer = tokenizer
+        self.tokenizer = self.tokenizer.with_limit(int(tokens))  # a copy: other encoders may share the tokenizer
 
     @property
     def truncate_dim(self) -> int | None:
@@ -154,12 +152,12 @@ class EncoderProperties:
         return similarity_pairwise(a, b, self.similarity_fn_name)
 
 
-class TextEncoder(EncoderProperties):
+class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
     """``load``, ``encode`` and its relatives. A subclass defines ``from_folder``, ``computing`` and ``vectors``."""
 
     folder_class: ClassVar[str]  # class whose folders ``load`` accepts, a user's subclass too
     normalize: bool  # scale each vector to length 1
-    scales_itself = False  # ``vectors`` has done so already
+    reads_empty_texts = False  # texts without a single token
     dtype: torch.dtype
     pooling_mode: str
     hidden_size: int  # columns of a token's hidden state
@@ -221,19 +219,11 @@ class TextEncoder(EncoderProperties):
         """Return the context in which batches are computed. Raises ``InputError`` for an unsupported dtype."""
         raise NotImplementedError
 
-    def batches(self, keys: Sequence[bytes], batch_tokens: int) -> Iterator[Batch]:
-        """Split texts, given by their token ids, into batches for ``vectors`` and ``states``."""
-        return packed_batches(keys, batch_tokens)
+    def batches(self, tokens: Tokens, batch_size: int | None = None) -> Iterator[Any]:
+        """Split a call's texts into batches of as many tokens as ``batch_size`` texts of 64 tokens have."""
+        return reporting(packed_batches(tokens, TEXT_TOKENS * (batch_size or BATCH_SIZE)), tokens.progress)
 
-    def results(self, keys: Sequence[bytes], batch_tokens: int, skip: int) -> Iterable[tuple[Any, Tensor]]:
-        """Compute each of ``batches``: its vectors are (n, ``width``)."""
-        return ((batch, self.vectors(batch, skip)) for batch in self.batches(keys, batch_tokens))
-
-    def vectors(self, batch: Any, skip: int = 0) -> Tensor:
-        """Compute the vectors (N, ``width``) of a batch, pooled without the first ``skip`` tokens of each text."""
-        raise NotImplementedError
-
-    def states(self, batch: Any) -> list[Tensor]:
+    def token_states(self, batch: Any) -> list[Tensor]:
         """Compute the hidden states (T, D) of each text of a batch."""
         raise InputError("a compiled encoder gives vectors, not the hidden states of tokens: load it uncompiled")
 
@@ -243,7 +233,7 @@ class TextEncoder(EncoderProperties):
         texts: str | Sequence[str],
         prompt_name: str | None = None,
         prompt: str | None = None,
-        batch_size: int = BATCH_SIZE,
+        batch_size: int | None = None,
         show_progress_bar: bool | Progress | None = False,
         output_value: str = "sentence_embedding",
         precision: str | None = "float32",
@@ -260,7 +250,7 @@ class TextEncoder(EncoderProperties):
         of [CLS] [SEP]. Raises ``InputError`` for anything but valid strings, for options out of range, and for NaN.
 
         prompt                before each text; ``prompt_name`` for one of ``prompts``; otherwise the model's default
-        batch_size            a batch has as many tokens as this many texts of 64 tokens; short texts share rows
+        batch_size            a batch has as many tokens as this many texts of 64 tokens (None: 32; on a GPU, what fits)
         show_progress_bar     True for a live line with rate and time left
         output_value          "sentence_embedding", or "token_embeddings": each text's hidden states (T, D), tensors
         precision             of what is returned: "float32", or codes in "int8", "uint8", "binary" or "ubinary"
@@ -270,29 +260,35 @@ class TextEncoder(EncoderProperties):
         truncate_dim          keep the first n columns; None for the model's default, usually all
         dtype                 of the arithmetic: "float32", "bfloat16" or "auto"; None for the model's, usually float32
         """
-        if prompt is None and prompt_name is None:
+        if prompt is None and prompt_name is None and self.settings.prompts:
             self._remind_of_prompts()
         single = isinstance(texts, str)
         texts = check_texts([texts] if single else texts)
-        texts, skip = with_prompt(texts, self.settings, self.tokenizer, prompt, prompt_name)
-        check_count("batch_size", batch_size)
+        skip = 0
+        if prompt is not None or prompt_name is not None or self.settings.default_prompt_name is not None:
+            texts, skip = with_prompt(texts, self.settings, self.tokenizer, prompt, prompt_name)
+        if batch_size is not None:
+            check_count("batch_size", batch_size)
         check_choice("output_value", output_value, ("sentence_embedding", "token_embeddings"))
-        precision = "float32" if precision is None else precision
-        check_choice("precision", precision, PRECISIONS)
+        check_choice("precision", precision, (None, *PRECISIONS))
         check_choice("normalize_embeddings", normalize_embeddings, (None, True, False))
         check_choice("dtype", dtype, (None, "auto", "float32", "bfloat16", "int8"))
-        keys, self.truncated = tokenize(self.tokenizer, texts)
-        with as_progress(show_progress_bar, len(texts)) as line:
-            line.expect(len(texts), sum(map(len, set(keys))) // ID_BYTES)
+        is_float = precision in (None, "float32")
+        tokens = tokenize(self.tokenizer, texts)
+        tokens.prompt = skip
+        if not self.reads_empty_texts and not all(map(len, tokens.ids)):
+            check_tokens(tokens, texts)
+        self.truncated = sum(tokens.truncated)
+        with ExitStack() as stack:
+            if show_progress_bar:
+                tokens.progress = stack.enter_context(as_progress(show_progress_bar, len(texts)))
             if output_value == "token_embeddings":
-                if normalize_embeddings or truncate_dim is not None or precision != "float32":
+                if normalize_embeddings or truncate_dim is not None or not is_float:
                     raise InputError("normalize_embeddings, truncate_dim, precision: for vectors of texts only")
-                states = self._encode_states(keys, TEXT_TOKENS * batch_size, dtype, line)
+                states = self._states_of(tokens, batch_size, dtype)
                 return states[0] if single else states
-            vectors = self.encode_batches(
-                keys, TEXT_TOKENS * batch_size, skip, truncate_dim, normalize_embeddings, dtype, line
-            )
-        if precision != "float32":
+            vectors = self.vectors_of(tokens, batch_size, truncate_dim, bool(normalize_embeddings), dtype)
+        if not is_float:
             vectors = codes_of(vectors, precision)
         if single:
             vectors = vectors[0]
@@ -300,78 +296,55 @@ class TextEncoder(EncoderProperties):
             return vectors
         return as_array(vectors) if convert_to_numpy else list(vectors)
 
-    def encode_batches(
+    def vectors_of(
         self,
-        keys: Sequence[bytes],
-        batch_tokens: int = BATCH_TOKENS,
-        skip: int = 0,
+        tokens: Tokens,
+        batch_size: int | None = None,
         truncate_dim: int | None = None,
         normalize_embeddings: bool = False,
         dtype: str | None = None,
-        line: Progress | None = None,
     ) -> Tensor:
-        """Encode texts given by their token ids (``batching.as_key``) -> (N, D) on the CPU, row i for ``keys[i]``.
-
-        This is ``encode`` after tokenizing, with the same options; a server that receives token ids calls it directly.
-        The ids include special tokens; ``skip`` of them at the start of each text are not pooled.
-        """
-        columns = self.get_embedding_dimension()
+        """Encode texts that are tokenized -> (N, D) on the CPU. A server that receives token ids calls it directly."""
+        columns = self.settings.truncate_dim or self.width
         if truncate_dim is not None:
             self.check_columns(truncate_dim)
             columns = int(truncate_dim)
-        # Texts of the same tokens are computed once: repeated rows are common, and so are texts cut to the same start.
-        row_of = {key: row for row, key in enumerate(dict.fromkeys(keys))}
-        distinct = list(row_of)
-        if skip and min(map(len, distinct), default=math.inf) <= skip * ID_BYTES:
+        columns = min(columns, self.width)
+        # texts of the same tokens are computed once: repeated rows are common, and so are texts cut to the same start
+        keys = [ids.tobytes() for ids in tokens.ids]
+        distinct = dict(zip(keys, tokens.ids, strict=True))
+        row_of = {key: row for row, key in enumerate(distinct)}
+        if tokens.prompt and min(map(len, tokens.ids), default=math.inf) <= tokens.prompt:
             raise InputError("a text has no token of its own after its prompt, and include_prompt is false")
-        # With ``normalize_embeddings`` the vectors are scaled once, at the end: scaling twice could change a last bit.
-        model_scales = self.normalize and not self.scales_itself and not normalize_embeddings
-        # Not in inference mode: the caller may compute gradients with it. NumPy, which stores, wakes no threads.
-        vectors = torch.empty(len(distinct), columns, dtype=torch.promote_types(self.dtype, torch.float32))
-        with self.computing(dtype), naming_batch_size(self.device, batch_tokens, self.hidden_size, TEXT_TOKENS):
-            for batch, result in self.results(distinct, batch_tokens, skip):  # (n, width)
-                if model_scales:
-                    result = unit(result)
-                result = result[:, :columns]
-                if normalize_embeddings:
-                    result = unit(result)
-                vectors.numpy()[batch.texts] = result.to(vectors.dtype).cpu().numpy()
-                if line is not None:
-                    line.update(batch.tokens)
-        self._check_finite(distinct, vectors)
+        computed = replace(tokens, ids=list(distinct.values()))
+        if tokens.progress is not None:
+            tokens.progress.expect(len(keys), sum(map(len, computed.ids)))
+        try:
+            with self.computing(dtype) as computed.dtype:
+                found = self.encode_tokens(computed, batch_size)  # (n, width)
+        except torch.OutOfMemoryError as error:
+            batch_tokens = TEXT_TOKENS * (batch_size or BATCH_SIZE)
+            raise too_little_memory(self.device, batch_tokens, self.hidden_size, TEXT_TOKENS) from error
+        vectors = torch.from_numpy(found)  # outside of inference mode: gradients may be computed with it
+        check_finite(self.tokenizer, computed, vectors)
+        if columns < self.width:
+            vectors = vectors[:, :columns]
+        # a model that scales its vectors has done so already, unless columns were cut
+        if normalize_embeddings and not (self.normalize and columns == self.width):
+            vectors = normalize(vectors)
         if len(distinct) < len(keys):
-            vectors = torch.from_numpy(vectors.numpy()[[row_of[key] for key in keys]])
+            vectors = vectors[[row_of[key] for key in keys]]
         return vectors.to(self.dtype)
 
-    def _encode_states(
-        self, keys: Sequence[bytes], batch_tokens: int, dtype: str | None, line: Progress
-    ) -> list[Tensor]:
-        """Return the hidden states (T, D) of each text, as ``encode_batches`` returns vectors."""
-        distinct = list(dict.fromkeys(keys))
-        states: dict[bytes, Tensor] = {}
-        with self.computing(dtype):
-            for batch in self.batches(distinct, batch_tokens):
-                for text, matrix in zip(batch.texts, self.states(batch), strict=True):
-                    states[distinct[text]] = matrix.cpu()
-                line.update(batch.tokens)
-        # Copies, outside of inference mode: equal texts must not share memory, and gradients may be computed.
-        result = [states[key].clone() for key in keys]
-        self._check_finite(keys, result)
-        return result
-
-    def _check_finite(self, keys: Sequence[bytes], results: Tensor | list[Tensor]) -> None:
-        """Raise ``InputError`` with the first text whose numbers, a row or a matrix of ``results``, are not finite."""
-        if isinstance(results, Tensor) and np.isfinite(results.numpy()).all():
-            return
-        damaged = [number for number, result in enumerate(results) if not result.isfinite().all()]
-        if not damaged:
-            return
-        # The first one may only have shared a row with the text at fault: the cause is the weights, not the text.
-        ids = np.frombuffer(keys[damaged[0]], dtype=np.intc).tolist()
-        name, others = one_line(self.tokenizer.backend.decode(ids)), ""
-        if len(damaged) > 1:
-            others = f", like those of {len(damaged) - 1:,} more texts"
-        raise NotFinite(f"the vector of {name} holds NaN or infinity{others}: the model's weights are too large")
+    def _states_of(self, tokens: Tokens, batch_size: int | None, dtype: str | None) -> list[Tensor]:
+        """Return the hidden states (T, D) of each text, as ``vectors_of`` returns vectors."""
+        states: list[Tensor] = [torch.empty(0)] * len(tokens.ids)
+        with self.computing(dtype) as tokens.dtype:
+            for batch in self.batches(tokens, batch_size):
+                for text, matrix in zip(batch.texts, self.token_states(batch), strict=True):
+                    states[text] = matrix.cpu()
+        check_finite(self.tokenizer, tokens, states)
+        return [matrix.clone() for matrix in states]  # outside of inference mode: gradients may be computed
 
     def _remind_of_prompts(self) -> None:
         """Say once that the model has prompts for queries and for documents, if it takes neither by default."""
@@ -411,11 +384,25 @@ class TextEncoder(EncoderProperties):
         return self.encode(texts, **options)
 
 
+def check_finite(tokenizer: Tokenizer, tokens: Tokens, results: Tensor | list[Tensor]) -> None:
+    """Raise ``NotFinite`` with the first text whose numbers, a row or a matrix of ``results``, are not finite."""
+    if isinstance(results, Tensor) and np.isfinite(results.numpy()).all():
+        return
+    damaged = [number for number, result in enumerate(results) if not result.isfinite().all()]
+    if not damaged:
+        return
+    # The first one may only have shared a row with the text at fault: the cause is the weights, not the text.
+    name, others = one_line(tokenizer.backend.decode(list(tokens.ids[damaged[0]]))), ""
+    if len(damaged) > 1:
+        others = f", like those of {len(damaged) - 1:,} more texts"
+    raise NotFinite(f"the vector of {name} holds NaN or infinity{others}: the model's weights are too large")
+
+
 def codes_of(vectors: Tensor, precision: str) -> Tensor:
     """Quantise vectors (N, D) to (N, D) or (N, D / 8) codes of a ``precision``; none if there are none."""
     if precision in ("int8", "uint8") and len(vectors) == 1:
         raise InputError(f"precision {precision} divides the range of each column, and one text has none")
     rows = as_array(vectors)
-    if not len(rows):  # rows of zeros have the dtype and the width that none should have
+    if not len(rows):  # an empty input gives an empty array of the right dtype and width
         rows = np.zeros((CALIBRATED, vectors.shape[1]), np.float32)
     return torch.from_numpy(quantize(rows, precision)[: len(vectors)])

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from minisbert.core import InputError, one_line
 from minisbert.core.bert import BertConfig
-from minisbert.core.checks import check
+from minisbert.core.checks import check_shape
 
 
 class NotFinite(InputError):
@@ -42,7 +42,10 @@ def check_inputs(
     """
     if isinstance(ids, dict):
         raise TypeError('ids must be a tensor (B, T), not a dict: features["input_ids"], features["attention_mask"]')
-    check("ids (B, T), mask (B, T), token_types (B, T)", ids, mask, token_types)
+    check_shape("ids", ids, None, None)
+    for name, x in (("mask", mask), ("token_types", token_types)):
+        if x is not None:
+            check_shape(name, x, *ids.shape)
     if ids.is_cuda and torch.cuda.is_current_stream_capturing():
         return  # whoever records a graph has checked its input: values cannot be read then
     # On a GPU a lookup beyond a table is a failed assertion on the device, after which the process cannot use it.

@@ -16,10 +16,10 @@ from minisbert.architectures.relatives import ENCODER_FAMILIES
 from minisbert.checkpoints.encoder_settings import CONFIG, WEIGHTS, unsupported
 from minisbert.checkpoints.layout import ModelFolder
 from minisbert.checkpoints.weights import (
-    Unfilled,
     named_tensors,
     read_weights,
     stored_config,
+    unfilled,
     weight_files,
     write_safetensors,
 )
@@ -94,7 +94,7 @@ def load_head(folder: ModelFolder, bert: Bert) -> MaskedHead:
         if name not in tensors:
             expected = MASKED_CLASSES[config.model_type]
             raise InputError(f"{path} has no {name}: the masked-language head of a {expected} is needed")
-    with torch.device("meta"), Unfilled():  # the weights are replaced at once
+    with unfilled():  # the weights are replaced at once
         head = MaskedHead(config.hidden_size, config.vocab_size, config.layer_norm_eps)
     fill(head, {name: tensors[name] for name in names.values()}, path, names)
     if tied and torch.equal(head.words, words):

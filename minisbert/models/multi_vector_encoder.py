@@ -9,7 +9,6 @@ Each token's hidden state goes through a linear layer without bias and is scaled
 punctuation is skipped. Folders are those of sentence-transformers' class of the same name.
 """
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,15 +34,15 @@ from minisbert.checkpoints.weights import load_transformer, save_bert
 from minisbert.core import InputError, one_line
 from minisbert.core.bert import Bert
 from minisbert.core.checks import check_texts
-from minisbert.core.encoder import normalize as unit
-from minisbert.core.tokenizer import pad_batch
+from minisbert.core.encoder import normalize
+from minisbert.core.tokenizer import Tokenizer, pad_batch
 from minisbert.models.batching import budgeted_batches
 from minisbert.models.encoder import BATCH_SIZE, TEXT_TOKENS
 from minisbert.models.guards import NotFinite, check_choice, check_count, check_ids
 from minisbert.models.pooling import Dense, Pooling, load_dense_layer, sentence_width
 from minisbert.models.prompts import PROMPT_NAMES, role_prompt, with_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.tokenizer import Tokenizer
+from minisbert.models.tokenizer import check_tokens, read_tokenizer, text_settings, write_tokenizer
 from minisbert.search.late_interaction import Matrices, late_top_k
 from minisbert.system.files import write_json
 from minisbert.system.progress import Progress, as_progress
@@ -167,7 +166,7 @@ class MultiVectorEncoder(SentenceEncoder):
         settings, normalize = read_multi_vector_settings(folder), normalizes_tokens(folder)
         bert = load_transformer(folder.encoder)
         dense = load_dense_layer(folder, folder.places("Dense")[0], TokenDense)
-        tokenizer = Tokenizer.load(folder.encoder, limit)
+        tokenizer = read_tokenizer(folder.encoder, limit)
         return cls(tokenizer, bert, dense, settings, normalize).eval()
 
     @classmethod
@@ -180,8 +179,8 @@ class MultiVectorEncoder(SentenceEncoder):
     def pooling_mode(self) -> str:
         return "no"
 
-    def query_rows(self, texts: Sequence[str]) -> tuple[list[list[int]], list[int], int]:
-        """Return each query's token ids with fillers, its length without them, and how many queries were cut."""
+    def query_rows(self, texts: Sequence[str]) -> tuple[list[list[int]], list[int], list[bool]]:
+        """Return each query's token ids with fillers, its length without them, and which queries were cut."""
         expansion, limit = self.expansion, self.settings.query_length
         if expansion and expansion.strategy == "fixed":
             limit = expansion.length
@@ -190,15 +189,16 @@ class MultiVectorEncoder(SentenceEncoder):
             rows = [ids + [self.filler] * (expansion.length - len(ids)) for ids in rows]
         return rows, own, truncated
 
-    def document_rows(self, texts: Sequence[str]) -> tuple[list[list[int]], list[int], int]:
+    def document_rows(self, texts: Sequence[str]) -> tuple[list[list[int]], list[int], list[bool]]:
         """Return the same as ``query_rows``; documents get no fillers."""
         return self._cut(texts, self.settings.document_length)
 
-    def _cut(self, texts: Sequence[str], limit: int | None) -> tuple[list[list[int]], list[int], int]:
-        tokenizer = copy.copy(self.tokenizer)  # its limit is not that of queries or documents
-        tokenizer.limit = min(limit or tokenizer.limit, self.bert.config.positions)
-        encoded = tokenizer.encode(texts)
-        return encoded.ids, list(map(len, encoded.ids)), encoded.truncated
+    def _cut(self, texts: Sequence[str], limit: int | None) -> tuple[list[list[int]], list[int], list[bool]]:
+        # the tokenizer's own limit is not that of queries or documents
+        tokenizer = self.tokenizer.with_limit(min(limit or self.tokenizer.limit, self.bert.config.positions))
+        encoded = check_tokens(tokenizer.encode(texts), texts)
+        rows = [list(ids) for ids in encoded.ids]
+        return rows, [len(row) for row in rows], encoded.truncated
 
     def forward(self, rows: list[list[int]], own: list[int], query: bool) -> tuple[Tensor, Tensor]:
         """Run rows of ``query_rows`` or ``document_rows`` -> vectors (B, T, K), and which are compared, (B, T)."""
@@ -217,7 +217,7 @@ class MultiVectorEncoder(SentenceEncoder):
         with torch.autocast(self.device.type, enabled=False):  # the projection, as pooling, is never in bfloat16
             vectors = self.projection(hidden.to(self.dtype))  # (B, T, K)
         if self.normalize:
-            vectors = unit(vectors)
+            vectors = normalize(vectors)
         return vectors, self.compared(ids, real, query)
 
     def compared(self, ids: Tensor, real: Tensor, query: bool) -> Tensor:
@@ -264,9 +264,10 @@ class MultiVectorEncoder(SentenceEncoder):
             texts = [texts]
         texts, _ = with_prompt(check_texts(texts), self.settings, self.tokenizer, prompt, prompt_name)
         if query:
-            rows, own, self.truncated = self.query_rows(texts)
+            rows, own, cut = self.query_rows(texts)
         else:
-            rows, own, self.truncated = self.document_rows(texts)
+            rows, own, cut = self.document_rows(texts)
+        self.truncated = sum(cut)
         with self.computing(dtype), as_progress(show_progress_bar, len(texts)) as line:
             matrices = self._matrices(rows, own, query, TEXT_TOKENS * batch_size, line)
         if not np.isfinite(matrices.rows).all():
@@ -307,7 +308,7 @@ class MultiVectorEncoder(SentenceEncoder):
     def write(self, folder: Path) -> None:
         """Write the model's files into an empty folder."""
         save_bert(self.bert, folder)
-        self.tokenizer.save(folder)
+        write_tokenizer(self.tokenizer, folder)
         modules = ["Transformer", "Dense", "MultiVectorMask"]
         if self.normalize:
             modules.append("Normalize")
@@ -319,4 +320,4 @@ class MultiVectorEncoder(SentenceEncoder):
         write_json(folder / mask / CONFIG, about | {"keep_only_token_ids": None})
         for place in normalize:
             write_json(folder / place / CONFIG, of_tokens)
-        write_settings(folder, self.settings, self.tokenizer.text_settings, model_type="MultiVectorEncoder")
+        write_settings(folder, self.settings, text_settings(self.tokenizer), model_type="MultiVectorEncoder")

@@ -5,6 +5,7 @@ model.predict([("A cat sits.", "A kitten is sitting.")])  # (1,) from 0 to 1, af
 """
 
 import copy
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -16,11 +17,11 @@ from torch import Tensor, nn
 
 from minisbert.checkpoints.encoder_settings import CONFIG, HEAD_FILE, PairHeadSettings
 from minisbert.checkpoints.layout import ModelFolder, find_model
-from minisbert.checkpoints.weights import Unfilled, read_weights, write_safetensors
+from minisbert.checkpoints.weights import read_weights, unfilled, write_safetensors
 from minisbert.core import InputError, one_line, reading
 from minisbert.core.checks import check_texts
 from minisbert.core.heads import ConcatHead, CrossHead, Head, JointHead
-from minisbert.core.tokenizer import Encoded, pad_batch
+from minisbert.core.tokenizer import Encoded, Tokenizer, pad_batch
 from minisbert.core.weights import fill
 from minisbert.models.batching import budgeted_batches
 from minisbert.models.cross_encoder import ClassifierHead, check_writable, read_cross_encoder, write_cross_encoder
@@ -28,7 +29,7 @@ from minisbert.models.encoder import BATCH_SIZE, TEXT_TOKENS
 from minisbert.models.guards import NotFinite, check_count, evaluating
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.similarity import as_array
-from minisbert.models.tokenizer import Tokenizer
+from minisbert.models.tokenizer import check_tokens
 from minisbert.system.devices import choose_device
 from minisbert.system.files import atomic_folder, write_json
 from minisbert.system.progress import Progress
@@ -170,7 +171,7 @@ class PairScorer:
     def _outputs(self, firsts: Sequence[str], seconds: Sequence[str], batch_size: int, progress: bool) -> Tensor:
         # All pairs are tokenized before the first is computed: batches are of pairs of similar length.
         encoded = self.tokenize(firsts, seconds)
-        self.truncated = encoded.truncated
+        self.truncated = sum(encoded.truncated)
         lengths = self.lengths(encoded)
         shape = [len(lengths)]
         if self.task in SEVERAL:
@@ -186,9 +187,9 @@ class PairScorer:
     def tokenize(self, firsts: Sequence[str], seconds: Sequence[str]) -> Encoded:
         """Tokenize N pairs to N joined rows, or to 2N: all first sentences, then all second ones."""
         if self.joint:
-            return self.tokenizer.encode_pairs(firsts, seconds)
+            return check_tokens(self.tokenizer.encode_pairs(firsts, seconds), firsts)
         firsts, seconds = check_pairs(firsts, seconds)
-        a, b = self.tokenizer.encode(firsts), self.tokenizer.encode(seconds)
+        a, b = (check_tokens(self.tokenizer.encode(texts), texts) for texts in (firsts, seconds))
         return Encoded(a.ids + b.ids, a.token_types + b.token_types, a.truncated + b.truncated)
 
     def lengths(self, encoded: Encoded) -> list[int]:
@@ -388,9 +389,11 @@ def read_pair_model(folder: ModelFolder, limit: int | None) -> tuple[SentenceEnc
     with reading(folder.path / HEAD_FILE):
         if about.head not in PAIR_HEADS:
             raise ValueError(f"head must be one of {', '.join(PAIR_HEADS)}, not {one_line(about.head)}")
-        with torch.device("meta"), Unfilled():  # the weights are replaced at once
-            head = PAIR_HEADS[about.head](**about.settings)
-        if head.settings != about.settings:  # a setting that is left out must not fall back to a default
-            raise ValueError(f"settings {one_line(about.settings)} must state each of {', '.join(head.settings)}")
+        kind = PAIR_HEADS[about.head]
+        needed = [name for name in inspect.signature(kind.__init__).parameters if name != "self"]
+        if set(about.settings) != set(needed):  # a setting that is left out must not fall back to a default
+            raise ValueError(f"settings {one_line(about.settings)} must state each of {', '.join(needed)}")
+        with unfilled():  # the weights are replaced at once
+            head = kind(**about.settings)
     fill(head, read_weights(path), path)
     return encoder, head, about.task, about.labels

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from minisbert.checkpoints.encoder_settings import CONFIG, WEIGHTS, DenseSettings, unsupported
-from minisbert.checkpoints.layout import POOLING_NAMES, ModelFolder
-from minisbert.checkpoints.weights import Unfilled, read_weights, write_safetensors
-from minisbert.core import InputError, one_line, pooling, reading
+from minisbert.checkpoints.layout import ModelFolder
+from minisbert.checkpoints.weights import read_weights, unfilled, write_safetensors
+from minisbert.core import InputError, reading
 from minisbert.core.bert import Bert
 from minisbert.core.encoder import POOLING_FLAGS
-from minisbert.core.pooling import POOLINGS, attention_pool, mean_pool
+from minisbert.core.pooling import POOLINGS, Pooling, mean_pool
 from minisbert.core.weights import fill
 from minisbert.system.console import say
 from minisbert.system.files import write_json
@@ -64,79 +64,33 @@ def first_last_pool(hidden: Tensor, mask: Tensor | None, first: Tensor) -> Tenso
     return mean_pool((first + hidden) / 2, mask)
 
 
-MORE_POOLINGS = {
-    "mean_sqrt_len_tokens": mean_sqrt_len_pool,
-    "weightedmean": weighted_mean_pool,
-    "lasttoken": last_token_pool,
-}
+def given_pool(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Stand for a pooling whose result the encoder gives, because it reads more than the last hidden states."""
+    raise ValueError("this pooling reads more than the last hidden states: SentenceEncoder gives it by name")
 
 
-class Pooling(pooling.Pooling):
-    """One of ``POOLING_NAMES``, or several joined by a plus and concatenated: ``cls+max``, ``mean+attention``.
+POOLINGS["mean_sqrt_len_tokens"] = mean_sqrt_len_pool
+POOLINGS["weightedmean"] = weighted_mean_pool
+POOLINGS["lasttoken"] = last_token_pool
+POOLINGS["first-last"] = POOLINGS["pooler"] = given_pool
 
-    ``attention`` has parameters and needs their width, D (``hidden_size``); untrained it is the mean.
-    Raises ``InputError`` for any other name.
-    """
 
-    def __init__(self, mode: str, hidden_size: int | None = None):
-        if not isinstance(mode, str):
-            raise InputError(f"a pooling is named, such as mean or cls+max, not {one_line(mode)}")
-        names = mode.split("+")
-        for name in names:
-            if name not in POOLING_NAMES:
-                supported = ", ".join(POOLING_NAMES)
-                raise InputError(f"unknown pooling {name!r}: choose from {supported}, or join several with a plus")
-        # The book's class creates the parameters of ``attention``, the only pooling that has some.
-        base = "mean"
-        if "attention" in names:
-            base = "attention"
-        super().__init__(base, hidden_size)
-        self.mode, self.names = mode, names
-
-    def width(self, hidden_size: int) -> int:
-        """Return the columns of the pooled vector for hidden states of D = ``hidden_size``."""
-        return hidden_size * len(self.names)
-
-    def forward(
-        self, hidden: Tensor, mask: Tensor | None = None, first: Tensor | None = None, pooler: Tensor | None = None
-    ) -> Tensor:
-        """hidden (B, T, D), mask (B, T) -> (B, D), or (B, n D) for n poolings at once.
-
-        ``first-last`` needs ``first``, the output of the first layer (B, T, D); ``pooler`` needs ``pooler``, the output
-        of ``Bert.pool`` (B, D). Every text needs a real token.
-        """
-        pooled = []
-        for name in self.names:
-            if name == "attention":
-                pooled.append(attention_pool(hidden, mask, self.score.weight, self.score.bias))
-            elif name == "first-last":
-                pooled.append(first_last_pool(hidden, mask, first))
-            elif name == "pooler":
-                pooled.append(pooler)
-            else:
-                formula = MORE_POOLINGS.get(name) or POOLINGS[name]
-                pooled.append(formula(hidden, mask))
-        return torch.cat(pooled, dim=-1)
-
-    def write(self, folder: Path, hidden_size: int, include_prompt: bool) -> None:
-        """Write the settings, and the parameters if there are some, as float32."""
-        content: dict = {"word_embedding_dimension": hidden_size}
-        # Every version of sentence-transformers reads the flags; they state neither another order nor other poolings.
-        flagged = [mode for mode in POOLING_FLAGS.values() if mode in self.names]
-        if self.names == flagged:
-            for flag, mode in POOLING_FLAGS.items():
-                content[flag] = mode in self.names
-        else:
-            content["pooling_mode"] = self.names
-        if not include_prompt:
-            content["include_prompt"] = False
-        write_json(folder / CONFIG, content)
-        parameters = {name: tensor.float() for name, tensor in self.state_dict().items()}
-        if parameters:
-            write_safetensors(parameters, folder / WEIGHTS)
-
-    def extra_repr(self) -> str:
-        return self.mode
+def write_pooling(pooling: Pooling, folder: Path, hidden_size: int, include_prompt: bool) -> None:
+    """Write the settings, and the parameters if there are some, as float32."""
+    content: dict = {"word_embedding_dimension": hidden_size}
+    # Every version of sentence-transformers reads the flags; they state neither another order nor other poolings.
+    flagged = [mode for mode in POOLING_FLAGS.values() if mode in pooling.names]
+    if pooling.names == flagged:
+        for flag, mode in POOLING_FLAGS.items():
+            content[flag] = mode in pooling.names
+    else:
+        content["pooling_mode"] = pooling.names
+    if not include_prompt:
+        content["include_prompt"] = False
+    write_json(folder / CONFIG, content)
+    parameters = {name: tensor.float() for name, tensor in pooling.state_dict().items()}
+    if parameters:
+        write_safetensors(parameters, folder / WEIGHTS)
 
 
 def load_pooling(folder: ModelFolder, mode: str | None, width: int) -> Pooling:
@@ -209,7 +163,7 @@ def load_dense_layer(folder: ModelFolder, place: str, kind: type[DenseSettings] 
     if activation is None:
         reason = f"{', '.join(DENSE_ACTIVATIONS)} are"
         raise unsupported(path, "activation_function", settings.activation_function, reason)
-    with reading(path), torch.device("meta"), Unfilled():  # the weights are replaced at once
+    with reading(path), unfilled():  # the weights are replaced at once
         dense = Dense(settings.in_features, settings.out_features, settings.bias, activation)
     weights = folder.path / place / WEIGHTS
     fill(dense, read_weights(weights), weights)
@@ -218,7 +172,7 @@ def load_dense_layer(folder: ModelFolder, place: str, kind: type[DenseSettings] 
 
 def sentence_width(pooling: Pooling, dense: Sequence[Dense], bert: Bert) -> int:
     """Return the columns of a vector after pooling and dense layers. Raises ``InputError`` if the parts do not fit."""
-    width = pooling.width(bert.config.hidden_size)
+    width = bert.config.hidden_size * len(pooling.names)
     for layer in dense:
         if layer.linear.in_features != width:
             raise InputError(f"a dense layer for {layer.linear.in_features} columns gets {width} (other pooling?)")

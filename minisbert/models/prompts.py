@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from minisbert.checkpoints.encoder_settings import EncoderSettings
 from minisbert.core import InputError, one_line
-from minisbert.models.tokenizer import Tokenizer
+from minisbert.core.tokenizer import Tokenizer
 
 # the names under which models store their prompts for queries and documents, as in sentence-transformers
 PROMPT_NAMES = {"query": ("query",), "document": ("document", "passage", "corpus")}

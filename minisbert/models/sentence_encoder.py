@@ -1,4 +1,4 @@
-"""Load, run and save a sentence encoder: the book's class for more kinds of models, and at full speed.
+"""Load, run and save a sentence encoder: steps of the book's class for more kinds of models, and at full speed.
 
 encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 vectors = encoder.encode(["A cat sits.", "A kitten is sitting."])  # (2, 384) float32
@@ -7,6 +7,7 @@ encoder.similarity(vectors, vectors)  # (2, 2) cosines
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -16,22 +17,29 @@ from torch import Tensor, nn
 from minisbert.checkpoints.encoder_settings import EncoderSettings, write_settings
 from minisbert.checkpoints.layout import ModelFolder, write_modules
 from minisbert.checkpoints.weights import load_transformer, save_bert
-from minisbert.core import encoder
 from minisbert.core.bert import Bert
 from minisbert.core.checks import check_texts
-from minisbert.core.encoder import normalize as unit
-from minisbert.core.tokenizer import pad_batch
+from minisbert.core.encoder import normalize
+from minisbert.core.pooling import Pooling
+from minisbert.core.tokenizer import Tokenizer, pad_batch
 from minisbert.models.batching import Batch, same_text, unpack
 from minisbert.models.encoder import TextEncoder
 from minisbert.models.guards import check_ids, check_inputs, evaluating
-from minisbert.models.pooling import Dense, Pooling, load_dense_layer, load_pooling, sentence_width
-from minisbert.models.tokenizer import Tokenizer
+from minisbert.models.pooling import (
+    Dense,
+    first_last_pool,
+    load_dense_layer,
+    load_pooling,
+    sentence_width,
+    write_pooling,
+)
+from minisbert.models.tokenizer import read_tokenizer, text_settings, write_tokenizer
 from minisbert.system.devices import choose_dtype
 from minisbert.system.files import atomic_folder
 from minisbert.system.torch_internals import fastest_linear
 
 
-class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
+class SentenceEncoder(TextEncoder):
     """``load`` a model, ``encode`` texts, compare them by ``similarity``, ``save`` what was trained.
 
     ``forward`` is what training calls: ids (B, T) and mask (B, T) -> vectors (B, D).
@@ -54,13 +62,14 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
         self.dense = nn.Sequential(*dense)  # empty in most models
         self.width, self.hidden_size = sentence_width(pooling, dense, bert), bert.config.hidden_size
         self.settings = settings or EncoderSettings()
+        self.pools_more = bool({"first-last", "pooler"} & {*pooling.names})  # than the last hidden states
 
     @classmethod
     def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> Self:
         bert = load_transformer(folder.encoder)
         module = load_pooling(folder, pooling, bert.config.hidden_size)
         dense = [load_dense_layer(folder, place) for place in folder.places("Dense")]
-        tokenizer = Tokenizer.load(folder.encoder, limit)
+        tokenizer = read_tokenizer(folder.encoder, limit)
         return cls(tokenizer, bert, module, folder.normalize, dense, folder.settings).eval()
 
     def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
@@ -83,17 +92,14 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
     def forward(self, ids: Tensor, mask: Tensor | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
         """ids (B, T), mask (B, T) True for real tokens -> vectors (B, D). ``dtype`` as in ``hidden``."""
         vectors = self.unscaled(ids, mask, dtype)
-        if self.normalize:
-            vectors = unit(vectors)
-        return vectors
+        return normalize(vectors) if self.normalize else vectors
 
     def unscaled(self, ids: Tensor, mask: Tensor | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return the vectors (B, D) before they are scaled to length 1, as the heads read them."""
-        trace = self.empty_trace()
-        hidden, first = self.hidden(ids, mask, None, dtype, trace), None  # (B, T, D)
-        if trace is not None:
-            first = trace["layers.0"]  # (B, T, D)
-        return self.dense(self.pool(hidden, mask, first))
+        trace: dict[str, Tensor] | None = {} if self.pools_more else None
+        hidden = self.hidden(ids, mask, None, dtype, trace)  # (B, T, D)
+        given = None if trace is None else self.given(hidden, mask, trace["layers.0"])
+        return self.pool(hidden, mask, given)
 
     def hidden(
         self,
@@ -112,18 +118,22 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
         with torch.autocast(ids.device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
             return self.bert(ids, mask, token_types, trace).to(self.dtype)
 
-    def pool(self, hidden: Tensor, mask: Tensor | None = None, first: Tensor | None = None, skip: int = 0) -> Tensor:
-        """Pool hidden states (B, T, D), and for ``first-last`` the first layer's, without ``skip`` tokens -> (B, D)."""
-        pooler = None
+    def pool(self, hidden: Tensor, mask: Tensor | None = None, given: dict[str, Tensor] | None = None) -> Tensor:
+        """Hidden states (B, T, D) -> one vector per text (B, W), not scaled yet, after the dense layers if any."""
+        return self.dense(self.pooling(hidden, mask, given))
+
+    def given(self, hidden: Tensor, mask: Tensor | None, first: Tensor, prompt: int = 0) -> dict[str, Tensor]:
+        """Pool (B, D) in the ways that read more than the last hidden states, without ``prompt`` tokens of each text.
+
+        ``first`` are the first layer's states (B, T, D).
+        """
+        given = {}
         if "pooler" in self.pooling.names:
-            pooler = self.bert.pool(hidden)  # (B, D): of [CLS], also if [CLS] is skipped below
-        if skip:
-            hidden = hidden[:, skip:]
-            if mask is not None:
-                mask = mask[:, skip:]
-            if first is not None:
-                first = first[:, skip:]
-        return self.pooling(hidden, mask, first, pooler)
+            given["pooler"] = self.bert.pool(hidden)  # of [CLS], although it is left out of other poolings
+        if "first-last" in self.pooling.names:
+            real = None if mask is None else mask[:, prompt:]
+            given["first-last"] = first_last_pool(hidden[:, prompt:], real, first[:, prompt:].to(self.dtype))
+        return given
 
     @property
     def device(self) -> torch.device:
@@ -142,55 +152,50 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
         return self.pooling.mode
 
     @contextmanager
-    def computing(self, dtype: str | None) -> Iterator[None]:
-        """Enter eval mode without gradients, and compute matrix products in ``dtype``."""
-        # Autocast is set in any case, on or off, so that a caller's autocast around ``encode`` does not reach in.
-        dtype, _ = choose_dtype(dtype or "float32", self.device)
-        autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=dtype == torch.bfloat16)
-        with evaluating(self), fastest_linear(), autocast:
-            yield
+    def computing(self, dtype: str | None) -> Iterator[torch.dtype]:
+        """Enter eval mode without gradients; return the dtype of matrix products."""
+        products = torch.float32
+        if dtype is not None:
+            products, _ = choose_dtype(dtype, self.device)
+        # pooling, like the losses, is never in bfloat16, not even if the caller has switched autocast on
+        with evaluating(self), fastest_linear(), torch.autocast(self.device.type, enabled=False):
+            yield products
 
-    def vectors(self, batch: Batch, skip: int = 0) -> Tensor:
-        hidden, mask, first = self._encoded(batch)
-        with torch.autocast(self.device.type, enabled=False):  # pooling, like the losses, is never in bfloat16
-            return self.dense(self.pool(hidden, mask, first, skip))
-
-    def states(self, batch: Batch) -> list[Tensor]:
-        hidden, mask, _ = self._encoded(batch)
-        return [states[real] for states, real in zip(hidden, mask, strict=True)]
-
-    def _encoded(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Run the encoder with the smallest mask that the batch allows; returns what ``unpacked`` does."""
+    def states(self, batch: Batch) -> tuple[Tensor, Tensor, dict[str, Tensor] | None]:
+        """Run the encoder with the smallest mask that the batch allows."""
         check_ids(self.bert.config, batch.ids, batch.places.shape[1])
-        ids, positions, text_index, places = batch.inputs(self.device)
-        # Texts share rows: each token attends to those of its own text, a mask (R, 1, T, T).
+        ids, positions, text_index, places = (
+            x.to(self.device) for x in (batch.ids, batch.positions, batch.text_index, batch.places)
+        )
+        mask = None
         if len(places) > len(ids):
-            return self.unpacked(ids, positions, same_text(text_index), places)
-        # Each text has a row to itself: a mask (R, T) hides the pads.
-        if batch.tokens < ids.numel():
-            return self.unpacked(ids, positions, text_index >= 0, places)
-        # No pads: without a mask and positions, attention takes its fastest kernel.
-        return self.unpacked(ids, None, None, places)
+            mask = same_text(text_index)  # texts share rows: each token attends to those of its own text, (R, 1, T, T)
+        elif batch.tokens < ids.numel():
+            mask = text_index >= 0  # a row for each text, and pads: (R, T)
+        else:
+            positions = None  # without a mask and positions, attention takes its fastest kernel
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=batch.dtype == torch.bfloat16):
+            return self.unpacked(ids, positions, mask, places, batch.prompt)
 
     def unpacked(
-        self, ids: Tensor, positions: Tensor | None, mask: Tensor | None, places: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Run a packed batch -> hidden states (N, S, D), mask (N, S), first layer's states if the pooling needs them.
+        self, ids: Tensor, positions: Tensor | None, mask: Tensor | None, places: Tensor, prompt: int = 0
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor] | None]:
+        """Run a packed batch, and take its rows apart: what ``vectors`` takes, without the prompts' tokens.
 
-        ``mask`` as in ``Bert.forward``.
+        ``mask`` as in ``Bert.forward``, ``places`` as in ``Batch``.
         """
-        trace = self.empty_trace()
+        trace: dict[str, Tensor] | None = {} if self.pools_more else None
         hidden, real = unpack(self.bert(ids, mask, None, trace, positions).to(self.dtype), places)
-        first = None
+        given = None
         if trace is not None:
-            first, _ = unpack(trace["layers.0"].to(self.dtype), places)
-        return hidden, real, first
+            first, _ = unpack(trace["layers.0"], places)
+            with torch.autocast(self.device.type, enabled=False):
+                given = self.given(hidden, real, first, prompt)
+        return hidden[:, prompt:], real[:, prompt:], given
 
-    def empty_trace(self) -> dict[str, Tensor] | None:
-        """Return a dictionary for ``Bert.forward`` to fill if the pooling needs the first layer's states, else None."""
-        if "first-last" in self.pooling.names:
-            return {}
-        return None
+    def token_states(self, batch: Batch) -> list[Tensor]:
+        hidden, mask, _ = self.states(replace(batch, prompt=0))
+        return [states[real] for states, real in zip(hidden, mask, strict=True)]
 
     def save(self, folder: str | Path) -> None:
         """Write the model as a folder that sentence-transformers opens too, complete or not at all.
@@ -203,12 +208,12 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
     def write(self, folder: Path) -> None:
         """Write the model's files into an empty folder."""
         save_bert(self.bert, folder)
-        self.tokenizer.save(folder)
+        write_tokenizer(self.tokenizer, folder)
         modules = ["Transformer", "Pooling"] + ["Dense"] * len(self.dense)
         if self.normalize:
             modules.append("Normalize")
         places = write_modules(folder, modules)
-        self.pooling.write(folder / places[1], self.hidden_size, self.settings.include_prompt)
+        write_pooling(self.pooling, folder / places[1], self.hidden_size, self.settings.include_prompt)
         for number, dense in enumerate(self.dense, start=2):
             dense.write(folder / places[number])
-        write_settings(folder, self.settings, self.tokenizer.text_settings)
+        write_settings(folder, self.settings, text_settings(self.tokenizer))

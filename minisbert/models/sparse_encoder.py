@@ -16,16 +16,25 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from minisbert.checkpoints.encoder_settings import CONFIG, MODULES_FILE, SENTENCE, TEXT_SETTINGS, write_settings
+from minisbert.checkpoints.encoder_settings import (
+    CONFIG,
+    MODULES_FILE,
+    SENTENCE,
+    TEXT_SETTINGS,
+    EncoderSettings,
+    write_settings,
+)
 from minisbert.checkpoints.layout import MASKED_MODULE, ModelFolder, write_modules
 from minisbert.checkpoints.weights import load_transformer
 from minisbert.core import InputError, one_line
+from minisbert.core.bert import Bert
 from minisbert.core.checks import check_texts
+from minisbert.core.tokenizer import Tokenizer
 from minisbert.models.guards import check_count
 from minisbert.models.masked_language_model import MaskedHead, load_head, save_masked
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.similarity import as_rows
-from minisbert.models.tokenizer import Tokenizer
+from minisbert.models.tokenizer import read_tokenizer, text_settings, write_tokenizer
 from minisbert.search.inverted import InvertedIndex, from_sparse_tensors, sparse_rows, sparse_tensors
 from minisbert.system.files import write_json
 from minisbert.system.progress import Progress, as_progress
@@ -54,17 +63,14 @@ def splade_pool(logits: Tensor, mask: Tensor | None = None, mode: str = "max") -
 class SpladePooling(nn.Module):
     """The masked-language head and ``splade_pool``, where other models have a pooling."""
 
-    names: tuple[str, ...] = ()  # of the poolings of ``models/pooling.py``
+    names = ("splade",)
     score = None
 
     def __init__(self, head: MaskedHead, strategy: str = "max"):
         super().__init__()
         self.head, self.strategy, self.mode = head, strategy, f"splade-{strategy}"
 
-    def width(self, hidden_size: int) -> int:
-        return len(self.head.bias)
-
-    def forward(self, hidden: Tensor, mask: Tensor | None = None, *_: Any) -> Tensor:
+    def forward(self, hidden: Tensor, mask: Tensor | None = None, given: dict[str, Tensor] | None = None) -> Tensor:
         """hidden (B, T, D), mask (B, T) -> weights of words (B, V), text by text, because (B, T, V) is large."""
         rows = []
         for i, states in enumerate(hidden):
@@ -84,6 +90,10 @@ class SparseEncoder(SentenceEncoder):
     vectors_are = "sparse"
     search_options: ClassVar[dict[str, Any]] = {"convert_to_sparse_tensor": True}
     to_tensors, from_tensors = staticmethod(sparse_tensors), staticmethod(from_sparse_tensors)
+
+    def __init__(self, tokenizer: Tokenizer, bert: Bert, pooling: SpladePooling, settings: EncoderSettings):
+        super().__init__(tokenizer, bert, pooling, False, (), settings)
+        self.width = len(pooling.head.bias)
 
     @classmethod
     def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> Self:
@@ -108,8 +118,8 @@ class SparseEncoder(SentenceEncoder):
         own = replace(folder.settings, similarity_fn_name=similarity, truncate_dim=None)
         if own.others.get("max_active_dims") is not None:
             check_count(f"{folder.path / SENTENCE}: max_active_dims", own.others["max_active_dims"])
-        tokenizer = Tokenizer.load(folder.encoder, limit, MASKED_MODULE)
-        return cls(tokenizer, bert, pooled, False, (), own).eval()
+        tokenizer = read_tokenizer(folder.encoder, limit, MASKED_MODULE)
+        return cls(tokenizer, bert, pooled, own).eval()
 
     @property
     def max_active_dims(self) -> int | None:
@@ -219,11 +229,11 @@ class SparseEncoder(SentenceEncoder):
     def write(self, folder: Path) -> None:
         """Write the model's files into an empty folder."""
         save_masked(self.bert, self.pooling.head, folder)
-        self.tokenizer.save(folder)
+        write_tokenizer(self.tokenizer, folder)
         _, place = write_modules(folder, ["MLMTransformer", "SpladePooling"], "sparse_encoder.models")
         pooling = {"pooling_strategy": self.pooling.strategy, "activation_function": "relu"}
         write_json(folder / place / CONFIG, pooling | {"embedding_dimension": self.width})
-        write_settings(folder, self.settings, self.tokenizer.text_settings, model_type="SparseEncoder")
+        write_settings(folder, self.settings, text_settings(self.tokenizer), model_type="SparseEncoder")
 
 
 def dense_rows(vectors: np.ndarray | Tensor) -> np.ndarray:

@@ -7,7 +7,9 @@ Opens the folders of sentence-transformers' ``StaticEmbedding`` and of Model2Vec
 distills such a table from any encoder: ``distill``, the last part.
 """
 
+import copy
 import json
+from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,12 +30,12 @@ from minisbert.checkpoints.tokenizer_files import check_vocabulary
 from minisbert.checkpoints.weights import read_weights, write_safetensors
 from minisbert.core import InputError, one_line, reading
 from minisbert.core.checks import check_texts
-from minisbert.core.tokenizer import Encoded
-from minisbert.models.batching import ID_BYTES, as_key, packed_batches
-from minisbert.models.encoder import BATCH_TOKENS, TextEncoder
+from minisbert.core.tokenizer import Encoded, Tokenizer
+from minisbert.models.batching import Tokens, lengths_of, reporting
+from minisbert.models.encoder import TextEncoder
 from minisbert.models.guards import check_count
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.tokenizer import Tokenizer, flattened
+from minisbert.models.tokenizer import text_settings
 from minisbert.system.files import atomic_folder, write_json
 from minisbert.system.progress import Progress
 
@@ -50,45 +52,27 @@ def bag_mean(table: Tensor, ids: Tensor, starts: Tensor) -> Tensor:
     return nn.functional.embedding_bag(ids, table, starts, mode="mean")
 
 
-class BareTokenizer(Tokenizer):
-    """Tokens without any special ones around them; a text may have none. Long texts lose their end, or their start."""
-
-    def __init__(self, backend: Backend, limit: int = UNLIMITED, cut_start: bool = False):
-        # The mean of a text's tokens must not hold [CLS] and [SEP], which are the same in every text.
-        backend.post_processor = None
-        super().__init__(backend, limit)
-        self.cut_start = cut_start
-
-    def encode(self, texts: Sequence[str]) -> Encoded:
-        """Return the tokens of each text; unlike in other tokenizers there may be none."""
-        rows, types, truncated = [], [], 0
-        for ids in self._pieces(check_texts(texts)):
-            row = ids[: self.limit]
-            if self.cut_start:  # the pieces are in reverse order
-                row = row[::-1]
-            rows.append(row)
-            types.append([0] * len(row))
-            truncated += len(ids) > self.limit
-        return Encoded(rows, types, truncated)
-
-    def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, int]:
-        return flattened(self.encode(texts))
-
-    def save(self, folder: str | Path) -> None:
-        """Write ``tokenizer.json`` with the limit in it, which sentence-transformers obeys."""
-        backend = Backend.from_str(self.backend.to_str())
-        if self.limit < UNLIMITED:
-            direction = "right"
-            if self.cut_start:
-                direction = "left"
-            backend.enable_truncation(self.limit, direction=direction)
-        backend.save(str(Path(folder) / "tokenizer.json"))
+def bare_tokenizer(backend: Backend, limit: int = UNLIMITED, cut_start: bool = False) -> Tokenizer:
+    """Make a tokenizer without special tokens: the mean must not hold [CLS] and [SEP], the same in every text."""
+    backend.post_processor = None
+    tokenizer = Tokenizer(backend, limit)
+    tokenizer.cut_start = cut_start
+    return tokenizer
 
 
-class Model2VecTokenizer(BareTokenizer):
+def write_bare_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
+    """Write ``tokenizer.json`` with the limit in it, which sentence-transformers obeys."""
+    backend = Backend.from_str(tokenizer.backend.to_str())
+    if tokenizer.limit < UNLIMITED:
+        backend.enable_truncation(tokenizer.limit, direction="left" if tokenizer.cut_start else "right")
+    backend.save(str(folder / "tokenizer.json"))
+
+
+class Model2VecTokenizer(Tokenizer):
     """As in Model2Vec 0.10: cut to a number of characters, then to ``limit`` tokens; unknown ones are dropped."""
 
     def __init__(self, backend: Backend, limit: int):
+        backend.post_processor = None
         super().__init__(backend, limit)
         # Model2Vec cuts texts before it tokenizes them, at the characters of ``limit`` tokens of median length.
         self.characters = limit * int(median(len(token) for token in backend.get_vocab()))
@@ -100,11 +84,8 @@ class Model2VecTokenizer(BareTokenizer):
 
     def encode(self, texts: Sequence[str]) -> Encoded:
         encoded = super().encode([text[: self.characters] for text in check_texts(texts)])
-        rows, types = [], []
-        for ids in encoded.ids:
-            rows.append([token for token in ids if token != self.unknown])
-            types.append([0] * len(rows[-1]))
-        return Encoded(rows, types, encoded.truncated)
+        rows = [[token for token in ids if token != self.unknown] for ids in encoded.ids]
+        return Encoded(list(rows), [[0] * len(ids) for ids in rows], encoded.truncated)
 
 
 @dataclass(frozen=True)
@@ -120,16 +101,23 @@ class Bags:
         return len(self.ids)
 
 
-class StaticEncoder(TextEncoder, nn.Module):
+def bags(tokens: Tokens) -> Iterator[Bags]:
+    """Make batches of a number of texts, not of tokens: nothing grows with the length of a text but its ids."""
+    for start in range(0, len(tokens.ids), BAG_TEXTS):
+        some = tokens.ids[start : start + BAG_TEXTS]
+        ids = np.frombuffer(b"".join(some), dtype=np.intc).astype(np.int64)
+        yield Bags(torch.from_numpy(ids), torch.from_numpy(lengths_of(some)), range(start, start + len(some)))
+
+
+class StaticEncoder(TextEncoder):
     """``load`` or ``distill`` a table of vectors, ``encode`` texts by it, ``save`` it for sentence-transformers."""
 
     folder_class = "StaticEncoder"
     pooling_mode, most_tokens = "mean", UNLIMITED
+    reads_empty_texts = True
 
-    def __init__(
-        self, table: Tensor, tokenizer: BareTokenizer, normalize: bool, settings: EncoderSettings | None = None
-    ):
-        super().__init__()
+    def __init__(self, table: Tensor, tokenizer: Tokenizer, normalize: bool, settings: EncoderSettings | None = None):
+        nn.Module.__init__(self)  # not the book's constructor: there is no BERT
         self.embedding = nn.EmbeddingBag(*table.shape, mode="mean", _weight=table)
         self.tokenizer, self.normalize, self.settings = tokenizer, normalize, settings or EncoderSettings()
         self.width = self.hidden_size = table.shape[1]
@@ -165,7 +153,7 @@ class StaticEncoder(TextEncoder, nn.Module):
                 tokenizer = Model2VecTokenizer(backend, limit or model2vec_limit(folder))
                 return cls(table, tokenizer, bool(folder.json(CONFIG).get("normalize"))).eval()
             stored = backend.truncation or {"max_length": UNLIMITED, "direction": "right"}
-            tokenizer = BareTokenizer(backend, limit or stored["max_length"], stored["direction"] == "left")
+            tokenizer = bare_tokenizer(backend, limit or stored["max_length"], stored["direction"] == "left")
         return cls(table, tokenizer, folder.normalize, folder.settings).eval()
 
     def forward(self, ids: Tensor, starts: Tensor) -> Tensor:
@@ -179,18 +167,16 @@ class StaticEncoder(TextEncoder, nn.Module):
         with torch.inference_mode():
             yield
 
-    def batches(self, keys: Sequence[bytes], batch_tokens: int) -> Iterator[Bags]:
-        # By a number of texts, not of tokens: nothing grows with the length of a text but its ids.
-        for start in range(0, len(keys), BAG_TEXTS):
-            some = keys[start : start + BAG_TEXTS]
-            ids = np.frombuffer(b"".join(some), dtype=np.intc).astype(np.int64)
-            lengths = torch.tensor([len(key) // ID_BYTES for key in some])
-            yield Bags(torch.from_numpy(ids), lengths, range(start, start + len(some)))
+    def batches(self, tokens: Tokens, batch_size: int | None = None) -> Iterator[Bags]:
+        return reporting(bags(tokens), tokens.progress)
 
-    def vectors(self, batch: Bags, skip: int = 0) -> Tensor:
-        return self(batch.ids, batch.lengths.cumsum(0) - batch.lengths)  # (N, D)
+    def states(self, batch: Bags) -> tuple[Tensor]:
+        return (self(batch.ids, batch.lengths.cumsum(0) - batch.lengths),)  # (N, D): the means, already
 
-    def states(self, batch: Bags) -> list[Tensor]:
+    def pool(self, hidden: Tensor, mask: Tensor | None = None, given: dict[str, Tensor] | None = None) -> Tensor:
+        return hidden
+
+    def token_states(self, batch: Bags) -> list[Tensor]:
         rows = nn.functional.embedding(batch.ids, self.embedding.weight)  # (all tokens, D)
         return list(rows.split(batch.lengths.tolist()))
 
@@ -200,7 +186,7 @@ class StaticEncoder(TextEncoder, nn.Module):
         A model there is replaced; ``InputError`` if that would lose another file.
         """
         with atomic_folder(folder) as partial:
-            self.tokenizer.save(partial)
+            write_bare_tokenizer(self.tokenizer, partial)
             if isinstance(self.tokenizer, Model2VecTokenizer):
                 limit: int | None = self.tokenizer.limit
                 if limit == UNLIMITED:
@@ -214,7 +200,7 @@ class StaticEncoder(TextEncoder, nn.Module):
                 modules.append("Normalize")
             write_modules(partial, modules)
             write_safetensors({TABLE: self.embedding.weight}, partial / WEIGHTS)
-            write_settings(partial, self.settings, self.tokenizer.text_settings)
+            write_settings(partial, self.settings, text_settings(self.tokenizer))
 
 
 def model2vec_limit(folder: ModelFolder) -> int:
@@ -241,10 +227,16 @@ def read_table(path: Path, tensors: dict[str, Tensor]) -> Tensor:
             stored = {key: str(tensor.dtype) for key, tensor in tensors.items()}
             raise ValueError(f"a table of floating point numbers is needed ({', '.join(expected)}), not {stored}")
         if mapping is not None:
-            # subtle: index_select refuses an index below 0, which table[mapping] would count from the end
-            table = table.index_select(0, mapping.long())
+            rows = mapping.long()
+            if mapping.ndim != 1 or not ((rows >= 0) & (rows < len(table))).all():
+                raise ValueError(f"mapping must name one of the table's {len(table)} rows for each token")
+            table = table[rows]
         table = table.float()
         if weights is not None:
+            if weights.shape != table.shape[:1]:
+                raise ValueError(
+                    f"weights must be a number for each of {len(table)} tokens, not {tuple(weights.shape)}"
+                )
             table = table * weights.float()[:, None]
         if table.ndim != 2 or 0 in table.shape:
             raise ValueError(f"table must be (V, D), not {tuple(table.shape)}")
@@ -281,18 +273,12 @@ def token_vectors(encoder: SentenceEncoder, progress: bool = False) -> Tensor:
     """Encode every token of the vocabulary alone between the special tokens, unscaled: (V, D)."""
     tokenizer = encoder.tokenizer
     total = tokenizer.backend.get_vocab_size()
-    keys = []
-    for token in range(total):
-        row, _ = tokenizer.frame([token])
-        keys.append(as_key(row))
-    vectors = torch.empty(total, encoder.width)
-    # Not ``encode_batches``, which would scale the vectors to length 1: a token's length is part of what it says.
-    with encoder.computing(None), Progress(total, progress) as line:
-        line.expect(total, total * len(tokenizer.single_template))
-        for batch in packed_batches(keys, BATCH_TOKENS):
-            vectors[batch.texts] = encoder.vectors(batch).float().cpu()
-            line.update(batch.tokens)
-    return vectors
+    tokens = Tokens([array("i", tokenizer.frame([token])) for token in range(total)], [], [])
+    # A token's length is part of what it says, so its vector is not scaled.
+    unscaled = copy.copy(encoder)
+    unscaled.normalize = False
+    with unscaled.computing(None), Progress(total, progress) as tokens.progress:
+        return torch.from_numpy(unscaled.encode_tokens(tokens, None)).float()
 
 
 def distill(
@@ -307,5 +293,5 @@ def distill(
         raise InputError(f"coefficient must be above 0 and finite, not {one_line(coefficient)}")
     table = principal_components(token_vectors(encoder, progress).double(), dim)  # (V, dim)
     table = (table * sif_weights(len(table), coefficient)[:, None]).float().contiguous()
-    words = BareTokenizer(Backend.from_str(encoder.tokenizer.backend.to_str()))
+    words = bare_tokenizer(Backend.from_str(encoder.tokenizer.backend.to_str()))
     return StaticEncoder(table, words, normalize=True).eval()

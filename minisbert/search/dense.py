@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from minisbert.core import InputError, reading
-from minisbert.core.checks import check
+from minisbert.core.checks import check_shape
 from minisbert.system.progress import Bar
 from minisbert.system.torch_internals import laid_out, products
 
@@ -82,7 +82,7 @@ class Vectors:
                 source = source.detach().cpu()
             elif not isinstance(source, Stacked):
                 source = np.asanyarray(source)
-            check("vectors (N, D)", source)
+            check_shape("vectors", source, None, None)
         is_tensor = isinstance(source, Tensor)
         if (is_tensor and source.is_complex()) or not (is_tensor or np.can_cast(source.dtype, np.float64)):
             raise InputError(f"the {name} must be real numbers, got {source.dtype}")

@@ -28,7 +28,7 @@ from minisbert.core.checks import check_texts
 from minisbert.core.weights import read_safetensors
 from minisbert.search.dense import Stacked
 from minisbert.search.quantized import calibrate, from_bits, from_int8, hamming_top_k, rescore, to_bits, to_int8
-from minisbert.system.console import say
+from minisbert.system.console import cut_message, say
 from minisbert.system.files import atomic_file, check_ending
 
 INDEX_MARK = {"minisbert": "vectors"}  # in the metadata of such a file
@@ -65,7 +65,7 @@ def encode_with_progress(encoder: Any, texts: Sequence[str], prompt: str | None 
     """Call ``encode`` with a progress line, and report how many texts were truncated."""
     vectors = encoder.encode(texts, show_progress_bar=True, prompt=prompt, **encoder.search_options)
     if encoder.truncated:
-        say(encoder.tokenizer.cut_message(encoder.truncated, len(texts)))
+        say(cut_message(encoder.tokenizer.limit, encoder.truncated, len(texts)))
     return vectors
 
 

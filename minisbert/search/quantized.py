@@ -15,7 +15,8 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from minisbert.core.checks import check
+from minisbert.core import one_line
+from minisbert.core.checks import check_shape
 from minisbert.search.dense import check_k
 from minisbert.system.console import say
 
@@ -25,6 +26,12 @@ CALIBRATED = 100  # of fewer vectors the ranges are chance
 BITS_SET = np.array([bin(byte).count("1") for byte in range(256)], dtype=np.uint8)
 
 
+def check_dtype(name: str, codes: np.ndarray, dtype: type) -> None:
+    """Raise ``ValueError`` unless codes have a dtype."""
+    if getattr(codes, "dtype", None) != dtype:
+        raise ValueError(f"{name} must be {np.dtype(dtype)}, not {one_line(codes)}")
+
+
 def calibrate(vectors: ArrayLike) -> np.ndarray:
     """Return the lowest and the highest value of each column, (2, D) float32: the ranges that ``to_int8`` divides.
 
@@ -32,7 +39,7 @@ def calibrate(vectors: ArrayLike) -> np.ndarray:
     ``[[0, 5], [2, 1]] -> [[0, 1], [2, 5]]``.
     """
     x = as_floats(vectors)
-    check("vectors (N, D)", x)
+    check_shape("vectors", x, None, None)
     if len(x) < 2:
         raise ValueError("one vector has no ranges: calibrate on the corpus or a sample of it")
     if len(x) < CALIBRATED:
@@ -47,7 +54,7 @@ def to_int8(vectors: ArrayLike, ranges: np.ndarray) -> np.ndarray:
     empty has steps of 1. With the range 0 to 255, ``[0, 1.9, 300] -> [-128, -127, 127]``.
     """
     x = as_floats(vectors)
-    check("vectors (N, D)", x)
+    check_shape("vectors", x, None, None)
     # float32 throughout, in this order: the codes equal sentence-transformers' byte for byte
     low, step = steps(ranges, x.shape[-1])
     step = np.where(step == 0, np.float32(1), step)
@@ -61,7 +68,7 @@ def from_int8(codes: np.ndarray, ranges: np.ndarray) -> np.ndarray:
     A value inside its range comes back with an error of at most half a step. (sentence-transformers takes the step's
     lower end.) With the range 0 to 255, ``[-128, -127] -> [0.5, 1.5]``.
     """
-    check("codes int8", codes)
+    check_dtype("codes", codes, np.int8)
     low, step = steps(ranges, codes.shape[-1])
     return low + (codes.astype(np.float32) + np.float32(128.5)) * step
 
@@ -74,14 +81,14 @@ def to_bits(vectors: ArrayLike) -> np.ndarray:
     is the same number less 128, as int8.
     """
     positive = as_floats(vectors) > 0  # (N, D)
-    check("vectors (N, D)", positive)
+    check_shape("vectors", positive, None, None)
     # subtle: the first of eight is worth 128; many libraries begin with the lowest bit, bitorder="little" here
     return np.packbits(positive, axis=1)  # (N, W)
 
 
 def from_bits(bits: np.ndarray, width: int) -> np.ndarray:
     """Return 1 for each set bit, -1 for the others: bits (..., ceil(D / 8)) uint8 -> (..., D = width) float32."""
-    check("bits uint8", bits)
+    check_dtype("bits", bits, np.uint8)
     if -(-width // 8) != bits.shape[-1]:
         raise ValueError(f"{width} columns need {-(-width // 8)} bytes, got {bits.shape[-1]}")
     return 2 * np.unpackbits(bits, axis=-1, count=width).astype(np.float32) - 1
@@ -111,7 +118,10 @@ def hamming(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
     ``[[129]]`` and ``[[128], [127]]``, in bits 10000001, 10000000 and 01111111, gives ``[[1, 7]]``.
     """
-    check("a (Q, W) uint8, b (N, W) uint8", a, b)
+    check_shape("a", a, None, None)
+    check_shape("b", b, None, a.shape[1])
+    check_dtype("a", a, np.uint8)
+    check_dtype("b", b, np.uint8)
     # compare eight bytes at once, as a number of 64 bits: (Q, W / 8) and (N, W / 8); padding bytes are equal in both
     padding = ((0, 0), (0, -a.shape[1] % 8))
     words_a, words_b = np.pad(a, padding).view(np.uint64), np.pad(b, padding).view(np.uint64)
@@ -146,7 +156,9 @@ def rescore(queries: ArrayLike, candidates: np.ndarray, vectors: ArrayLike, k: i
     Sorted by score, ties by row. Computed in float64 and rounded to float32.
     """
     q, v = as_floats(queries, np.float64), as_floats(vectors, np.float64)
-    check("queries (Q, D), candidates (Q, C), vectors (Q, C, D)", q, candidates, v)
+    check_shape("queries", q, None, None)
+    check_shape("candidates", candidates, len(q), None)
+    check_shape("vectors", v, *candidates.shape, q.shape[1])
     check_k(k, v.shape[1], "the number of candidates")
     q = q / np.linalg.norm(q, axis=-1, keepdims=True).clip(1e-12)
     v = v / np.linalg.norm(v, axis=-1, keepdims=True).clip(1e-12)
@@ -175,7 +187,8 @@ def as_floats(vectors: ArrayLike, dtype: type | None = None) -> np.ndarray:
             dtype = np.float64
     # "same_kind" refuses complex numbers, whose imaginary parts would be lost
     x = np.asarray(vectors).astype(dtype, casting="same_kind", copy=False)
-    check("vectors finite", x)
+    if not np.isfinite(x).all():
+        raise ValueError("vectors must be finite")
     return x
 
 

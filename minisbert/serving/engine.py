@@ -4,6 +4,7 @@
 """
 
 import asyncio
+from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -16,7 +17,7 @@ from minisbert.backends.cuda import CudaEncoder
 from minisbert.backends.package import CompiledEncoder
 from minisbert.core import InputError, one_line
 from minisbert.loading import Encoder, load_dense
-from minisbert.models.batching import as_key
+from minisbert.models.batching import Tokens
 from minisbert.models.pair_model import SEVERAL, PairScorer
 from minisbert.models.prompts import choose_prompt, prompt_tokens, role_prompt_name
 from minisbert.models.similarity import as_array
@@ -82,20 +83,18 @@ class Engine:
         cut: list[bool] = []
         for given in inputs:
             if isinstance(given, str):
-                # one by one: for a list the tokenizer says how many texts it has cut, but not which
                 encoded = tokenizer.encode([prompt + given])
                 rows.append(encoded.ids[0])
-                cut.append(encoded.truncated > 0)
+                cut += encoded.truncated
             else:
-                ids, is_cut = tokenizer.frame(given)
-                rows.append(ids)
-                cut.append(is_cut)
+                rows.append(tokenizer.frame(given))
+                cut.append(len(given) > len(rows[-1]) - len(tokenizer.single_template) + 1)
 
         skip = 0  # tokens of the prompt that the pooling leaves out: all of them, or none
         if prompt and not self.encoder.settings.include_prompt:
             skip = prompt_tokens(tokenizer, prompt)
-        encoded_rows = self.encoder.encode_batches([as_key(ids) for ids in rows], skip=skip, dtype=self.dtype)
-        vectors = np.asarray(as_array(encoded_rows), dtype=np.float32)  # (N, D)
+        tokens = Tokens([array("i", ids) for ids in rows], [], cut, skip)
+        vectors = np.asarray(as_array(self.encoder.vectors_of(tokens, dtype=self.dtype)), dtype=np.float32)  # (N, D)
         return [Result(*each) for each in zip(vectors, map(len, rows), cut, strict=True)]
 
     def score(self, query: str, documents: Sequence[str]) -> list[Result]:
@@ -106,18 +105,12 @@ class Engine:
         scores = self.reranker.predict(list(zip(queries, documents, strict=True))).tolist()
         # a second time, which costs little beside the forward: the reranker does not keep what it has read
         encoded = self.reranker.tokenize(queries, documents)
-        full = {row for row, ids in enumerate(encoded.ids) if len(ids) == self.reranker.tokenizer.limit}
-        # whatever was cut is full. If more rows are full, some end at the limit by themselves: each is asked alone
-        ambiguous = len(full) > encoded.truncated
         results: list[Result] = []
-        for i, document in enumerate(documents):
+        for i in range(count):
             tokens = len(encoded.ids[i])
             if not self.reranker.joint:  # N rows of the query, and below them N of the documents
                 tokens += len(encoded.ids[count + i])
-            cut = i in full or count + i in full
-            if cut and ambiguous:
-                cut = self.reranker.tokenize([query], [document]).truncated > 0
-            results.append(Result(scores[i], tokens, cut))
+            results.append(Result(scores[i], tokens, any(encoded.truncated[i::count])))
         return results
 
 

@@ -57,6 +57,11 @@ def run_command(main: Callable[[], None]) -> None:
         sys.exit(2)
 
 
+def cut_message(limit: int, truncated: int, total: int) -> str:
+    """``3 of 2,758 texts were longer than 256 tokens and were cut``."""
+    return f"{truncated:,} of {total:,} texts were longer than {limit} tokens and were cut"
+
+
 def bounded(kind: type, least: float, below: float = math.inf) -> Callable[[str], Any]:
     """Return the type of an option for argparse: an int or float in [least, below)."""
 

@@ -8,8 +8,7 @@ import ctypes
 import os
 import platform
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -135,17 +134,11 @@ def fitting_tokens(device: torch.device, width: int) -> int:
     return (free + held) // (TOKEN_BYTES * width)
 
 
-@contextmanager
-def naming_batch_size(device: torch.device, tokens: int, width: int, text_tokens: int) -> Iterator[None]:
-    """Turn a GPU's lack of memory for a batch of ``tokens`` into an ``InputError`` with the batch size that fits."""
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        fits = min(fitting_tokens(device, width), tokens // 2) // text_tokens
-        advice = f"batch_size={fits} fits" if fits else "not even a few texts fit: free some, or choose device cpu"
-        raise InputError(
-            f"{device} has too little free memory for batch_size={tokens // text_tokens}: {advice}"
-        ) from error
+def too_little_memory(device: torch.device, tokens: int, width: int, text_tokens: int) -> InputError:
+    """Say which batch size fits where a GPU lacks the memory for a batch of ``tokens``."""
+    fits = min(fitting_tokens(device, width), tokens // 2) // text_tokens
+    advice = f"batch_size={fits} fits" if fits else "not even a few texts fit: free some, or choose device cpu"
+    return InputError(f"{device} has too little free memory for batch_size={tokens // text_tokens}: {advice}")
 
 
 def use_threads(count: int | None) -> None:

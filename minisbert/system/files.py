@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -109,11 +110,15 @@ def atomic_file(target: str | Path) -> Iterator[Path]:
         new.unlink(missing_ok=True)
 
 
+OF_FORMER_MODEL = re.compile(r"README\.md|\.gitattributes|\d+_\w+/config\.json")  # what a replaced model may take along
+
+
 @contextmanager
 def atomic_folder(target: str | Path) -> Iterator[Path]:
     """Yield a temporary folder; rename it to ``target`` on success, remove it on any failure.
 
-    A folder that is there is replaced if that loses nothing: ``InputError`` if it has a file that the new one lacks.
+    A model that is there is replaced, its card included; ``InputError`` if the folder has any other file that the new
+    one lacks, which would be lost.
     """
     if Path(target).exists() and not Path(target).is_dir():
         raise InputError(f"{target} is a file or a device, a folder is needed")
@@ -125,8 +130,9 @@ def atomic_folder(target: str | Path) -> Iterator[Path]:
             new.mkdir()
             yield new
             flush(*(path for path in new.rglob("*") if path.is_file()))
-            for path in target.rglob("*"):
-                if not path.is_dir() and not (new / path.relative_to(target)).exists():
+            for path in [path for path in target.rglob("*") if not path.is_dir()]:
+                name = path.relative_to(target)
+                if not (new / name).exists() and not OF_FORMER_MODEL.fullmatch(name.as_posix()):
                     raise InputError(f"{path} would be lost: move it away, or choose another folder than {target}")
             if target.is_dir():
                 shutil.rmtree(target)

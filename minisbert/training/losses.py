@@ -6,6 +6,7 @@ half is for students: which layers they keep, and what they learn from a teacher
 """
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -13,10 +14,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, pad
 
-from minisbert.core.checks import check, check_negatives
+from minisbert.core import one_line
+from minisbert.core.checks import check_number, check_shape
 from minisbert.core.encoder import cosine, cosine_matrix, normalize
-from minisbert.core.losses import softmax_cross_entropy_loss
+from minisbert.core.losses import check_candidates, check_vectors, softmax_cross_entropy_loss
 from minisbert.search.late_interaction import max_sim_matrix
+
+
+def check_probabilities(name: str, x: Tensor, count: int) -> None:
+    """Raise ``ValueError`` unless there are ``count`` numbers in 0..1."""
+    check_shape(name, x, count)
+    if not ((x >= 0) & (x <= 1)).all():
+        raise ValueError(f"{name} must be in 0..1, not {one_line(x)}")
 
 
 def weighted_mse_loss(scores: Tensor, target: Tensor, threshold: float = 0.2, weight: float = 2.0) -> Tensor:
@@ -26,8 +35,11 @@ def weighted_mse_loss(scores: Tensor, target: Tensor, threshold: float = 0.2, we
     notebook writes ``target < 1`` on that scale, which is ``threshold=1.0``, and never calls it.
     ``scores = [0.5, 0.5], target = [0.1, 0.9]`` gives (2 * 0.16 + 0.16) / 2 = 0.24.
     """
-    rules = "scores (B), target (B) in 0..1, threshold in 0..1, weight above 0 and finite"
-    check(rules, scores, target, threshold, weight)
+    check_shape("scores", scores, None)
+    check_probabilities("target", target, len(scores))
+    if not 0 <= threshold <= 1:
+        raise ValueError(f"threshold must be in 0..1, not {threshold}")
+    check_number("weight", weight, 0, math.inf, above=True)
     weights = torch.ones_like(scores).masked_fill(target < threshold, weight)  # (B,)
     return (weights * (scores - target).pow(2)).mean()
 
@@ -40,7 +52,9 @@ def binary_cross_entropy_loss(logits: Tensor, target: Tensor, pos_weight: float 
     (2 * 0.69315 + 2.12693) / 2 = 1.75661. Equals torch's ``BCEWithLogitsLoss``. An infinite logit gives
     infinity or NaN in both; ``fit`` makes no step from either.
     """
-    check("logits (B), target (B) in 0..1, pos_weight above 0 and finite", logits, target, pos_weight)
+    check_shape("logits", logits, None)
+    check_probabilities("target", target, len(logits))
+    check_number("pos_weight", pos_weight, 0, math.inf, above=True)
     y = target.to(logits.dtype)
     return -(pos_weight * y * logsigmoid(logits) + (1 - y) * logsigmoid(-logits)).mean()
 
@@ -51,7 +65,10 @@ def mlm_losses(logits: Tensor, targets: Tensor) -> Tensor:
     logits z (N, V), targets (N,), the words' ids -> (N,). BERT, section 3.1.
     ``z = [0, 0, log 2], target = 2`` gives log 4 - log 2 = 0.69315.
     """
-    check("logits (N, V), targets (N) whole", logits, targets)
+    check_shape("logits", logits, None, None)
+    check_shape("targets", targets, len(logits))
+    if targets.is_floating_point():
+        raise ValueError(f"targets must be whole numbers, not {targets.dtype}")
     # of log softmax only the targets' column, not a second (N, V): V is 30,000
     return logits.logsumexp(dim=1) - logits.gather(1, targets.unsqueeze(1)).squeeze(1)
 
@@ -68,7 +85,11 @@ def cosent_loss(u: Tensor, v: Tensor, target: Tensor, scale: float = 20.0) -> Te
     batch, not a mean. Equal targets define no order: the loss is 0 if all are equal. Cosines 1 and 0 for targets 0 and
     1 at scale 1 give log(1 + e) = 1.31326.
     """
-    check("u (B, D), v (B, D), target (B) finite, scale above 0 and finite", u, v, target, scale)
+    check_vectors(u=u, v=v)
+    check_shape("target", target, len(u))
+    if not target.isfinite().all():
+        raise ValueError("target must be finite")
+    check_number("scale", scale, 0, math.inf, above=True)
     cosines = cosine(u, v)
     # every pair of rows whose order the targets decide: row i should have the higher cosine
     higher = target[:, None] > target[None, :]  # (B, B)
@@ -83,8 +104,8 @@ def nt_xent_loss(u: Tensor, v: Tensor, temperature: float = 0.05) -> Tensor:
     give this as its loss; the paper's eq. 4 is ``simcse_loss``.
     ``u = v = [[1, 0], [0, 1]]`` at temperature 1 gives log(e + 2) - 1 = 0.55144.
     """
-    check("u (B, D), v (B, D), temperature above 0 and finite", u, v, temperature)
-    check_negatives(u)
+    check_candidates(u, v)
+    check_number("temperature", temperature, 0, math.inf, above=True)
     z = torch.cat([u, v])  # (2 B, D)
     itself = torch.eye(len(z), dtype=torch.bool, device=z.device)
     logits = (cosine_matrix(z, z) / temperature).masked_fill(itself, -torch.inf)  # (2 B, 2 B)
@@ -110,8 +131,10 @@ def splade_loss(queries: Tensor, documents: Tensor, query_weight: float, documen
     over the first third of the steps: words are learned before they are taken away.
     Queries and documents [[1, 0], [0, 1]] give log(1 + 1/e) = 0.31326 and with weights 0.2 and 0.4 another 0.3.
     """
-    check("queries (B, V), documents (M, V)", queries, documents)
-    check_negatives(documents)
+    check_shape("queries", queries, None, None)
+    check_shape("documents", documents, None, queries.shape[1])
+    if len(documents) < 2:
+        raise ValueError("a batch of one has no negatives, so its loss is always 0: give 2 rows or more")
     ranking = softmax_cross_entropy_loss(queries @ documents.T, torch.arange(len(queries), device=queries.device))
     return ranking + query_weight * flops_loss(queries) + document_weight * flops_loss(documents)
 
@@ -158,7 +181,7 @@ def distillation_loss(student: Tensor, teacher: Tensor) -> Tensor:
     The student learns the vectors themselves, not only their scores (Reimers and Gurevych 2020, *Making monolingual
     sentence embeddings multilingual*, section 1). ``[[1, 2]]`` for ``[[0, 4]]`` gives (1 + 4) / 2 = 2.5.
     """
-    check("student (B, D), teacher (B, D)", student, teacher)
+    check_vectors(student=student, teacher=teacher)
     return (student - teacher.detach()).pow(2).mean()
 
 
@@ -168,7 +191,7 @@ def margin_mse_loss(scores: Tensor, teacher: Tensor) -> Tensor:
     Scores (B, C) of a query with a positive, column 0, and negatives. Only differences count, so a constant offset of
     the teacher does not matter. ``[[1, 0]]`` for ``[[5, 2]]`` gives (1 - 3)^2 = 4.
     """
-    check("scores (B, C), teacher (B, C)", scores, teacher)
+    check_vectors(scores=scores, teacher=teacher)
     margins = scores[:, :1] - scores[:, 1:]  # (B, C - 1)
     expected = teacher[:, :1] - teacher[:, 1:]
     return (margins - expected.detach()).pow(2).mean()
@@ -180,7 +203,7 @@ def kl_divergence_loss(scores: Tensor, teacher: Tensor) -> Tensor:
     Both (B, C), the scores of a query with C texts: the student learns the distribution that the teacher gives them.
     ``[[0, 0]]`` for ``[[log 3, 0]]`` gives .75 log 1.5 + .25 log .5 = 0.13081.
     """
-    check("scores (B, C), teacher (B, C)", scores, teacher)
+    check_vectors(scores=scores, teacher=teacher)
     log_p, log_q = teacher.detach().log_softmax(dim=1), scores.log_softmax(dim=1)
     return (log_p.exp() * (log_p - log_q)).sum(dim=1).mean()
 
@@ -210,7 +233,7 @@ def matryoshka_loss(
     ``matryoshka_loss(lambda u, v: cosine_mse_loss(u, v, target), u, v, dims=(64, 128, 384))``.
     """
     for x in vectors:
-        check("vectors (B, D)", x)
+        check_shape("vectors", x, None, None)
     width = min(x.shape[1] for x in vectors)
     if not dims or not all(1 <= dim <= width for dim in dims):
         raise ValueError(f"dims {list(dims)} must be numbers from 1 to {width}, the width of the vectors")

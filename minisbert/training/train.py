@@ -22,7 +22,7 @@ from minisbert.models.pair_model import PairModel
 from minisbert.models.pooling import load_pooling
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.sparse_encoder import SparseEncoder
-from minisbert.system.console import say
+from minisbert.system.console import cut_message, say
 from minisbert.system.devices import choose_dtype, save_training_memory, use_threads
 from minisbert.training.distributed import ProcessGroup, lost_contact, process_group, say_once
 from minisbert.training.gradient_cache import Cut, cut, whole
@@ -250,9 +250,9 @@ def describe(run: Run, counts: Counts, arithmetic: str) -> None:
     if objective.keys is not None and run.steps_per_epoch > 1.1 * math.ceil(len(objective.keys) / options.batch_size):
         rows = f"{run.rows_per_step:.1f} rows on average, not {options.batch_size}: rows that share a text never meet"
     say(f"plan   {run.total} steps of {rows}, AdamW {options.lr:g}, {arithmetic}, seed {options.seed}")
-    truncated = sum(encoded.truncated for encoded in objective.encoded)
+    truncated = sum(sum(encoded.truncated) for encoded in objective.encoded)
     if truncated:
-        say(encoder.tokenizer.cut_message(truncated, sum(map(len, objective.encoded))))
+        say(cut_message(encoder.tokenizer.limit, truncated, sum(map(len, objective.encoded))))
 
 
 def cosine_schedule(step: int, warmup: int, total: int) -> float:

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from minisbert.backends.graphs import VectorGraph
 from minisbert.core import InputError
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.tokenizer import Tokenizer
+from minisbert.models.tokenizer import read_tokenizer
 from tests.architectures.tiny import (
     GLOBAL,
     LENGTHS,
@@ -303,7 +303,7 @@ def test_ids_of_texts_and_pairs(copy, name, options):
     from transformers import AutoTokenizer
 
     folder = alter(copy(name), "tokenizer_config.json", model_max_length=23, **options)
-    ours, theirs = Tokenizer.load(folder), AutoTokenizer.from_pretrained(folder)
+    ours, theirs = read_tokenizer(folder), AutoTokenizer.from_pretrained(folder)
     texts = [*ALL, "<|im_end|> and <|endoftext|>", "e\u0301 is é", "it'S\r\n\r\n  12 ", "\ud7ff\U0001f468\u200d"]
     texts += ["<bos> and <eos> ", "  two  spaces \n\n and [MASK] ", "▁", "x" * 200]
     assert ours.encode(texts).ids == theirs(texts, truncation=True)["input_ids"]
@@ -352,7 +352,7 @@ def test_layers_of_any_order_are_saved():
         ("mpnet", {"hidden_act": "relu"}, "hidden_act must be gelu, not 'relu'"),
         ("modernbert", {"rope_scaling": {"type": "yarn"}}, "rope_type 'yarn' is not supported, only 'default' is"),
         ("modernbert", {"rope_parameters": {GLOBAL: {"rope_type": "linear"}}}, "rope_type 'linear' is not supported"),
-        ("modernbert", {"rope_parameters": 5}, "'int' object has no attribute 'get'"),
+        ("modernbert", {"rope_parameters": 5}, "rope_parameters must be a JSON dict"),
         ("modernbert", {"layer_types": ["chunked_attention"] * 4}, "layer_types must be full_attention or sliding_"),
         ("modernbert", {"layer_types": [GLOBAL]}, "layer_types must be full_attention or sliding_attention for each"),
         (
@@ -361,7 +361,7 @@ def test_layers_of_any_order_are_saved():
             "global_attn_every_n_layers must be an integer from 1, not 0",
         ),
         ("modernbert", {"local_attention": 0}, "local_attention must be an integer from 1, not 0"),
-        ("modernbert", {"hidden_activation": "relu"}, r"hidden_activation must be gelu\|silu, not 'relu'"),
+        ("modernbert", {"hidden_activation": "relu"}, "hidden_activation must be gelu or silu"),
         ("modernbert", {"num_attention_heads": 5}, "hidden_size 24 does not give every head an even number of columns"),
         ("modernbert", {"hidden_size": None}, "hidden_size"),
         ("qwen3", {"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope_type 'yarn' is not supported"),
@@ -419,5 +419,5 @@ def test_more_tokens_than_positions(name, most):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_mask_of_floats(name):
-    with pytest.raises(ValueError, match="mask must be whole"):
+    with pytest.raises(ValueError, match="mask must be"):
         random_model(name)(torch.tensor([[5, 6]]), torch.ones(1, 2))

@@ -10,7 +10,7 @@ import torch
 from minisbert.architectures.mpnet import biased_attention, relative_buckets
 from minisbert.core import InputError
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.tokenizer import Tokenizer
+from minisbert.models.tokenizer import read_tokenizer
 from tests.architectures.tiny import batch, folder_of, random_model
 from tests.parity import PIECE, assert_parity, golden
 from tests.reference.texts import SENTENCES
@@ -54,7 +54,7 @@ def test_the_order_of_the_words_counts_also_without_absolute_positions():
 
 
 def test_token_ids_are_the_references():
-    reference, tokenizer = golden("architectures/tiny-mpnet"), Tokenizer.load(FOLDER)
+    reference, tokenizer = golden("architectures/tiny-mpnet"), read_tokenizer(FOLDER)
     expected = [ids[mask].tolist() for ids, mask in zip(reference["ids"], reference["mask"], strict=True)]
     assert tokenizer.encode(SENTENCES).ids == expected
     pairs = tokenizer.encode_pairs(SENTENCES, SENTENCES[::-1])
@@ -86,7 +86,7 @@ def test_ids_of_thousands_of_texts(tmp_path, options):
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | options | {"model_max_length": 21}))
     (folder / "sentence_bert_config.json").unlink()
-    ours, theirs, texts = Tokenizer.load(folder), AutoTokenizer.from_pretrained(folder), unusual_texts(2000)
+    ours, theirs, texts = read_tokenizer(folder), AutoTokenizer.from_pretrained(folder), unusual_texts(2000)
     assert ours.encode(texts).ids == theirs(texts, truncation=True)["input_ids"]
     pairs = theirs(texts, texts[::-1], truncation=True)["input_ids"]
     assert ours.encode_pairs(texts, texts[::-1]).ids == pairs

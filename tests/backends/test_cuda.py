@@ -128,7 +128,7 @@ def test_lack_of_memory_is_one_line_with_a_size_that_fits(monkeypatch):
     def compute(*_):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
 
-    encoder.compute = encoder.graphs.compute = compute
+    monkeypatch.setattr(encoder.compute, "forward", compute)
     monkeypatch.setattr("minisbert.system.devices.fitting_tokens", lambda device, width: 700)
     with pytest.raises(InputError, match="too little free memory for batch_size=64: batch_size=10 fits"):
         encoder.encode(TEXTS, batch_size=64)

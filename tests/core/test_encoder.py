@@ -187,11 +187,13 @@ def test_padding_and_the_batch_size_do_not_matter(tiny):
     ids = torch.tensor([encoder.tokenizer.encode(TEXTS).ids[1] + [7, 0, 9]])  # anything may be in a pad
     mask = torch.arange(ids.shape[1])[None] < ids.shape[1] - 3
     np.testing.assert_allclose(encoder(ids, mask).detach().numpy()[0], alone[1], atol=PIECE, rtol=0)
+    with pytest.raises(ValueError, match="mask"):
+        encoder(ids, mask & False)
 
 
 def test_each_text_is_computed_once(tiny):
     encoder, sizes = SentenceEncoder.load(tiny), []
-    encoder.register_forward_pre_hook(lambda _, inputs: sizes.append(tuple(inputs[0].shape)))
+    encoder.bert.register_forward_pre_hook(lambda _, inputs: sizes.append(tuple(inputs[0].shape)))
     encoder.encode(TEXTS, batch_size=2)
     assert sizes == [(2, 3), (2, 8), (1, 16)]
     assert encoder.encode([]).shape == (0, 24)
@@ -207,7 +209,7 @@ def test_similarity_by_hand(tiny):
     assert found.dtype == np.float32
     assert encoder.similarity(a, b.astype(np.float64)).dtype == np.float64
     assert encoder.similarity(a[0], b).shape == (1, 3)
-    with pytest.raises(ValueError, match=r"b must be \(M, D\)"):
+    with pytest.raises(ValueError, match="b must have shape"):
         encoder.similarity(a, np.ones((1, 3)))
 
 
@@ -215,7 +217,7 @@ def test_similarity_by_hand(tiny):
 def test_similarity_refuses_vectors_without_a_finite_length(tiny, value):
     encoder, one, bad = SentenceEncoder.load(tiny), np.ones((2, 3), np.float32), np.full((2, 3), value)
     for a, b in ((one, bad), (bad, one)):
-        with pytest.raises(ValueError, match="must be of finite length"):
+        with pytest.raises(ValueError, match="not finite"):
             encoder.similarity(a, b)
     long = np.full((3, 1), 1.5e19, np.float32)  # the square of each length is a float32, their sum is not
     np.testing.assert_allclose(encoder.similarity(long, -long), np.full((3, 3), -1), rtol=0, atol=2e-6)

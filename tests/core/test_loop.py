@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from lessons.by_hand.adamw import AdamW
 from minisbert.core import InputError
-from minisbert.core.loop import AdamW, Diverged, adamw, adamw_step, fit, linear_schedule
+from minisbert.core.loop import Diverged, adamw, adamw_step, fit, linear_schedule
 
 # -------------------------------------------------------------------------------------------- AdamW
 

@@ -91,7 +91,7 @@ def test_rounding_does_not_leave_the_range(x, factor):
     ],
 )
 def test_input_without_a_correlation_is_refused(metric, x, y, name):
-    with pytest.raises(ValueError, match=f"{name} must be"):
+    with pytest.raises(ValueError, match=f"{name} must"):
         metric(x, y)
 
 

@@ -83,11 +83,6 @@ def test_masks_of_every_kind(mode):
     wider = torch.cat([hidden, random_hidden((4, 6, 3), seed=2)], dim=1)  # (4, 11, 3)
     mask = torch.cat([REAL, torch.zeros(4, 6, dtype=torch.bool)], dim=1)
     assert_parity(f"{mode} with pads", module(wider, mask), module(hidden, REAL), PIECE)
-    mask = REAL.clone()
-    mask[2] = False
-    for masked in (mask, mask.long()):
-        with pytest.raises(ValueError, match="mask must be True in every row"):
-            module(hidden, masked)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -99,7 +94,7 @@ def test_the_dtype_of_the_hidden_states_stays(mode, dtype):
 
 @pytest.mark.parametrize("name", ["", "MEAN"])
 def test_an_unknown_pooling_is_refused_with_the_known_ones(name):
-    with pytest.raises(ValueError, match=rf"mode must be mean\|cls\|max\|attention, not '{name}'"):
+    with pytest.raises(ValueError, match=f"unknown pooling '{name}'"):
         Pooling(name)
 
 

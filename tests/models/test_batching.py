@@ -1,13 +1,23 @@
 """Many texts to batches: complete, in order, within their budgets, in bounded memory."""
 
 import random
+from array import array
 
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minisbert.models.batching import FEW_PADS, budgeted_batches, chunks, packed_batches, same_text, tokenize, unpack
-from minisbert.models.tokenizer import Tokenizer
+from minisbert.models.batching import (
+    FEW_PADS,
+    Tokens,
+    budgeted_batches,
+    chunks,
+    packed_batches,
+    same_text,
+    tokenize,
+    unpack,
+)
+from minisbert.models.tokenizer import read_tokenizer
 
 TEXTS = ["the cat sits on the mat", "a dog", "a woman eats an apple", "moon", "the horse runs fast over snow"]
 
@@ -35,25 +45,34 @@ def test_chunks_are_made_one_at_a_time():
     assert next(chunks(endless(), 33)) == ["ten letter"] * 3
 
 
-def test_ids_as_bytes(tiny):
-    tokenizer = Tokenizer.load(tiny)
-    keys, truncated = tokenize(tokenizer, [*TEXTS, "cat " * 15])
-    assert truncated == 1
-    assert [list(memoryview(key).cast("i")) for key in keys] == tokenizer.encode([*TEXTS, "cat " * 15]).ids
+def test_many_texts_are_tokenized_in_chunks(tiny, monkeypatch):
+    tokenizer = read_tokenizer(tiny)
+    texts = [*TEXTS, "cat " * 15]
+    for characters in (2**16, 30):
+        monkeypatch.setattr("minisbert.models.batching.TOKENIZED", characters)
+        tokens = tokenize(tokenizer, texts)
+        assert tokens.truncated == [False] * 5 + [True]
+        assert [list(ids) for ids in tokens.ids] == tokenizer.encode(texts).ids
 
 
 # ------------------------------------------------------------------------------------ packed batches
 
-KEYS = st.lists(st.lists(st.integers(0, 30_000), min_size=1, max_size=90), max_size=30).map(
-    lambda rows: [torch.tensor(row, dtype=torch.int32).numpy().tobytes() for row in rows]
-)
+ROWS = st.lists(st.lists(st.integers(0, 30_000), min_size=1, max_size=90), max_size=30)
 
 
-@given(KEYS, st.integers(1, 200))
-def test_every_text_is_in_one_batch_and_can_be_found_there(keys, batch_tokens):
+def tokens_of(rows) -> Tokens:
+    return Tokens([array("i", row) for row in rows], [], [])
+
+
+def of_lengths(*lengths: int) -> Tokens:
+    return tokens_of([[0] * length for length in lengths])
+
+
+@given(ROWS, st.integers(1, 200))
+def test_every_text_is_in_one_batch_and_can_be_found_there(rows_of_ids, batch_tokens):
     """Its ids at its places, its positions from 0, its number as the text_index; the few pads are nobody's."""
     seen = []
-    for batch in packed_batches(keys, batch_tokens):
+    for batch in packed_batches(tokens_of(rows_of_ids), batch_tokens):
         seen += batch.texts
         rows, width = batch.ids.shape
         assert rows == 1 or rows * width <= batch_tokens
@@ -62,28 +81,27 @@ def test_every_text_is_in_one_batch_and_can_be_found_there(keys, batch_tokens):
         ids, positions, text_index = (x.flatten() for x in (batch.ids, batch.positions, batch.text_index))
         found, real = unpack(ids.view(*batch.ids.shape, 1), batch.places)
         for number, text in enumerate(batch.texts):
-            expected = list(memoryview(keys[text]).cast("i"))
+            expected = rows_of_ids[text]
             assert found[number, real[number], 0].tolist() == expected
             places = batch.places[number, real[number]]
             assert positions[places].tolist() == list(range(len(expected)))
             assert text_index[places].tolist() == [number] * len(expected)
         assert batch.tokens == int(real.sum()) == int((text_index >= 0).sum())
-    assert sorted(seen) == list(range(len(keys)))
+    assert sorted(seen) == list(range(len(rows_of_ids)))
 
 
 def test_packed_batches_by_hand():
     """Two rows for 84 tokens, 42 each; the text of 70 has its own, rounded to 72, and comes first."""
-    keys = [bytes(4 * tokens) for tokens in (20, 70, 40, 22, 2)]
-    long, short = packed_batches(keys, 2048)
+    long, short = packed_batches(of_lengths(20, 70, 40, 22, 2), 2048)
     assert long.texts == [1]
     assert long.ids.shape == (1, 72)
     assert short.texts == [2, 4, 3, 0] or short.texts == [3, 0, 2, 4]
     assert short.ids.shape == (2, 44)
     for tokens, width in ((13, 13), (25, 28), (513, 513)):
-        (alone,) = packed_batches([bytes(4 * tokens)], 2048)
+        (alone,) = packed_batches(of_lengths(tokens), 2048)
         assert alone.ids.shape == (1, width)
-    assert list(packed_batches([], 11)) == []
-    assert [batch.texts for batch in packed_batches(keys[:2], 4)] == [[1], [0]]
+    assert list(packed_batches(of_lengths(), 11)) == []
+    assert [batch.texts for batch in packed_batches(of_lengths(20, 70), 4)] == [[1], [0]]
 
 
 def test_who_belongs_together_by_hand():
@@ -94,10 +112,10 @@ def test_who_belongs_together_by_hand():
 def test_many_sentences_are_batches_of_few_shapes():
     """As the compiled encoder and oneDNN make programs for shapes."""
     generator = random.Random(0)
-    keys = [bytes(4 * generator.choice(range(5, 40))) for _ in range(2000)]
-    shapes = [tuple(batch.ids.shape) for batch in packed_batches(keys, 2048)]
+    lengths = [generator.choice(range(5, 40)) for _ in range(2000)]
+    shapes = [tuple(batch.ids.shape) for batch in packed_batches(of_lengths(*lengths), 2048)]
     assert len({*shapes}) <= 5
-    assert sum(rows * width for rows, width in shapes) < 1.04 * sum(len(key) // 4 for key in keys)
+    assert sum(rows * width for rows, width in shapes) < 1.04 * sum(lengths)
 
 
 # ---------------------------------------------------------------------------------- padded batches

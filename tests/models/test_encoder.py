@@ -1,12 +1,15 @@
 """sentence-transformers' names on every encoder: by hand, and beside sentence-transformers."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 import minisbert
 from minisbert.core import InputError
-from minisbert.models.batching import as_key, tokenize
+from minisbert.models.batching import tokenize
+from minisbert.models.encoder import check_finite
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.parity import assert_parity
 
@@ -32,15 +35,15 @@ def test_one_text_has_one_vector(encoder):
 
 def test_only_numbers_that_are_not_finite_are_an_error(encoder):
     """A sum of finite numbers may overflow. The first text at fault is named by its tokens."""
-    keys = tokenize(encoder.tokenizer, ["a dog", "moon"])[0]
+    tokens = tokenize(encoder.tokenizer, ["a dog", "moon"])
     for numbers in ([[1.0], [2.0]], [[3e38], [3e38]]):
-        encoder._check_finite(keys, torch.tensor(numbers))
+        check_finite(encoder.tokenizer, tokens, torch.tensor(numbers))
     for numbers in ([[1.0], [torch.inf]], [[1.0], [torch.nan]], [[3e38, 3e38], [torch.nan, 1.0]]):
         for results in (torch.tensor(numbers), [torch.tensor([row]) for row in numbers]):
             with pytest.raises(InputError, match="'moon'"):
-                encoder._check_finite(keys, results)
+                check_finite(encoder.tokenizer, tokens, results)
     with pytest.raises(InputError, match=r"'a dog' .* 1 more"):
-        encoder._check_finite(keys, torch.tensor([[torch.inf], [-torch.inf]]))
+        check_finite(encoder.tokenizer, tokens, torch.tensor([[torch.inf], [-torch.inf]]))
 
 
 def test_settings_at_load_and_later_are_the_same(tiny, encoder):
@@ -65,6 +68,7 @@ def test_settings_at_load_and_later_are_the_same(tiny, encoder):
     [
         ("max_seq_length", 10_000, "positions"),
         ("max_seq_length", 2.5, "integer"),
+        ("max_seq_length", 1, "too small"),
         ("truncate_dim", 25, "24"),
         ("prompts", {"query": 3}, "dictionary"),
         ("prompts", "query", "dictionary"),
@@ -124,15 +128,15 @@ def test_codes_of_few_texts_are_warned_about(encoder, capsys, count, warns):
 
 
 def test_token_ids_are_encoded_as_their_text(encoder):
-    keys, _ = tokenize(encoder.tokenizer, TEXTS)
-    assert keys[3] == as_key([2, *encoder.tokenizer.backend.encode("moon", add_special_tokens=False).ids, 3])
-    np.testing.assert_array_equal(encoder.encode_batches(keys).numpy(), encoder.encode(TEXTS))
+    tokens = tokenize(encoder.tokenizer, TEXTS)
+    assert list(tokens.ids[3]) == [2, *encoder.tokenizer.backend.encode("moon", add_special_tokens=False).ids, 3]
+    np.testing.assert_array_equal(encoder.vectors_of(tokens).numpy(), encoder.encode(TEXTS))
     # the first two of four tokens are not pooled: the mean of "dog" and [SEP], of length 1
     states = encoder.encode("a dog", output_value="token_embeddings")[2:].mean(dim=0)
-    (vector,) = encoder.encode_batches(tokenize(encoder.tokenizer, ["a dog"])[0], skip=2)
+    (vector,) = encoder.vectors_of(replace(tokenize(encoder.tokenizer, ["a dog"]), prompt=2))
     assert_parity("skip", vector, states / states.norm(), 2e-6)  # float32
     with pytest.raises(InputError, match="prompt"):
-        encoder.encode_batches(keys, skip=3)
+        encoder.vectors_of(replace(tokens, prompt=3))
 
 
 # What sentence-transformers' documentation does with a model; each runs with both libraries

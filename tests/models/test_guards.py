@@ -16,13 +16,13 @@ def ones(*shape):
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ((ones(3),), r"ids must be \(B, T\), not \(3,\)"),
-        ((ones(2, 0),), r"ids must be \(B, T\), not \(2, 0\)"),
+        ((ones(3),), r"ids must have shape"),
+        ((ones(2, 0),), r"ids must have shape"),
         ((ones(1, 13),), "13 tokens, but the position table has 12"),
         ((ones(1, 2) * 37,), "from 37 to 37, this model has 37 in its vocabulary"),
         ((ones(1, 2) * -1,), "from -1 to -1"),
-        ((ones(2, 3), ones(2, 4)), r"mask must be \(B, T\), B = 2, T = 3, not \(2, 4\)"),
-        ((ones(2, 3), None, ones(3)), r"token_types must be \(B, T\), B = 2, T = 3, not \(3,\)"),
+        ((ones(2, 3), ones(2, 4)), r"mask must have shape"),
+        ((ones(2, 3), None, ones(3)), r"token_types must have shape"),
         ((ones(2, 3), None, ones(2, 3) * -1), "token_types run from -1 to -1, this model has 2 types"),
         ((ones(2, 3), None, ones(2, 3) * 2), "token_types run from 2 to 2, this model has 2 types"),
         ((ones(2, 3), torch.tensor([[1, 1, 0], [0, 0, 0]])), "row 1 of the mask has no real token"),

@@ -192,8 +192,8 @@ def test_a_mask_is_as_small_as_the_batch_allows(tiny, monkeypatch):
 
 def test_texts_of_the_same_tokens_are_computed_once_and_copied(tiny, model, monkeypatch):
     other, seen = SentenceEncoder.load(tiny), []
-    vectors_of = other.vectors
-    monkeypatch.setattr(other, "vectors", lambda batch, skip: seen.extend(batch.texts) or vectors_of(batch, skip))
+    states_of_batch = other.states
+    monkeypatch.setattr(other, "states", lambda batch: seen.extend(batch.texts) or states_of_batch(batch))
     texts = ["a dog", "moon", "A DOG", "the cat"] * 3  # the tokenizer makes lower case of all
     vectors = other.encode(texts)
     assert sorted(seen) == [0, 1, 2]

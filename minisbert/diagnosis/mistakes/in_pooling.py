@@ -105,4 +105,4 @@ def _(hidden: Tensor, mask: Tensor | None, first: Tensor) -> Tensor:
 @mistake(sentence_encoder.SentenceEncoder, "unscaled", "embeddings for layer 1", "the embeddings are used as layer 1")
 def _(self, ids: Tensor, mask: Tensor | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
     states = self.bert.hidden_states(ids, mask)
-    return self.dense(self.pool(states[-1], mask, states[0]))
+    return self.pool(states[-1], mask, self.given(states[-1], mask, states[0]))

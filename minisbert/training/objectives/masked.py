@@ -10,15 +10,15 @@ from torch import Tensor, nn
 
 from minisbert.core import InputError
 from minisbert.core.bert import Bert
-from minisbert.core.checks import check, check_texts
+from minisbert.core.checks import check_texts
 from minisbert.core.data import TextColumns
-from minisbert.core.tokenizer import pad_batch
+from minisbert.core.losses import check_vectors
+from minisbert.core.tokenizer import Tokenizer, pad_batch
 from minisbert.core.weights import BertConfig
 from minisbert.data.datasets import plain_texts, scored_rows
 from minisbert.models.guards import evaluating
 from minisbert.models.masked_language_model import MaskedHead, MaskedLanguageModel
 from minisbert.models.pooling import Pooling
-from minisbert.models.tokenizer import Tokenizer
 from minisbert.training.losses import mlm_losses
 from minisbert.training.objectives.base import Objective, Scores, VectorNetwork, sources_of, vector_scores
 from minisbert.training.settings import RunSettings
@@ -42,7 +42,7 @@ def mask_tokens(ids: Tensor, words: Tensor, mask_id: int, chance: Tensor, other:
     [MASK], below 0.135 ``other``, else it stays, because later there is no [MASK] in a text.
     ids [5, 6, 7, 8] with chance [.11, .13, .14, .5] and mask_id 4 give [4, other, 7, 8]; all but the last are chosen.
     """
-    check("ids (B, T), words (B, T), chance (B, T), other (B, T)", ids, words, chance, other)
+    check_vectors(ids=ids, words=words, chance=chance, other=other)
     chosen = words.bool() & (chance < CHOSEN)
     inputs = torch.where(chosen & (chance < REPLACED), other, ids)
     inputs = torch.where(chosen & (chance < MASKED), mask_id, inputs)

@@ -147,7 +147,7 @@ def test_losses_of_scores_by_hand():
     assert found.item() == pytest.approx(0.13081, abs=5e-6)
 
     for loss in (margin_mse_loss, kl_divergence_loss):
-        with pytest.raises(ValueError, match=r"teacher must be \(B, C\)"):
+        with pytest.raises(ValueError, match="teacher must have shape"):
             loss(torch.ones(2, 2), torch.ones(2, 3))
 
 
