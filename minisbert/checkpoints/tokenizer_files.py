@@ -107,11 +107,8 @@ def read_tokenizer_files(folder: ModelFolder, rows: int, module: dict[str, Any] 
     texts, arguments, call = read_text_settings(folder, module)
     files = [(folder.path / TOKENIZER_CONFIG, folder.json(TOKENIZER_CONFIG)), (texts.path, arguments)]
     options = JsonSettings(*files)
-    sources = {
-        "call": JsonSettings((texts.path, arguments), (texts.path, call)),
-        TEXT_SETTINGS: texts,
-        TOKENIZER_CONFIG: options,
-    }
+    calls = JsonSettings((texts.path, arguments), (texts.path, call))
+    sources = {"call": calls, TEXT_SETTINGS: texts, TOKENIZER_CONFIG: options}
     stated = [sources[file].get(key, int) for file, key in LIMITS]
     with reading(folder.path / TOKENIZER_CONFIG):
         name = find_class(folder, options)
@@ -289,8 +286,8 @@ class SpecialTokens:
 
     def __init__(self, backend: Backend, files: Files, defaults: dict[str, str]):
         self.backend = backend
-        self.values: dict[str, Any] = dict(defaults)
-        self.paths = dict.fromkeys(defaults, files[0][0])
+        self.values: dict[str, Any] = {f"{name}_token": text for name, text in defaults.items()}
+        self.paths = dict.fromkeys(self.values, files[0][0])
         for path, content in files:
             has_list = isinstance(self.values.get("additional_special_tokens"), list)
             for key, value in content.items():
@@ -452,37 +449,18 @@ class TokenizerClass(NamedTuple):
     rebuild: Callable[[Backend, JsonSettings, SpecialTokens], None]
 
 
-BERT_TOKENS = {
-    "unk_token": "[UNK]",
-    "sep_token": "[SEP]",
-    "pad_token": "[PAD]",
-    "cls_token": "[CLS]",
-    "mask_token": "[MASK]",
-}
-ROBERTA_TOKENS = {
-    "unk_token": "<unk>",
-    "sep_token": "</s>",
-    "pad_token": "<pad>",
-    "cls_token": "<s>",
-    "mask_token": "<mask>",
-    "bos_token": "<s>",
-    "eos_token": "</s>",
-}
-QWEN_TOKENS = dict.fromkeys(("unk_token", "eos_token", "pad_token"), "<|endoftext|>")
-GEMMA_TOKENS = {
-    "unk_token": "<unk>",
-    "pad_token": "<pad>",
-    "mask_token": "<mask>",
-    "bos_token": "<bos>",
-    "eos_token": "<eos>",
-}
+BERT_TOKENS = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
+ROBERTA_TOKENS = {"unk": "<unk>", "pad": "<pad>", "mask": "<mask>", "bos": "<s>", "cls": "<s>", "eos": "</s>"}
+ROBERTA_TOKENS["sep"] = "</s>"
+QWEN_TOKENS = dict.fromkeys(("unk", "eos", "pad"), "<|endoftext|>")
+GEMMA_TOKENS = {"unk": "<unk>", "pad": "<pad>", "mask": "<mask>", "bos": "<bos>", "eos": "<eos>"}
 BERT_CLASS = TokenizerClass(models.WordPiece, BERT_TOKENS, rebuild_bert)
 XLM_ROBERTA_CLASS = TokenizerClass(models.Unigram, ROBERTA_TOKENS, rebuild_xlm_roberta)
 TOKENIZER_CLASSES = {
     "BertTokenizer": BERT_CLASS,
     "DistilBertTokenizer": BERT_CLASS,
     "ElectraTokenizer": BERT_CLASS,
-    "MPNetTokenizer": TokenizerClass(models.WordPiece, ROBERTA_TOKENS | {"unk_token": "[UNK]"}, rebuild_mpnet),
+    "MPNetTokenizer": TokenizerClass(models.WordPiece, ROBERTA_TOKENS | {"unk": "[UNK]"}, rebuild_mpnet),
     "RobertaTokenizer": TokenizerClass(models.BPE, ROBERTA_TOKENS, rebuild_roberta),
     "XLMRobertaTokenizer": XLM_ROBERTA_CLASS,
     "CamembertTokenizer": XLM_ROBERTA_CLASS,
