@@ -12,25 +12,20 @@ minisbert encode --file sentences.txt --json | jq .vector[0]
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from minisbert.commands.options import CORPUS_FILES, add_model_options, add_prompt_option, check_written, chosen_encoder
 from minisbert.core import InputError
 from minisbert.data.lines import every_text, text_lines
-from minisbert.system.assets import local_path
 from minisbert.system.command_line import command_parser
 from minisbert.system.console import check_usage, cut_message, run_command, say
-from minisbert.system.files import atomic_file, check_ending, check_output
+from minisbert.system.files import atomic_file
 
 if TYPE_CHECKING:
     from minisbert.loading import Encoder
 
-TextSource = list[str] | Iterator[str]
-VECTOR_FILES = (".npy", ".safetensors")
 MAX_MATRIX = 12  # texts; a larger matrix is unreadable
 MAX_HEATMAP = 60  # texts
 
@@ -56,45 +51,24 @@ of_vectors.add_argument("--quantize", choices=("int8", "binary"), help=quantize_
 def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     check_combinations(options)
-    check_written("--heatmap", options.heatmap, [".png"], options.model, options.file)
-    check_output(options.out, local_path(options.model), options.file)
-    settings = encode_settings(options)
     # what is wrong with the texts is said before the model is loaded
     texts, total = read_input(options)
-    is_shown = options.out is None and not options.json
-    if is_shown:
+    if options.out is None and not options.json:
         check_shown(total, options.heatmap)
     encoder = chosen_encoder(options, options.dtype)
-    settings["show_progress_bar"] = True
+    # the options that ``encode`` in Python has, under its names
+    settings = {name: getattr(options, name) for name in ("dtype", "batch_size", "prompt", "prompt_name")}
+    settings |= {"show_progress_bar": True, "normalize_embeddings": options.normalize}
     if options.json:
         print_json(encoder, list(texts), settings)
-    elif is_shown:
-        vectors = encoder.encode(texts, **settings)
+    elif options.out is None:
+        show_similarities(encoder, list(texts), settings, options.heatmap)
     else:
-        rows, width = encode_to_file(encoder, texts, total, options, settings)
-    # said at the end, where it is seen
-    if encoder.truncated:
-        say(cut_message(encoder.tokenizer.limit, encoder.truncated, total))
-    if is_shown:
-        show_similarities(encoder, list(texts), vectors, options.heatmap)
-    if options.out is not None:
-        noun = "texts' states" if options.tokens else "vectors"
-        form = f" as {options.quantize} codes" if options.quantize else ""
-        say(f"wrote {rows:,} {noun} of width {width}{form} to {options.out}")
-
-
-def encode_settings(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the options that ``encode`` in Python has, under its names."""
-    settings = {name: getattr(options, name) for name in ("dtype", "batch_size", "prompt", "prompt_name")}
-    if options.normalize:
-        settings["normalize_embeddings"] = True
-    if options.tokens:
-        settings["output_value"] = "token_embeddings"
-    return settings
+        write_vectors(encoder, texts, total, options, settings)
 
 
 def check_combinations(options: argparse.Namespace) -> None:
-    """Raise ``InputError`` for options that exclude each other."""
+    """Raise ``InputError`` for options that exclude each other, and for outputs that cannot be."""
     out, states = options.out, options.tokens
     both = bool(options.texts) == bool(options.file)
     other_file = out is None or out.suffix != ".safetensors"
@@ -110,17 +84,21 @@ def check_combinations(options: argparse.Namespace) -> None:
         (options.truncate_dim and states, "--truncate-dim is for vectors of sentences, not for --tokens"),
         ((options.quantize or states) and other_file, "--quantize and --tokens need --out F.safetensors"),
     )
-    check_ending("--out", out, *VECTOR_FILES)
+    check_written("--out", out, [".npy", ".safetensors"], options.model, options.file)
+    check_written("--heatmap", options.heatmap, [".png"], options.model, options.file)
 
 
-def print_json(encoder: "Encoder", texts: list[str], settings: dict[str, Any]) -> None:
-    """Print each text and its vector (D,) in a line of JSON, a few thousand texts at a time."""
-    if encoder.vectors_are != "dense":
-        raise InputError(f"--json prints one vector per text, a {type(encoder).__name__} has others: give --out F")
-    rows = iter(texts)
-    for vectors in encoder.encode_stream(texts, total=len(texts), **settings):
-        for vector in vectors.tolist():
-            print(json.dumps({"text": next(rows), "vector": vector}, ensure_ascii=False))
+def read_input(options: argparse.Namespace) -> tuple[Iterable[str], int]:
+    """Return the texts and their number. A long file for a ``.npy`` is read twice, and never held in memory."""
+    # the header of .npy, which comes first, holds the number of rows: count them, then stream. A pipe is read once only
+    if options.file and options.out and options.out.suffix == ".npy" and Path(options.file).is_file():
+        return every_text(options.file), sum(1 for _ in every_text(options.file))
+    texts = options.texts
+    if options.file:
+        texts = list(every_text(options.file))
+    elif texts == ["-"]:
+        texts = list(text_lines(sys.stdin.buffer, "standard input"))
+    return texts, len(texts)
 
 
 def check_shown(total: int, heatmap: Path | None) -> None:
@@ -134,24 +112,27 @@ def check_shown(total: int, heatmap: Path | None) -> None:
         raise InputError(f"{total:,} texts are too many for a matrix (at most {MAX_MATRIX}): give --out vectors.npy")
 
 
-def read_input(options: argparse.Namespace) -> tuple[TextSource, int]:
-    """Return the texts and their number. A long file for a ``.npy`` is read twice, and never held in memory."""
-    # the header of .npy, which comes first, holds the number of rows: count them, then stream. A pipe is read once only
-    if options.file and options.out and options.out.suffix == ".npy" and Path(options.file).is_file():
-        return every_text(options.file), sum(1 for _ in every_text(options.file))
-    if options.file:
-        texts = list(every_text(options.file))
-    elif options.texts == ["-"]:
-        texts = list(text_lines(sys.stdin.buffer, "standard input"))
-    else:
-        texts = options.texts
-    return texts, len(texts)
+def say_cut(encoder: "Encoder", total: int) -> None:
+    """Report how many texts were cut: at the end, where it is seen."""
+    if encoder.truncated:
+        say(cut_message(encoder.tokenizer.limit, encoder.truncated, total))
 
 
-def encode_to_file(
-    encoder: "Encoder", texts: TextSource, total: int, options: argparse.Namespace, settings: dict[str, Any]
-) -> tuple[int, int]:
-    """Encode ``total`` texts with the ``settings`` of ``encode`` and write them to ``--out``; return (N, D).
+def print_json(encoder: "Encoder", texts: list[str], settings: dict[str, Any]) -> None:
+    """Print each text and its vector (D,) in a line of JSON, a few thousand texts at a time."""
+    if encoder.vectors_are != "dense":
+        raise InputError(f"--json prints one vector per text, a {type(encoder).__name__} has others: give --out F")
+    rows = iter(texts)
+    for vectors in encoder.encode_stream(texts, total=len(texts), **settings):
+        for vector in vectors.tolist():
+            print(json.dumps({"text": next(rows), "vector": vector}, ensure_ascii=False))
+    say_cut(encoder, len(texts))
+
+
+def write_vectors(
+    encoder: "Encoder", texts: Iterable[str], total: int, options: argparse.Namespace, settings: dict[str, Any]
+) -> None:
+    """Encode ``total`` texts with the ``settings`` of ``encode`` and write them to ``--out``.
 
     To ``.npy`` they are streamed: neither the vectors nor the texts of an iterator are ever all in memory. To
     ``.safetensors`` go ``vectors``; with ``--tokens`` each text's states (T, D), concatenated, as ``states``, and each
@@ -166,50 +147,52 @@ def encode_to_file(
 
     with atomic_file(options.out) as partial:
         if options.out.suffix == ".npy":
-            return write_npy(encoder.encode_stream(texts, total=total, **settings), total, partial)
-        if options.tokens:
-            states = encoder.encode(texts, **settings)
+            width = write_npy(encoder.encode_stream(texts, total=total, **settings), total, partial)
+        elif options.tokens:
+            states: Any = encoder.encode(list(texts), output_value="token_embeddings", **settings)
             lengths = torch.tensor([len(rows) for rows in states])  # (N,)
             write_safetensors({"states": torch.cat(states), "lengths": lengths}, partial)
-            return total, states[0].shape[1]
-        # what is left needs all vectors at once: the ranges of int8, and the header of .safetensors
-        if options.quantize and encoder.vectors_are != "dense":
-            raise InputError(f"--quantize is for arrays of vectors, not for those of a {type(encoder).__name__}")
-        vectors = encoder.encode(texts, **settings, **encoder.search_options)
-        if options.quantize:
-            prompt = choose_prompt(encoder.settings, options.prompt, options.prompt_name)
-            # search strips its texts too
-            made = made_from(encoder, (text.strip() for text in texts), prompt, uncompiled(encoder))
-            write_codes(vectors, options.quantize, partial, INDEX_MARK | made)
-        else:
-            write_safetensors(encoder.to_tensors(vectors), partial)
-        return vectors.shape
+            width = states[0].shape[1]
+        else:  # this needs all vectors at once: the ranges of int8, and the header of .safetensors
+            if options.quantize and encoder.vectors_are != "dense":
+                raise InputError(f"--quantize is for arrays of vectors, not for those of a {type(encoder).__name__}")
+            texts = list(texts)
+            vectors: Any = encoder.encode(texts, **settings, **encoder.search_options)
+            width = vectors.shape[1]
+            if options.quantize:
+                prompt = choose_prompt(encoder.settings, options.prompt, options.prompt_name)
+                # search strips its texts too
+                made = made_from(encoder, (text.strip() for text in texts), prompt, uncompiled(encoder))
+                write_codes(vectors, options.quantize, partial, INDEX_MARK | made)
+            else:
+                write_safetensors(encoder.to_tensors(vectors), partial)
+    say_cut(encoder, total)
+    noun = "texts' states" if options.tokens else "vectors"
+    form = f" as {options.quantize} codes" if options.quantize else ""
+    say(f"wrote {total:,} {noun} of width {width}{form} to {options.out}")
 
 
-def show_similarities(encoder: "Encoder", texts: list[str], vectors: Any, heatmap: Path | None) -> None:
+def show_similarities(encoder: "Encoder", texts: list[str], settings: dict[str, Any], heatmap: Path | None) -> None:
     """Print the similarities of a few texts, and draw them if a file is given."""
     from minisbert.evaluation import plots
     from minisbert.models.sparse_encoder import SparseEncoder
 
-    matrix = encoder.similarity(vectors, vectors)
+    vectors: Any = encoder.encode(texts, **settings)
+    say_cut(encoder, len(texts))
+    matrix, similarity = encoder.similarity(vectors, vectors), encoder.similarity_fn_name
     if len(texts) <= MAX_MATRIX:  # a heat map may have more texts than a terminal has columns
-        print_matrix(texts, matrix, encoder.settings.similarity_fn_name)
+        print(f"{similarity:<8}" + "".join(f"{number:>7}" for number in range(1, len(texts) + 1)))
+        for number, (text, row) in enumerate(zip(texts, matrix, strict=True), start=1):
+            label = " ".join(text.split())
+            if len(label) > 60:
+                label = label[:57] + "..."
+            print(f"{number:>6}  " + "".join(f"{value:7.3f}" for value in row) + f"   {label}")
         if isinstance(encoder, SparseEncoder):
             for number, words in enumerate(encoder.decode(vectors, top_k=10), start=1):
                 print(f"{number:>6}  " + ", ".join(f"{word} {weight:.2f}" for word, weight in words))
     if heatmap:
-        plots.save(plots.draw_heatmap(texts, matrix, encoder.settings.similarity_fn_name), heatmap)
+        plots.save(plots.draw_heatmap(texts, matrix, similarity), heatmap)
         say(f"wrote {heatmap}")
-
-
-def print_matrix(texts: list[str], matrix: np.ndarray, similarity: str) -> None:
-    """Print the similarity (N, N) of every text with every other."""
-    print(f"{similarity:<8}" + "".join(f"{number:>7}" for number in range(1, len(texts) + 1)))
-    for number, (text, row) in enumerate(zip(texts, matrix, strict=True), start=1):
-        label = " ".join(text.split())
-        if len(label) > 60:
-            label = label[:57] + "..."
-        print(f"{number:>6}  " + "".join(f"{value:7.3f}" for value in row) + f"   {label}")
 
 
 if __name__ == "__main__":

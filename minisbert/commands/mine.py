@@ -86,7 +86,7 @@ def main(arguments: list[str] | None = None) -> None:
     if negatives:
         say(f"{options.pairs}: only anchor and positive are read, not the {negatives} negatives of each row")
     corpus = read_corpus(options.corpus) if options.corpus else []
-    task = candidates_of([row.texts[:2] for row in rows], corpus)
+    task = candidates_of([(row.texts[0], row.texts[1]) for row in rows], corpus)
     with atomic_file(options.out) as partial:  # opened first: a folder that is missing is found before the work
         encoder = load_dense(chosen_encoder(options, similarity=options.similarity))
         query_prompt = prompt_of(encoder, options, "query")

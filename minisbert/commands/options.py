@@ -161,8 +161,8 @@ def opened(options: argparse.Namespace, load: Callable[..., Any], dtype: str | N
     if not options.compiled:
         return load(options.model, **settings)
     package = True if options.compiled == "yes" else options.compiled
-    if package not in (True, "auto"):
-        check_ending("--compiled", Path(package), ".pt2")
+    if options.compiled not in ("yes", "auto"):
+        check_ending("--compiled", Path(options.compiled), ".pt2")
     try:
         # a GPU has no package, and chooses "auto" itself
         if dtype == "auto" and (package not in (True, "auto") or choose_device(options.device).type == "cpu"):

@@ -8,8 +8,6 @@ Scores are 0 to 5 from a regression head, probabilities from a classifier. Witho
 one for each point of the STS scale, and shown as a table.
 """
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from minisbert.commands.options import add_device_options, add_length_options, opened, say_cut_pairs
@@ -17,9 +15,6 @@ from minisbert.core import InputError, reading
 from minisbert.data.lines import Rows
 from minisbert.system.command_line import command_parser
 from minisbert.system.console import run_command
-
-if TYPE_CHECKING:
-    from minisbert.models.pair_model import PairScorer
 
 SIX_PAIRS = (  # the pairs of the STS-B notebook, and the scores that it expects
     ("I love eating apples", "The capital of France is Paris", 0),
@@ -41,71 +36,60 @@ add_device_options(parser)
 
 def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
-    expected = (0,) if options.file else (0, 2)
-    if len(options.texts) not in expected:
+    if len(options.texts) not in ((0,) if options.file else (0, 2)):
         raise InputError(f"give two texts, each in quotes, or --file, not {len(options.texts)} texts")
+    pairs = [(first, second) for first, second, _ in SIX_PAIRS]
     if options.file:
         pairs = read_pairs(options.file)
     elif options.texts:
-        pairs = [tuple(options.texts)]
-    else:
-        pairs = [(first, second) for first, second, _ in SIX_PAIRS]
+        pairs = [(options.texts[0], options.texts[1])]
     from minisbert.loading import load
-    from minisbert.models.pair_model import PairScorer
+    from minisbert.models.pair_model import SEVERAL, PairScorer
     from minisbert.models.similarity import MAX_SCORE
 
     model = opened(options, load)
     if not isinstance(model, PairScorer):
         raise InputError(f"{options.model} holds an encoder, but no head that was trained on pairs (head.json)")
-    scores = model.predict(pairs, show_progress_bar=True, apply_softmax=True)
-    if model.task == "regression":
+    scores: np.ndarray = model.predict(pairs, show_progress_bar=True, apply_softmax=True)
+    is_regression = model.task == "regression"
+    if is_regression:
         scores = MAX_SCORE * scores  # on the scale of the STS Benchmark, from 0 to 5
     say_cut_pairs(model, len(pairs))
     # a file is for programs: the raw score, since clipped ones would tie; a pair or the examples are for people
     if options.file:
-        for (first, second), score in zip(pairs, scores.reshape(len(pairs), -1), strict=True):
-            columns = [f"{value:.6f}" for value in score]
-            print("\t".join([*columns, first, second]))
-    elif options.texts:
-        print(format_score(model, scores[0]))
+        for pair, score in zip(pairs, scores.reshape(len(pairs), -1), strict=True):
+            print("\t".join([*(f"{value:.6f}" for value in score), *pair]))
+        return
+    if model.task in SEVERAL:
+        shown = []
+        for row in scores:
+            shown.append("  ".join(f"{label} {value:.3f}" for label, value in zip(model.labels, row, strict=True)))
+    elif is_regression:
+        shown = [f"{score:.2f}" for score in np.clip(scores, 0, MAX_SCORE)]
     else:
-        print_six_pairs(model, scores)
+        shown = [f"{score:.3f}" for score in scores]  # the probability of a duplicate
+    if options.texts:
+        print(shown[0])
+        return
+    if is_regression:  # rounded too, halves up, as in the notebook
+        shown = [f"{text} -> {int(score + 0.5)}" for text, score in zip(shown, np.clip(scores, 0, 5), strict=True)]
+    width = max(5, len(shown[0]))
+    print(f"people  {'model':<{width}}  pair")
+    for (first, second, people), text in zip(SIX_PAIRS, shown, strict=True):
+        print(f"{people:<6}  {text:<{width}}  {first} / {second}")
 
 
-def read_pairs(path: str) -> list[tuple[str, ...]]:
+def read_pairs(path: str) -> list[tuple[str, str]]:
     """Read two tab-separated sentences per line; ``InputError`` for an empty file or any other line (naming it)."""
     pairs = []
     with reading(path) as at:
         for at.line, cells in Rows(path).cells("\t"):
             if len(cells) != 2 or not all(cells):
                 raise ValueError("expected two sentences with a tab between them")
-            pairs.append(tuple(cells))
+            pairs.append((cells[0], cells[1]))
     if not pairs:
         raise InputError(f"{path} contains no sentence pairs")
     return pairs
-
-
-def format_score(model: "PairScorer", score: np.ndarray) -> str:
-    """Format a regression's score, clipped to 0..5, the probability of a duplicate, or that of each label."""
-    from minisbert.models.pair_model import SEVERAL
-
-    if model.task in SEVERAL:
-        return "  ".join(f"{label} {value:.3f}" for label, value in zip(model.labels, score, strict=True))
-    if model.task == "regression":
-        return f"{np.clip(score, 0, 5):.2f}"
-    return f"{score:.3f}"
-
-
-def print_six_pairs(model: "PairScorer", scores: np.ndarray) -> None:
-    """Print the six examples as a table; scores from 0 to 5 also rounded, halves up, as in the notebook."""
-    shown = [format_score(model, score) for score in scores]
-    if model.task == "regression":
-        for i, score in enumerate(np.clip(scores, 0, 5)):
-            shown[i] += f" -> {int(float(score) + 0.5)}"
-    width = max(5, len(shown[0]))
-    print(f"people  {'model':<{width}}  pair")
-    for (first, second, people), text in zip(SIX_PAIRS, shown, strict=True):
-        print(f"{people:<6}  {text:<{width}}  {first} / {second}")
 
 
 if __name__ == "__main__":

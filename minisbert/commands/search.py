@@ -7,6 +7,8 @@ minisbert search corpus.txt --query "A guitar." --index bits.safetensors  # from
 minisbert search corpus.txt --query "A guitar." --query-prompt "query: " --corpus-prompt "passage: "
 """
 
+from typing import Any
+
 from minisbert.commands.options import (
     CORPUS_FILES,
     ROLES,
@@ -84,8 +86,8 @@ def main(arguments: list[str] | None = None) -> None:
         say_cut_pairs(reranker, indices.size)
     else:
         say(f"scored by {similarity}")
-    results = []
-    lines = []
+    results: list[dict[str, Any]] = []
+    lines: list[str] = []
     best = scores[:, :top].tolist(), indices[:, :top].tolist()
     for query, its_scores, its_indices in zip(queries, *best, strict=True):
         hits = []

@@ -59,8 +59,8 @@ class EncodeBatch:
         if workers is not None and (type(workers) is not int or workers < 1):
             raise InputError(f"workers must be an integer from 1, not {workers!r}")
         self.text, self.vector = text, vector
-        self.options = {"dtype": dtype, "normalize_embeddings": normalize_embeddings, "truncate_dim": truncate_dim}
-        self.options |= {"prompt": prompt, "prompt_name": prompt_name}
+        self.options: dict[str, Any] = {"dtype": dtype, "truncate_dim": truncate_dim, "prompt": prompt}
+        self.options |= {"normalize_embeddings": normalize_embeddings, "prompt_name": prompt_name}
         self.model = str(model)
         files: tuple = ()
         if os.path.isdir(model):

@@ -83,8 +83,8 @@ class Vectors:
             elif not isinstance(source, Stacked):
                 source = np.asanyarray(source)
             check_shape("vectors", source, None, None)
-        is_tensor = isinstance(source, Tensor)
-        if (is_tensor and source.is_complex()) or not (is_tensor or np.can_cast(source.dtype, np.float64)):
+        is_real = not source.is_complex() if isinstance(source, Tensor) else np.can_cast(source.dtype, np.float64)
+        if not is_real:
             raise InputError(f"the {name} must be real numbers, got {source.dtype}")
         self.source, self.name, self.similarity = source, name, similarity
         self.width = source.shape[1]

@@ -39,8 +39,8 @@ RESCORE = 4  # candidates by bits for each result
 BLOCK_NUMBERS = 2**22  # to rescore at once
 
 
-def write_npy(chunks: Iterator[np.ndarray], count: int, path: Path) -> tuple[int, int]:
-    """Write chunks (n, D) to one ``.npy`` file, with one of them in memory at a time; return the shape, (count, D).
+def write_npy(chunks: Iterator[np.ndarray], count: int, path: Path) -> int:
+    """Write chunks (n, D) to one ``.npy`` file, (count, D), with one of them in memory at a time; return D.
 
     The header comes first and contains the shape, so the number of rows must be known.
     """
@@ -58,7 +58,7 @@ def write_npy(chunks: Iterator[np.ndarray], count: int, path: Path) -> tuple[int
             written += len(chunk)
     if written != count:
         raise InputError(f"{count:,} texts were counted, but {written:,} encoded: has the file changed in between?")
-    return count, width
+    return width
 
 
 def encode_with_progress(encoder: Any, texts: Sequence[str], prompt: str | None = None) -> Any:

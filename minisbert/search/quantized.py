@@ -186,7 +186,7 @@ def as_floats(vectors: ArrayLike, dtype: type | None = None) -> np.ndarray:
         if getattr(vectors, "dtype", None) in (np.float64, torch.float64):
             dtype = np.float64
     # "same_kind" refuses complex numbers, whose imaginary parts would be lost
-    x = np.asarray(vectors).astype(dtype, casting="same_kind", copy=False)
+    x: np.ndarray = np.asarray(vectors).astype(dtype, casting="same_kind", copy=False)
     if not np.isfinite(x).all():
         raise ValueError("vectors must be finite")
     return x
