@@ -42,8 +42,8 @@ from benchmarks.sides import Side
 from minisbert.backends.package import CompiledEncoder
 from minisbert.core.metrics import spearman
 from minisbert.data.datasets import load_scored_pairs
-from minisbert.evaluation.sts import similarities
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.similarity import similarity_pairwise
 from minisbert.system.assets import ensure
 from minisbert.system.console import bounded, run_command, say
 from minisbert.system.devices import keep_freed_memory
@@ -84,7 +84,7 @@ def stsb_spearman(texts: list[str], vectors: np.ndarray) -> float:
     pairs = load_scored_pairs("stsb", "test")
     row = {text: i for i, text in enumerate(texts)}
     u, v = ([row[getattr(pair, side)] for pair in pairs] for side in ("sentence1", "sentence2"))
-    cosines = similarities(vectors[u], vectors[v])["cosine"]
+    cosines = similarity_pairwise(vectors[u].astype(np.float64), vectors[v].astype(np.float64))
     return spearman(cosines, np.array([pair.score for pair in pairs]))
 
 

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 09: cosine, Pearson, Spearman
 #
-# Steps through `minisbert/core/metrics.py` and `minisbert/evaluation/sts.py`. About 45 minutes. You will measure
+# Steps through `minisbert/core/metrics.py` and `minisbert/models/similarity.py`. About 45 minutes. You will measure
 # how well MiniLM agrees with people, reach the published 82.03, and see by how much a careless metric lies.
 
 # %%
@@ -73,9 +73,9 @@ assert abs(metrics.spearman([1, 1, 2], people) - 0.86603) < 1e-5, (
 from minisbert.core.encoder import SentenceEncoder
 from minisbert.core.pooling import cls_pool, max_pool, mean_pool
 from minisbert.core.tokenizer import pad_batch
-from minisbert.evaluation.sts import similarities
 from minisbert.models.batching import budgeted_batches
 from minisbert.models.pooling import first_last_pool
+from minisbert.models.similarity import similarity_pairwise
 from minisbert.system.assets import ensure
 
 encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
@@ -98,8 +98,8 @@ with torch.inference_mode():
 
 spearman, pearson, cosines = {}, {}, {}
 for name, both in vectors.items():
-    u, v = np.split(both.numpy(), 2)  # (N, D) each
-    cosines[name] = similarities(u, v)["cosine"]  # (N,)
+    u, v = np.split(both.double().numpy(), 2)  # (N, D) each
+    cosines[name] = similarity_pairwise(u, v, "cosine")  # (N,)
     spearman[name] = 100 * metrics.spearman(cosines[name], scores)
     pearson[name] = 100 * metrics.pearson(cosines[name], scores)
     print(f"{name:11} Spearman {spearman[name]:.2f}   Pearson {pearson[name]:.2f}")
@@ -179,16 +179,13 @@ guess = predict(
 )
 
 # %%
-u, v = np.split(vectors["mean"].numpy(), 2)
+u, v = np.split(vectors["mean"].double().numpy(), 2)
 unit_u, unit_v = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (u, v))
-raw, unit = (
-    {
-        name: 100 * metrics.spearman(values, scores)
-        for name, values in similarities(a, b).items()
-    }
-    for a, b in ((u, v), (unit_u, unit_v))
-)
+raw, unit = {}, {}
 for name in ("cosine", "dot", "euclidean", "manhattan"):
+    for a, b, found in ((u, v, raw), (unit_u, unit_v, unit)):
+        values = similarity_pairwise(a, b, name)  # (N,); distances are negative
+        found[name] = 100 * metrics.spearman(values, scores)
     print(f"{name:10} unit vectors {unit[name]:.2f}   as pooled {raw[name]:.2f}")
 assert max(abs(unit[name] - unit["cosine"]) for name in ("dot", "euclidean")) < 1e-3, (
     "one order on the sphere"
@@ -296,9 +293,9 @@ assert 0.1 < found["as in the file"] - right < 0.3, (
 # %%
 lengths = np.array([len(ids) for ids in encoded.ids])
 wrong_u, wrong_v = np.split(
-    vectors["mean"].numpy() * (lengths / lengths.max())[:, None], 2
+    vectors["mean"].double().numpy() * (lengths / lengths.max())[:, None], 2
 )
-wrong = 100 * metrics.spearman(similarities(wrong_u, wrong_v)["cosine"], scores)
+wrong = 100 * metrics.spearman(similarity_pairwise(wrong_u, wrong_v), scores)
 print(f"{wrong:.4f} against {spearman['mean']:.4f}")
 assert abs(wrong - spearman["mean"]) < 0.001, "a score is not a proof of right code"
 assert largest_difference(wrong_u, u) > 0.1, "for these vectors are different"

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 RETRIEVAL = ("queries", "corpus", "qrels")
 DECISIONS = "ap f1 f1_threshold precision recall accuracy accuracy_threshold".split()
+PROTOCOL = "each sentence encoded alone, zero-shot similarity, one correlation over all pairs"
 ONLY_SEARCH = "only search data evaluates it (--queries, --corpus)"  # of a model with a vector per token
 
 parser = command_parser("evaluate", __doc__)
@@ -112,49 +113,52 @@ def show_evaluation(
 
 def evaluate_rows(options: argparse.Namespace) -> None:
     """``--data``: the rows of a file say what is measured."""
-    from minisbert.evaluation.sts import PROTOCOL, load_rows
+    from minisbert.evaluation import evaluators
+    from minisbert.evaluation.retrieval import retrieval_from_pairs, retrieval_scores
+    from minisbert.models.encoder import SIMILARITIES
 
     # the file's header or keys say what its rows are, and so which measure fits
-    kind, loaded, measure = load_rows(options.data, options.split or "", options.scale, options.columns)
-    rows, skipped, unread = loaded
+    kind, (rows, skipped, unread) = evaluators.load_rows(
+        options.data, options.split or "", options.scale, options.columns
+    )
     say_unread(options.data, skipped, unread)
     encoder = load_pooled(options, ONLY_SEARCH, options.similarity)
-    result = measure(encoder, rows, progress=True)
-    split = f", {options.split} split" if options.split else ""
     similarity = encoder.similarity_fn_name
+    columns = [list(texts) for texts in zip(*(row.texts for row in rows), strict=True)]
+    split = f", {options.split} split" if options.split else ""
     header = {"data": f"{options.data}{split}, {len(rows):,} {kind}", "scored by": similarity}
-    counted, texts_of_a_row = "pairs", 2
-    if kind == "triplets":
-        counted, texts_of_a_row = "triplets", 3
-        share = f"{100 * result[f'{similarity}_accuracy']:.2f} %"
-        header["accuracy"] = f"{share} have an anchor that is closer to the positive than to the negative"
-        lines = []
-    elif kind == "pairs without scores":
+    lines: list[str] = []
+    if kind == "pairs without scores":
         header["protocol"] = "each anchor's positive among all positives, by the exact search"
-        lines = retrieval_table(result)
-        result = {f"{similarity}_{metric}": value for metric, value in result.items()}
-    elif kind == "labelled pairs":
-        header["protocol"] = "thresholds chosen on these very pairs, which flatters all but average precision"
-        header["scored by"] += "; the other similarities for comparison"
-        lines = decision_table(result)
-        result = flat(result)
+        scores = retrieval_scores(encoder, retrieval_from_pairs(row.texts for row in rows))
+        lines = retrieval_table(scores)
+        result = {f"{similarity}_{metric}": value for metric, value in scores.items()}
+    elif kind == "triplets":
+        triplets = evaluators.TripletEvaluator(*columns, show_progress_bar=True)
+        result = triplets(encoder)
+        share = f"{100 * result[triplets.primary_metric]:.2f} %"
+        header["accuracy"] = f"{share} have an anchor that is closer to the positive than to the negative"
     else:
-        header["protocol"] = PROTOCOL
         header["scored by"] += "; the other similarities for comparison"
-        cells = [(name, result["pearson"][name], result["spearman"][name]) for name in result["pearson"]]
-        lines = table([("x 100", "Pearson", "Spearman"), *cells], 10, 10)
-        result = flat(result)
+        if kind == "labelled pairs":
+            header["protocol"] = "thresholds chosen on these very pairs, which flatters all but average precision"
+            evaluator = evaluators.BinaryClassificationEvaluator(
+                *columns, [row.label for row in rows], show_progress_bar=True
+            )
+            found = evaluator.compute_metrics(encoder, SIMILARITIES)
+            lines = decision_table(found)
+        else:
+            header["protocol"] = PROTOCOL
+            evaluator = evaluators.EmbeddingSimilarityEvaluator(
+                *columns, [row.score for row in rows], show_progress_bar=True
+            )
+            found = evaluator.compute_metrics(encoder, SIMILARITIES)
+            cells = [(name, values["pearson"], values["spearman"]) for name, values in found.items()]
+            lines = table([("x 100", "Pearson", "Spearman"), *cells], 10, 10)
+        result = evaluator.flat(found)
+    counted = "triplets" if kind == "triplets" else "pairs"
     data = {"data": options.data, "split": options.split, counted: len(rows)}
-    show_evaluation(options, encoder, texts_of_a_row * len(rows), data, result, header, lines)
-
-
-def flat(result: dict[str, dict[str, float]]) -> dict[str, float]:
-    """Join the keys of two levels as sentence-transformers names them: ``spearman_cosine``, ``cosine_ap``."""
-    named = {}
-    for first, values in result.items():
-        for second, value in values.items():
-            named[f"{first}_{second}"] = value
-    return named
+    show_evaluation(options, encoder, len(columns) * len(rows), data, result, header, lines)
 
 
 def table(rows: Iterable[Sequence[float | str]], first: int, width: int) -> list[str]:

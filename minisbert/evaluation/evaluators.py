@@ -1,4 +1,4 @@
-"""Evaluators of data in memory, under sentence-transformers' names and with the keys of its results.
+"""Evaluators, under sentence-transformers' names and with the keys of its results, and the rows of a file for them.
 
 from minisbert.evaluation.evaluators import EmbeddingSimilarityEvaluator
 evaluator = EmbeddingSimilarityEvaluator(["A cat sits.", "It rains."], ["A dog sits.", "Rain falls."], [0.2, 0.9])
@@ -17,15 +17,66 @@ import numpy as np
 from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
 from minisbert.core.metrics import pearson, spearman
-from minisbert.evaluation.metrics import accuracy, average_precision, mrr_at_k, ndcg_at_k
+from minisbert.data.datasets import check_labels, check_scores, load_labelled, scored_table
+from minisbert.data.formats import LABELLED, PAIRS, SCORED
+from minisbert.data.lines import Rows
+from minisbert.data.reader import Table, read_file, recognise
+from minisbert.evaluation import metrics
 from minisbert.evaluation.retrieval import CUTOFFS, Retrieval, retrieval_scores
-from minisbert.evaluation.sts import separation, similarities
 from minisbert.models.encoder import SIMILARITIES
 from minisbert.models.guards import check_choice
 from minisbert.models.pair_model import PairModel
 from minisbert.models.prompts import role_prompt_name
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.similarity import similarity, similarity_pairwise
 from minisbert.search.dense import top_k
+
+
+def load_rows(data: str, split: str = "", scale: float | None = None, columns: str | None = None) -> tuple[str, Table]:
+    """Read ``data``: what it holds in words, and its rows.
+
+    ``data`` is stsb, quora or a file: of triplets, of pairs without scores, of labels of 0 and 1, or of scored pairs,
+    on any scale if ``scale`` is None. Raises ``InputError`` with file and line for rows that cannot be read.
+    """
+    source: str | Rows = data
+    form = {"stsb": SCORED, "quora": LABELLED}.get(data)
+    if form is None:
+        source = Rows(data)
+        form = SCORED if columns else recognise(source)  # columns name a score and two texts
+    if form is LABELLED:
+        table = load_labelled(source, LABELLED)
+        check_labels(table.rows, data)
+        return "labelled pairs", table
+    if form is PAIRS:
+        table = read_file(source, PAIRS)
+        width = len(table.rows[0].texts)
+        if width > 3:
+            raise InputError(f"{data}: rows of {width} texts; anchor, positive and negative are needed")
+        return "pairs without scores" if width == 2 else "triplets", table
+    table = scored_table(source, split, scale, columns)
+    check_scores(table.rows, data)
+    return "pairs", table
+
+
+def encode_pairs(model: Any, first: Sequence[str], second: Sequence[str], **options: Any) -> tuple[Any, Any]:
+    """Encode all first and all second texts in one call: (N, D) each, or a matrix for each text."""
+    vectors = model.encode([*first, *second], **options)
+    return vectors[: len(first)], vectors[len(first) :]
+
+
+def row_scores(model: Any, u: Any, v: Any, name: str) -> np.ndarray:
+    """Compare what the model made of texts i and i -> (N,), in float64; of distances their negative."""
+    if model.vectors_are == "per token":
+        return np.array([model.similarity(u[i : i + 1], v[i : i + 1])[0, 0] for i in range(len(u))], dtype=np.float64)
+    return np.asarray(similarity_pairwise(np.asarray(u, np.float64), np.asarray(v, np.float64), name))
+
+
+def correlate(what: str, values: np.ndarray, scores: Sequence[float]) -> dict[str, float]:
+    """Return ``{"pearson": r, "spearman": rho}`` of values and scores (N,); ``InputError`` if one is constant."""
+    try:
+        return {"pearson": pearson(values, scores), "spearman": spearman(values, scores)}
+    except ValueError as error:
+        raise InputError(f"{what}: {error}") from error
 
 
 class Evaluator:
@@ -41,6 +92,7 @@ class Evaluator:
     key = "{similarity}_{metric}"
     primary = ""
     file = ""
+    most = len(SIMILARITIES)  # similarities that one call may compare by
 
     def __init__(
         self,
@@ -58,6 +110,8 @@ class Evaluator:
             self.similarity_fn_names = [main_similarity]
         for each in self.similarity_fn_names:
             check_choice("similarity_fn_names", each, SIMILARITIES)
+        if len(self.similarity_fn_names) > self.most:
+            raise InputError(f"{type(self).__name__} compares by {self.most} similarity, not by similarity_fn_names")
         if main_similarity:
             check_choice("main_similarity", main_similarity, self.similarity_fn_names)
         self.name, self.main_similarity, self.write_csv = name, main_similarity, write_csv
@@ -68,23 +122,31 @@ class Evaluator:
                 self.options[option] = value
 
     def __call__(
-        self, model: SentenceEncoder, output_path: str | Path | None = None, epoch: int = -1, steps: int = -1
+        self, model: Any, output_path: str | Path | None = None, epoch: int = -1, steps: int = -1
     ) -> dict[str, float]:
-        names = self.similarity_fn_names or [getattr(model, "similarity_fn_name", "")]  # a PairModel has none
+        own = getattr(model, "similarity_fn_name", "")  # a PairModel has none
+        names = self.similarity_fn_names or [own]
+        if getattr(model, "vectors_are", "") == "per token" and names != [own]:
+            raise InputError(f"a {type(model).__name__} is compared by {own}, not by {', '.join(names)}")
         found = self.compute_metrics(model, names)
         main = self.main_similarity or names[0]
         if len(names) > 1:
             found["max"] = {metric: max(found[name][metric] for name in names) for metric in found[names[0]]}
             main = self.main_similarity or "max"
         prefix = f"{self.name}_" if self.name else ""
-        metrics = {}
-        for similarity, values in found.items():
-            for metric, value in values.items():
-                metrics[prefix + self.key.format(similarity=similarity, metric=metric)] = value
+        result = {prefix + key: value for key, value in self.flat(found).items()}
         self.primary_metric = prefix + self.key.format(similarity=main, metric=self.primary)
         if output_path is not None and self.write_csv:
-            self.add_row(Path(output_path), {"epoch": epoch, "steps": steps} | metrics)
-        return metrics
+            self.add_row(Path(output_path), {"epoch": epoch, "steps": steps} | result)
+        return result
+
+    def flat(self, found: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+        """Join the names of similarities and metrics as sentence-transformers does: ``cosine_ap``."""
+        named = {}
+        for name, values in found.items():
+            for metric, value in values.items():
+                named[self.key.format(similarity=name, metric=metric)] = value
+        return named
 
     def compute_metrics(self, model: SentenceEncoder, names: Sequence[str]) -> dict[str, dict[str, float]]:
         """Return for each name of a similarity ``{metric: value}``."""
@@ -100,27 +162,23 @@ class Evaluator:
                 writer.writeheader()
             writer.writerow(row)
 
-    def encode(self, model: SentenceEncoder, texts: Sequence[str], role: str | None = None) -> Any:
-        """Encode texts as a "query" or a "document", or as neither."""
-        name = role_prompt_name(model.settings, role) if role else None
-        return model.encode(texts, prompt_name=name, show_progress_bar=self.show_progress_bar, **self.options)
-
-
-def row_scores(model: SentenceEncoder, u: Any, v: Any, name: str) -> np.ndarray:
-    """Compare what the model made of texts i and i, (N, D) each or one matrix for each text -> (N,)."""
-    if model.vectors_are != "per token":
-        return similarities(u, v)[name]
-    if name != model.similarity_fn_name:
-        raise InputError(f"a {type(model).__name__} is compared by {model.similarity_fn_name}, not by {name}")
-    return np.array([model.similarity(u[i : i + 1], v[i : i + 1])[0, 0] for i in range(len(u))])
+    def encode_roles(self, model: SentenceEncoder, queries: Sequence[str], documents: Sequence[str]) -> tuple[Any, Any]:
+        """Encode queries and documents, each with the model's prompt for them, or its default."""
+        encoded, cut = [], 0
+        for role, texts in (("query", queries), ("document", documents)):
+            name = role_prompt_name(model.settings, role)
+            options = {"prompt_name": name, "show_progress_bar": self.show_progress_bar}
+            encoded.append(model.encode(texts, **options, **self.options))
+            cut += model.truncated
+        model.truncated = cut
+        return encoded[0], encoded[1]
 
 
 def same_length(**lists: Sequence) -> list[list]:
     """Return the texts and numbers as lists; ``InputError`` if their lengths differ."""
-    lengths = [str(len(values)) for values in lists.values()]
+    lengths = [len(values) for values in lists.values()]
     if len({*lengths}) > 1:
-        names, counts = ((", ".join(each[:-1]), each[-1]) for each in ([*lists], lengths))
-        raise InputError(f"{' and '.join(names)} must have the same length, not {' and '.join(counts)}")
+        raise InputError(f"{', '.join(lists)} must have the same length, not {', '.join(map(str, lengths))}")
     return [list(values) for values in lists.values()]
 
 
@@ -128,8 +186,8 @@ class EmbeddingSimilarityEvaluator(Evaluator):
     """How well a model's similarities of N pairs of texts correlate with scores (N,), on any scale.
 
     Called with a model it returns ``{"pearson_cosine": r, "spearman_cosine": rho}``, for the similarity of
-    ``model.similarity_fn_name``. Raises ``InputError`` for lists of different lengths, ``ValueError`` if all scores or
-    all similarities are equal.
+    ``model.similarity_fn_name``. Raises ``InputError`` for lists of different lengths, and if all scores or all
+    similarities are equal.
     """
 
     key, primary, file = "{metric}_{similarity}", "spearman", "similarity_evaluation"
@@ -144,11 +202,12 @@ class EmbeddingSimilarityEvaluator(Evaluator):
         self.sentences1, self.sentences2, self.scores = same_length(sentences1=first, sentences2=second, scores=scores)
 
     def compute_metrics(self, model: SentenceEncoder, names: Sequence[str]) -> dict[str, dict[str, float]]:
-        u, v = self.encode(model, self.sentences1), self.encode(model, self.sentences2)
+        options = {"show_progress_bar": self.show_progress_bar} | self.options
+        u, v = encode_pairs(model, self.sentences1, self.sentences2, **options)
         found = {}
         for name in names:
             values = row_scores(model, u, v, name)  # (N,)
-            found[name] = {"pearson": pearson(values, self.scores), "spearman": spearman(values, self.scores)}
+            found[name] = correlate(f"{name} similarity against the scores", values, self.scores)
         return found
 
 
@@ -171,17 +230,27 @@ class BinaryClassificationEvaluator(Evaluator):
         self.sentences1, self.sentences2, self.labels = same_length(sentences1=first, sentences2=second, labels=labels)
 
     def compute_metrics(self, model: SentenceEncoder, names: Sequence[str]) -> dict[str, dict[str, float]]:
-        u, v = self.encode(model, self.sentences1), self.encode(model, self.sentences2)
+        options = {"show_progress_bar": self.show_progress_bar} | self.options
+        u, v = encode_pairs(model, self.sentences1, self.sentences2, **options)
         labels = np.array(self.labels)
         found = {}
         for name in names:
             scores = row_scores(model, u, v, name)  # (N,)
-            found[name] = separation(scores, labels)
-            predicted = scores >= found[name]["f1_threshold"]
-            found[name]["mcc"] = pearson(predicted, labels) if 0 < predicted.sum() < len(labels) else 0.0
-            if name in ("euclidean", "manhattan"):  # compared as minus the distance
-                for metric in ("accuracy_threshold", "f1_threshold"):
-                    found[name][metric] *= -1
+            accuracy_threshold, accuracy = metrics.best_threshold(scores, labels, "accuracy")
+            f1_threshold, _ = metrics.best_threshold(scores, labels)
+            predicted = scores >= f1_threshold
+            precision, recall, f1 = metrics.precision_recall_f1(predicted, labels)
+            sign = -1 if name in ("euclidean", "manhattan") else 1  # compared as minus the distance
+            found[name] = {
+                "accuracy": accuracy,
+                "accuracy_threshold": sign * accuracy_threshold,
+                "f1": f1,
+                "f1_threshold": sign * f1_threshold,
+                "precision": precision,
+                "recall": recall,
+                "ap": metrics.average_precision(scores, labels),
+                "mcc": pearson(predicted, labels) if 0 < predicted.sum() < len(labels) else 0.0,
+            }
         return found
 
 
@@ -210,8 +279,9 @@ class TripletEvaluator(Evaluator):
         self.margin = margin
 
     def compute_metrics(self, model: SentenceEncoder, names: Sequence[str]) -> dict[str, dict[str, float]]:
-        anchors = self.encode(model, self.texts[0], "query")
-        positives, negatives = (self.encode(model, texts, "document") for texts in self.texts[1:])
+        count = len(self.texts[0])
+        anchors, documents = self.encode_roles(model, self.texts[0], self.texts[1] + self.texts[2])
+        positives, negatives = documents[:count], documents[count:]
         found = {}
         for name in names:
             margin = self.margin.get(name, 0.0) if isinstance(self.margin, Mapping) else self.margin
@@ -222,7 +292,7 @@ class TripletEvaluator(Evaluator):
 
 
 class RerankingEvaluator(Evaluator):
-    """How well a model sorts each query's own documents, the relevant ones to the top, by its own similarity.
+    """How well a model sorts each query's own documents, the relevant ones to the top.
 
     ``samples`` are dicts with ``query``, and ``positive`` and ``negative``, one text or several; one that lacks either
     is left out. Called with a model it returns ``{"map": ..., "mrr@10": ..., "ndcg@10": ...}``, the cutoff being
@@ -230,7 +300,7 @@ class RerankingEvaluator(Evaluator):
     left.
     """
 
-    key, file = "{metric}", "RerankingEvaluator"
+    key, file, most = "{metric}", "RerankingEvaluator", 1
 
     def __init__(self, samples: Sequence[Mapping[str, Any]], *, at_k: int = 10, **options: Any) -> None:
         super().__init__(**options)
@@ -246,21 +316,24 @@ class RerankingEvaluator(Evaluator):
             raise InputError("a sample with a positive and a negative text is needed")
 
     def compute_metrics(self, model: SentenceEncoder, names: Sequence[str]) -> dict[str, dict[str, float]]:
-        queries = self.encode(model, check_texts([sample[0] for sample in self.samples]), "query")  # (Q, D)
         texts: list[str] = []
         for _, documents, _ in self.samples:
             texts += documents
-        vectors = self.encode(model, check_texts(texts), "document")
+        queries = check_texts([sample[0] for sample in self.samples])
+        query_vectors, vectors = self.encode_roles(model, queries, check_texts(texts))
+        compare = model.similarity
+        if names[0] != model.similarity_fn_name:
+            compare = partial(similarity, name=names[0])
         start, rows = 0, []
         for i, (_, documents, relevant) in enumerate(self.samples):
             end = start + len(documents)
-            scores = np.asarray(model.similarity(queries[i : i + 1], vectors[start:end]))[0]  # (n,)
+            scores = np.asarray(compare(query_vectors[i : i + 1], vectors[start:end]))[0]  # (n,)
             ranked = np.array(relevant)[np.argsort(-scores, kind="stable")][None]
             start = end
-            at_k = [metric(ranked, [relevant], self.at_k) for metric in (mrr_at_k, ndcg_at_k)]
-            rows.append([average_precision(scores, relevant), *at_k])
-        metrics = ("map", f"mrr@{self.at_k}", self.primary)
-        return {names[0]: dict(zip(metrics, np.mean(rows, axis=0).tolist(), strict=True))}
+            at_k = [metric(ranked, [relevant], self.at_k) for metric in (metrics.mrr_at_k, metrics.ndcg_at_k)]
+            rows.append([metrics.average_precision(scores, relevant), *at_k])
+        keys = ("map", f"mrr@{self.at_k}", self.primary)
+        return {names[0]: dict(zip(keys, np.mean(rows, axis=0).tolist(), strict=True))}
 
 
 class LabelAccuracyEvaluator(Evaluator):
@@ -269,7 +342,7 @@ class LabelAccuracyEvaluator(Evaluator):
     ``labels`` are names, or numbers in the order of ``model.labels``.
     """
 
-    key, primary, file = "{metric}", "accuracy", "accuracy_evaluation"
+    key, primary, file, most = "{metric}", "accuracy", "accuracy_evaluation", 0
 
     def __init__(
         self, sentences1: Sequence[str], sentences2: Sequence[str], labels: Sequence[int | str], **options: Any
@@ -287,7 +360,7 @@ class LabelAccuracyEvaluator(Evaluator):
         for label in self.labels:
             check_choice("label", label, [*numbers, *numbers.values()])
             labels.append(numbers.get(label, label))
-        return {names[0]: {"accuracy": accuracy(logits.argmax(axis=1), labels)}}
+        return {names[0]: {"accuracy": metrics.accuracy(logits.argmax(axis=1), labels)}}
 
 
 class InformationRetrievalEvaluator(Evaluator):
@@ -300,7 +373,7 @@ class InformationRetrievalEvaluator(Evaluator):
     corpus is empty.
     """
 
-    file = "Information-Retrieval_evaluation"
+    file, most = "Information-Retrieval_evaluation", 1
 
     def __init__(
         self,
@@ -316,8 +389,6 @@ class InformationRetrievalEvaluator(Evaluator):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        if len(self.similarity_fn_names) > 1:
-            raise InputError("a search has one similarity: give main_similarity")
         for given in (queries, corpus, relevant_docs):
             if not isinstance(given, Mapping):
                 raise InputError(f"queries, corpus and relevant_docs must be dicts by id, not {one_line(given)}")

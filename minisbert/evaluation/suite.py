@@ -17,7 +17,7 @@ from minisbert.core import InputError, reading
 from minisbert.data.datasets import load_scored_pairs
 from minisbert.data.formats import Row, parse_score
 from minisbert.data.lines import Rows
-from minisbert.evaluation.sts import correlate, encode_pairs, similarities
+from minisbert.evaluation.evaluators import correlate, encode_pairs, row_scores
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.assets import asset, ensure, problems
 
@@ -130,9 +130,11 @@ def evaluate_suite(encoder: SentenceEncoder, tasks: Sequence[Task], progress: bo
     ``weighted_mean`` are over the sets, the latter weighted by their pairs.
     """
     # In one call, so that each of the sentences that tasks share is encoded once.
-    u, v = encode_pairs(encoder, [pair for task in tasks for pair in task.pairs], progress)
+    pairs = [pair for task in tasks for pair in task.pairs]
+    columns = [pair.sentence1 for pair in pairs], [pair.sentence2 for pair in pairs]
+    u, v = encode_pairs(encoder, *columns, show_progress_bar=progress)
     name = encoder.similarity_fn_name
-    values = similarities(u, v)[name]  # (N,)
+    values = row_scores(encoder, u, v, name)  # (N,)
     lines = []
     for task in tasks:
         count = len(task.pairs)
@@ -147,7 +149,8 @@ def task_scores(task: Task, values: np.ndarray, similarity: str) -> dict[str, An
     sets, correlations, weights = {}, [], []
     start = 0
     for name, pairs in task.sets.items():
-        spearman = correlate(what, values[start : start + len(pairs)], pairs)["spearman"]
+        scores = [pair.score for pair in pairs]
+        spearman = correlate(what, values[start : start + len(pairs)], scores)["spearman"]
         start += len(pairs)
         sets[name] = {"pairs": len(pairs), "spearman": spearman}
         correlations.append(spearman)
@@ -156,7 +159,7 @@ def task_scores(task: Task, values: np.ndarray, similarity: str) -> dict[str, An
         "task": task.name,
         "protocol": task.protocol,
         "pairs": len(values),
-        "spearman": correlate(what, values, task.pairs)["spearman"],
+        "spearman": correlate(what, values, [pair.score for pair in task.pairs])["spearman"],
         "mean": mean(correlations),
         "weighted_mean": float(np.average(correlations, weights=weights)),
         "sets": sets,

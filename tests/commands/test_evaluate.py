@@ -10,7 +10,8 @@ import pytest
 from minisbert.commands.evaluate import main
 from minisbert.core import InputError
 from minisbert.data.formats import Row
-from minisbert.evaluation.sts import PROTOCOL, evaluate, evaluate_labelled, load_rows, similarities
+from minisbert.evaluation.evaluators import load_rows, row_scores
+from minisbert.models.encoder import SIMILARITIES
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.toys import SCORED_HEADER
 
@@ -32,20 +33,19 @@ def tsv(tmp_path: Path) -> Path:
     return path
 
 
-def test_similarities_by_hand():
-    u, v = np.array([[3.0, 4.0], [1.0, 0.0], [0.0, 0.0]]), np.array([[4.0, 3.0], [0.0, 2.0], [1.0, 0.0]])
-    found = similarities(u, v)
-    assert list(found) == ["cosine", "dot", "euclidean", "manhattan"]
-    np.testing.assert_allclose(found["cosine"], [24 / 25, 0, 0], atol=1e-15)  # a zero vector is similar to nothing
-    np.testing.assert_allclose(found["dot"], [24, 0, 0], atol=0)
-    np.testing.assert_allclose(found["euclidean"], [-np.sqrt(2), -np.sqrt(5), -1], atol=1e-15)
-    np.testing.assert_allclose(found["manhattan"], [-2, -3, -1], atol=0)
-
-
-def test_similarities_are_computed_in_float64():
-    """The cosine of this angle, 1 - 2^-27, would be 1 in float32 and tie with a pair of equal vectors."""
-    u, v = np.array([[1.0, 0.0]], dtype=np.float32), np.array([[1.0, 2.0**-13]], dtype=np.float32)
-    np.testing.assert_allclose(1 - similarities(u, v)["cosine"], 2.0**-27, rtol=1e-6)
+def test_similarities_by_hand(tiny):
+    """In float64: the cosine of the last angle, 1 - 2^-27, would be 1 in float32 and tie with an equal pair."""
+    u = np.array([[3.0, 4.0], [1.0, 0.0], [0.0, 0.0], [1.0, 0.0]], dtype=np.float32)
+    v = np.array([[4.0, 3.0], [0.0, 2.0], [1.0, 0.0], [1.0, 2.0**-13]], dtype=np.float32)
+    expected = {  # a zero vector is similar to nothing
+        "cosine": [24 / 25, 0, 0, 1 - 2.0**-27],
+        "dot": [24, 0, 0, 1],
+        "euclidean": [-np.sqrt(2), -np.sqrt(5), -1, -(2.0**-13)],
+        "manhattan": [-2, -3, -1, -(2.0**-13)],
+    }
+    encoder = SentenceEncoder.load(tiny)
+    for name in SIMILARITIES:
+        np.testing.assert_allclose(row_scores(encoder, u, v, name), expected[name], atol=1e-14)
 
 
 def test_the_scores_of_a_file_against_numpy(tiny, tsv, capsys):
@@ -59,20 +59,20 @@ def test_the_scores_of_a_file_against_numpy(tiny, tsv, capsys):
     differences = np.argsort(np.argsort(cosines)) - np.argsort(np.argsort(scores))
     n = len(PAIRS)
     assert found["spearman_cosine"] == pytest.approx(1 - 6 * (differences**2).sum() / (n * (n * n - 1)), abs=1e-12)
-    names = [f"{metric}_{name}" for metric in ("pearson", "spearman") for name in similarities(np.eye(2), np.eye(2))]
+    names = [f"{metric}_{name}" for name in SIMILARITIES for metric in ("pearson", "spearman")]
     assert list(found) == ["data", "split", "pairs", "model", "pooling", "similarity", *names]
     assert list(found.values())[:6] == [str(tsv), None, 5, str(tiny), "mean", "cosine"]
 
 
 def test_the_table_states_what_was_measured_and_how(tiny, tsv, capsys):
-    main(["--model", str(tiny), "--data", str(tsv), "--pooling", "max"])
+    command = ["--model", str(tiny), "--data", str(tsv), "--pooling", "max"]
+    main([*command, "--json"])
+    found = json.loads(capsys.readouterr().out)
+    main(command)
     out = capsys.readouterr().out
-    scored_by = "scored by cosine; the other similarities for comparison"
-    data = f"data      {tsv}, 5 pairs\n{scored_by}\nprotocol  {PROTOCOL}"
-    assert out.startswith(f"model     {tiny}, max pooling\n{data}\n\nx 100 ")
-    result = evaluate(SentenceEncoder.load(tiny, pooling="max"), PAIRS)
-    for name, line in zip(result["pearson"], out.splitlines()[-4:], strict=True):
-        assert line.split() == [name, *(f"{100 * result[metric][name]:.2f}" for metric in ("pearson", "spearman"))]
+    assert out.startswith(f"model     {tiny}, max pooling\ndata      {tsv}, 5 pairs\n")
+    for name, line in zip(SIMILARITIES, out.splitlines()[-4:], strict=True):
+        assert line.split() == [name, *(f"{100 * found[f'{metric}_{name}']:.2f}" for metric in ("pearson", "spearman"))]
 
 
 LABELLED = (
@@ -91,36 +91,17 @@ def labelled(tmp_path: Path) -> Path:
     return path
 
 
-def test_labelled_pairs_as_in_sentence_transformers(tiny, labelled, capsys):
-    """Each similarity's accuracy, F1, precision, recall, average precision and thresholds, to float32's last digits."""
-    pytest.importorskip("sentence_transformers")
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.evaluation import BinaryClassificationEvaluator
-
-    columns = ([pair.sentence1 for pair in LABELLED], [pair.sentence2 for pair in LABELLED])
-    names = ["cosine", "dot", "euclidean", "manhattan"]
-    theirs = BinaryClassificationEvaluator(*columns, [pair.label for pair in LABELLED], similarity_fn_names=names)(
-        SentenceTransformer(str(tiny))
-    )
+def test_the_table_of_labelled_pairs(tiny, labelled, capsys):
+    """The numbers are compared with sentence-transformers' in ``tests/evaluation/test_evaluators.py``."""
     main(["--model", str(tiny), "--data", str(labelled), "--json"])
     found = json.loads(capsys.readouterr().out)
     assert found["pairs"] == len(LABELLED)
-    for name in names:
-        ours = {key.removeprefix(f"{name}_"): value for key, value in found.items() if key.startswith(f"{name}_")}
-        assert len(ours) == 7
-        sign = -1 if name in ("euclidean", "manhattan") else 1  # theirs are distances, ours are negated
-        expected = {m: theirs[f"{name}_{m}"] * (sign if m.endswith("threshold") else 1) for m in ours}
-        assert ours == pytest.approx(expected, abs=2e-5), name
-
-
-def test_the_table_of_labelled_pairs(tiny, labelled, capsys):
     main(["--model", str(tiny), "--data", str(labelled)])
     out = capsys.readouterr().out
     assert f"{labelled}, {len(LABELLED)} labelled pairs" in out
-    result = evaluate_labelled(SentenceEncoder.load(tiny), LABELLED)
     shown = ["ap", "f1", "f1_threshold", "precision", "recall", "accuracy", "accuracy_threshold"]
-    for (name, of), line in zip(result.items(), out.splitlines()[-4:], strict=True):
-        values = [of[metric] if metric.endswith("threshold") else 100 * of[metric] for metric in shown]
+    for name, line in zip(SIMILARITIES, out.splitlines()[-4:], strict=True):
+        values = [found[f"{name}_{m}"] * (1 if m.endswith("threshold") else 100) for m in shown]
         assert line.split()[0] == name
         assert [float(cell) for cell in line.split()[1:]] == pytest.approx(values, abs=0.006)
 
@@ -135,11 +116,11 @@ def test_long_sentences_are_reported(tiny, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (f"{SCORED_HEADER}3\ta cat\ta dog\n3\tsun\tmoon\n", "two pairs with different scores"),
-        ("label,sentence1,sentence2\n0,a cat,a dog\n0,sun,moon\n", "no pair has label 1"),
-        ("rating,first,second\n3,a cat,a dog\n1,sun,moon\n", "'rating', 'first', 'second'.*sentence1"),
-        ("anchor,positive,negative,negative_2\na cat,a dog,b,c\n", "rows of 4 texts"),
-        (f"{SCORED_HEADER}1\ta cat\ta dog\n2\ta cat\ta dog\n", "cosine similarity .*constant"),
+        (f"{SCORED_HEADER}3\ta cat\ta dog\n3\tsun\tmoon\n", "scores"),
+        ("label,sentence1,sentence2\n0,a cat,a dog\n0,sun,moon\n", "label"),
+        ("rating,first,second\n3,a cat,a dog\n1,sun,moon\n", "rating"),
+        ("anchor,positive,negative,negative_2\na cat,a dog,b,c\n", "4 texts"),
+        (f"{SCORED_HEADER}1\ta cat\ta dog\n2\ta cat\ta dog\n", "cosine"),
     ],
 )
 def test_rows_without_a_score_are_an_error(tiny, tmp_path, rows, message):

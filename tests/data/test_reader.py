@@ -12,7 +12,7 @@ from minisbert.data.datasets import Sources, class_rows, load_scored_pairs, scor
 from minisbert.data.formats import LABELLED, MULTILABEL, NLI, PAIRS, SCORED, SENTENCES, Row, number
 from minisbert.data.lines import Rows, every_text
 from minisbert.data.reader import read_file, recognise
-from minisbert.evaluation.sts import load_rows
+from minisbert.evaluation.evaluators import load_rows
 from minisbert.system.files import open_bytes
 
 CONTRADICTION, ENTAILMENT, NEUTRAL = "contradiction", "entailment", "neutral"

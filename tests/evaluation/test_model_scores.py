@@ -34,6 +34,8 @@ def fake(task: str, outputs: list) -> SimpleNamespace:
 class Compass:
     """An encoder that knows the angle of each text, in degrees; vectors have lengths other than 1."""
 
+    vectors_are = "dense"
+
     def __init__(self, **angles: float):
         self.angles = angles | {"v": 0}
 

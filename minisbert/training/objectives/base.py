@@ -22,8 +22,8 @@ from minisbert.data.batches import unique_batches
 from minisbert.data.datasets import Sources
 from minisbert.data.formats import Row
 from minisbert.evaluation import metrics
+from minisbert.evaluation.evaluators import correlate, encode_pairs, row_scores
 from minisbert.evaluation.retrieval import REPORTED, Retrieval, retrieval_scores
-from minisbert.evaluation.sts import correlate, encode_pairs, similarities
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -49,13 +49,14 @@ def vector_scores(
     ``spearman@64`` is that of the first 64 columns, for each width in ``prefixes`` below the encoder's. ``loss`` is
     that of the cosines and the scores on the scale of 0 to 1, both (N,).
     """
-    u, v = encode_pairs(encoder, pairs, progress=True)  # (N, D) each
-    what, cosines = "cosine similarity against the scores", similarities(u, v)["cosine"]
-    scores = correlate(what, cosines, pairs)
+    u, v = encode_pairs(encoder, *two_columns(pairs), show_progress_bar=True)  # (N, D) each
+    human = [pair.score for pair in pairs]
+    what, cosines = "cosine similarity against the scores", row_scores(encoder, u, v, "cosine")
+    scores = correlate(what, cosines, human)
     for width in prefixes:
         if width < u.shape[1]:
-            values = similarities(u[:, :width], v[:, :width])["cosine"]
-            scores[f"spearman@{width}"] = correlate(what, values, pairs)["spearman"]
+            values = row_scores(encoder, u[:, :width], v[:, :width], "cosine")
+            scores[f"spearman@{width}"] = correlate(what, values, human)["spearman"]
     if loss:
         scores["loss"] = float(loss(torch.from_numpy(cosines), score_targets(pairs)))
     if not contrastive:
@@ -85,7 +86,8 @@ def late_scores(encoder: MultiVectorEncoder, pairs: Sequence[Row]) -> Scores:
     values = []
     for query, document in zip(queries, documents, strict=True):  # (T, K) each
         values.append((query @ document.T).max(axis=1).mean())
-    return correlate("mean best match against the scores", np.array(values, dtype=np.float64), pairs)
+    human = [pair.score for pair in pairs]
+    return correlate("mean best match against the scores", np.array(values, dtype=np.float64), human)
 
 
 def pair_scores(model: PairModel, rows: Sequence[Row], loss: Loss | None = None) -> Scores:
@@ -93,7 +95,8 @@ def pair_scores(model: PairModel, rows: Sequence[Row], loss: Loss | None = None)
     outputs = model.outputs(*two_columns(rows), progress=True)
     found = outputs.numpy()
     if model.task == "regression":
-        scores = correlate("the head's scores against the human ones (a lower --head-lr may help)", found, rows)
+        human = [row.score for row in rows]
+        scores = correlate("the head's scores against the human ones (a lower --head-lr may help)", found, human)
     elif model.task in ("binary", "labels"):  # with several labels, each is a decision; a logit of 0 is .5
         scores = binary_scores(found.ravel(), labels_of(rows).ravel(), threshold=0)
     else:
@@ -106,12 +109,11 @@ def pair_scores(model: PairModel, rows: Sequence[Row], loss: Loss | None = None)
 
 def cosine_scores(encoder: SentenceEncoder, rows: list[Row], dev: list[Row], loss: Loss | None = None) -> Scores:
     """Tell duplicates by the cosine alone, at the threshold with the best F1 on dev; and the ``loss`` on ``rows``."""
-    u, v = encode_pairs(encoder, rows)  # (N, D) each
+    u, v = encode_pairs(encoder, *two_columns(rows))  # (N, D) each
     labels = labels_of(rows)
-    cosines = dev_cosines = similarities(u, v)["cosine"]
+    cosines = dev_cosines = row_scores(encoder, u, v, "cosine")
     if dev is not rows:  # dev itself needs no second encoding
-        dev_u, dev_v = encode_pairs(encoder, dev)
-        dev_cosines = similarities(dev_u, dev_v)["cosine"]
+        dev_cosines = row_scores(encoder, *encode_pairs(encoder, *two_columns(dev)), "cosine")
     threshold, _ = metrics.best_threshold(dev_cosines, labels_of(dev))
     scores = binary_scores(cosines, labels, threshold) | {"threshold": threshold}
     if loss:
