@@ -25,7 +25,7 @@ from minisbert.core.bert import Bert
 from minisbert.data.datasets import load_scored_pairs
 from minisbert.models.pooling import Pooling
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.training.run import Run
+from minisbert.system.progress import Bar
 from minisbert.training.settings import OBJECTIVES
 from minisbert.training.step_graphs import RecordedStep
 from minisbert.training.train import main
@@ -179,7 +179,7 @@ def test_runs_repeat_and_resume_to_the_same_bits(files, tmp_path, monkeypatch, d
     given += ["--device", "cuda", "--dtype", dtype, "--batch-size", "4", "--graphs", graphs]
     for name in ("one", "other"):
         main([*given, "--out", str(tmp_path / name)])
-    toys.stop_at(7, (Run, "show"), main, [*given, "--out", str(tmp_path / "stopped")])
+    toys.stop_at(7, (Bar, "set_postfix_str"), main, [*given, "--out", str(tmp_path / "stopped")])
     main(["--resume", str(tmp_path / "stopped")])
     assert bool(recorded) == (graphs == "auto")
     assert toys.losses(tmp_path / "one") == toys.losses(tmp_path / "other") == toys.losses(tmp_path / "stopped")

@@ -41,6 +41,7 @@ class Run:
     def __init__(self, options: RunSettings, objective: Objective, optimizer: Optimizer, group: ProcessGroup):
         self.options, self.objective, self.optimizer, self.group = options, objective, optimizer, group
         self.interrupts, self.state = Interrupts(), run_folder.RunState()
+        self.identity = run_folder.run_identity(objective, options)
         # another generator than dropout's, which must not change which rows meet
         self.order = torch.Generator().manual_seed(options.seed)
         # states of the random generators; "order" is that before the current epoch
@@ -64,8 +65,9 @@ class Run:
     def _restore(self) -> None:
         """Restore network, optimizer and random generators from the saved state."""
         try:
-            network, same = self.objective.network, run_folder.run_identity(self.objective, self.options)
-            self.state, self.random = run_folder.load_state(self.folder / STATE, network, self.optimizer, same)
+            self.state, self.random = run_folder.load_state(
+                self.folder / STATE, self.objective.network, self.optimizer, self.identity
+            )
             log = self.folder / RUN_LOG
             size = log.stat().st_size
             if size < self.state.logged:
@@ -118,50 +120,38 @@ class Run:
 
     def recorded(self, steps: Iterator[Step]) -> Iterator[Step]:
         """Yield the steps of ``fit``, each made and recorded as one: an interrupt waits for its end."""
+        state, options, objective = self.state, self.options, self.objective
         while True:
             with self.interrupts.defer():
                 started = time.monotonic()
-                self.group.reseed(self.options.seed, self.state.step)
-                self.objective.done = self.state.step / self.total
+                self.group.reseed(options.seed, state.step)
+                objective.done = state.step / self.total
                 try:
                     step = next(steps, None)
                 except Diverged as error:
-                    raise Diverged(f"{error} ({self._rows()}); a lower --lr or a longer --warmup may help") from error
+                    rows = self.batches[state.position]
+                    shown = ", ".join(map(str, rows[:8])) + ", ..." * (len(rows) > 8)
+                    advice = f"(training rows {shown}, counted from 0); a lower --lr or a longer --warmup may help"
+                    raise Diverged(f"{error} {advice}") from error
                 if step is None:
                     return
-                self._record_step(step, time.monotonic() - started)
+                if not state.tokens:  # the first step: what has no gradient now never has one
+                    objective.check_gradients()
+                state.step = step.number
+                state.position += 1
+                state.recent = [*state.recent[1 - RECENT :], step.loss]
+                state.unlogged.append(step.loss)
+                state.tokens += sum(objective.lengths[row] for row in step.batch)
+                state.seconds += time.monotonic() - started
+                self.random |= random_state(self.group.device)
+                rate, speed = options.lr * step.multiplier, state.tokens / state.seconds
+                if step.number % options.log_every == 0 or step.number == self.total:
+                    loss, state.unlogged = mean(state.unlogged), []  # since the last such line
+                    self.record(loss=loss, lr=rate, tokens_per_second=round(speed))
+            shown = f"loss {mean(state.recent):.4f}, lr {rate:.2e}, {speed:,.0f} tokens/s"
+            self.line.set_postfix_str(shown, refresh=False)
+            self.line.update()
             yield step
-
-    def _rows(self) -> str:
-        """Name the rows of the current batch, for a message."""
-        rows = self.batches[self.state.position]
-        shown = ", ".join(map(str, rows[:8]))
-        if len(rows) > 8:
-            shown += ", ..."
-        return f"training rows {shown}, counted from 0"
-
-    def _record_step(self, step: Step, seconds: float) -> None:
-        state, options = self.state, self.options
-        if not state.tokens:  # the first step: what has no gradient now never has one
-            self.objective.check_gradients()
-        state.step = step.number
-        state.position += 1
-        state.recent = [*state.recent[1 - RECENT :], step.loss]
-        state.unlogged.append(step.loss)
-        state.tokens += sum(self.objective.lengths[row] for row in step.batch)
-        state.seconds += seconds
-        self.random |= random_state(self.group.device)
-        if step.number % options.log_every == 0 or step.number == self.total:
-            loss, state.unlogged = mean(state.unlogged), []  # since the last such line
-            rate = round(state.tokens / state.seconds)
-            self.record(loss=loss, lr=options.lr * step.multiplier, tokens_per_second=rate)
-
-    def show(self, step: Step) -> None:
-        """Show the step, loss, learning rate and speed."""
-        loss, rate = mean(self.state.recent), self.options.lr * step.multiplier
-        speed = self.state.tokens / self.state.seconds
-        self.line.set_postfix_str(f"loss {loss:.4f}, lr {rate:.2e}, {speed:,.0f} tokens/s", refresh=False)
-        self.line.update()
 
     def record(self, **values: Any) -> None:
         """Write a line of ``metrics.jsonl``."""
@@ -203,8 +193,14 @@ class Run:
         """Save everything that ``--resume`` needs."""
         if self.group.rank == 0:
             with self.interrupts.defer():
-                network, same = self.objective.network, run_folder.run_identity(self.objective, self.options)
-                run_folder.save_state(self.folder / STATE, network, self.optimizer, self.random, self.state, same)
+                run_folder.save_state(
+                    self.folder / STATE,
+                    self.objective.network,
+                    self.optimizer,
+                    self.random,
+                    self.state,
+                    self.identity,
+                )
 
     def stop(self, advice: str = "") -> None:
         """End the run early: save its state and its last weights; ``advice`` is instead of how to continue."""

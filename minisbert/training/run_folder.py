@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
@@ -222,8 +223,25 @@ def content_hash(tensors: dict[str, Tensor], about: dict[str, Any]) -> str:
 
 
 def run_identity(objective: Objective, options: RunSettings) -> str:
-    """Hash what must be the same when a run is resumed: the data, the model's config, and the run's settings."""
+    """Hash what must be the same when a run is resumed, or it would not have the numbers of an uninterrupted one.
+
+    These are the training rows as tokens, their targets, the dev and test rows, the encoder's and the run's settings.
+    """
+    encoder = objective.encoder
     settings = {name: value for name, value in vars(options).items() if name not in FREE}
     # subtle: not options.device, which "auto" may have been, and not its index: another GPU of the kind is the same
-    settings["device"] = objective.encoder.device.type
-    return hashlib.sha256(json.dumps([objective.fingerprint, settings], sort_keys=True).encode()).hexdigest()
+    settings["device"] = encoder.device.type
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+    after = (encoder.normalize, [layer.activation for layer in encoder.dense], encoder.settings, objective.taught)
+    digest.update(repr((encoder.bert.config, encoder.pooling_mode, after)).encode())
+    for column in objective.encoded:
+        for ids, types in zip(column.ids, column.token_types, strict=True):
+            digest.update(np.array([len(ids), *ids, *types], dtype=np.int32).tobytes())
+    for name, value in sorted(vars(objective).items()):
+        # every attribute that an objective sets: targets and labels are tensors, rows and searches dicts by split
+        if isinstance(value, Tensor):
+            digest.update(f"{name} {value.dtype} {list(value.shape)}".encode())
+            digest.update(value.cpu().numpy().tobytes())
+        elif isinstance(value, dict) and value is not objective.notes:
+            digest.update(repr((name, value.get("dev"), value.get("test"))).encode())
+    return digest.hexdigest()

@@ -292,7 +292,6 @@ def step_through(run: Run, options: RunSettings, graphs: bool = False) -> None:
             network.plan(run.batches)
         steps = fit(network, loss, batches, optimizer, schedule, run.state.step, clip, cut_batch)
         for step in run.recorded(steps):
-            run.show(step)
             if step.number % options.save_every == 0 and step.number < run.total:
                 run.save()
             if run.evaluation_due:

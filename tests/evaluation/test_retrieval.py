@@ -26,6 +26,7 @@ from minisbert.evaluation.retrieval import (
 )
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search.dense import top_k
+from minisbert.training.run_folder import run_identity
 from minisbert.training.run_options import parse
 from minisbert.training.train import load_trainable, make_objective
 from minisbert.training.train import main as train
@@ -369,7 +370,7 @@ def test_a_test_split_is_read_if_it_is_there(folder):
 
 
 def test_other_documents_make_another_run(tiny, folder, tmp_path):
-    """The fingerprint that --resume compares."""
+    """What --resume compares."""
     files = toys.write_all(tmp_path)
     data = [f"--{name}={files[file]}" for name, file in (("data", "scored"), ("dev", "dev"), ("test", "test"))]
     prints = []
@@ -377,5 +378,5 @@ def test_other_documents_make_another_run(tiny, folder, tmp_path):
         rows = [json.dumps({"_id": name, "text": text}) + "\n" for name, _, _ in CORPUS]
         (tmp_path / "corpus.jsonl").write_text("".join(rows))
         options = parse(["--model", str(tiny), "--retrieval", folder, *data])
-        prints.append(make_objective(options, load_trainable(options, torch.device("cpu"))).fingerprint)
+        prints.append(run_identity(make_objective(options, load_trainable(options, torch.device("cpu"))), options))
     assert prints[0] != prints[1]

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from minisbert.system.progress import Bar
 from minisbert.training.distributed import ProcessGroup
 from minisbert.training.gradient_cache import GradientCache, cut, whole
-from minisbert.training.run import Run
 from minisbert.training.run_options import parse
 from minisbert.training.train import CACHED_TOKENS, divide, load_trainable, main, make_objective, micro_batches
 from tests import toys
@@ -187,7 +187,7 @@ def test_a_run_in_parts_resumes_to_the_same_bits(flags, tmp_path):
     """With dropout: a resumed run draws the masks of an uninterrupted one."""
     given = flags("mnr", "--batch-size", "8", "--log-every", "1", "--lr", "1e-3", "--micro-tokens", "72")
     main([*given, "--out", str(tmp_path / "straight")])
-    toys.stop_at(2, (Run, "show"), main, [*given, "--out", str(tmp_path / "stopped")])
+    toys.stop_at(2, (Bar, "set_postfix_str"), main, [*given, "--out", str(tmp_path / "stopped")])
     main(["--resume", str(tmp_path / "stopped")])
     assert toys.losses(tmp_path / "stopped") == toys.losses(tmp_path / "straight")
     assert len(toys.losses(tmp_path / "stopped")) == 3

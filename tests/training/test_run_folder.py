@@ -193,12 +193,13 @@ CHANGES += [{"normalize": False}, {"prompts": "query: "}]
 
 
 @pytest.mark.parametrize("change", [*({"ids": ids} for ids in OTHER_ROWS), *CHANGES])
-def test_the_fingerprint_covers_rows_targets_evaluation_rows_and_model(change):
-    assert objective().fingerprint == objective().fingerprint
-    assert objective(**change).fingerprint != objective().fingerprint
+def test_the_identity_covers_rows_targets_evaluation_rows_and_model(change):
+    options = SimpleNamespace(lr=1e-3)
+    assert run_identity(objective(), options) == run_identity(objective(), options)
+    assert run_identity(objective(**change), options) != run_identity(objective(), options)
 
 
-def test_the_identity_of_a_run_is_its_data_and_the_settings_that_may_not_change():
+def test_the_identity_of_a_run_has_the_settings_that_may_not_change():
     def of(lr: float = 1e-3, **others) -> str:
         return run_identity(objective(**others), SimpleNamespace(**options | {"lr": lr}))
 

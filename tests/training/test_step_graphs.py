@@ -9,8 +9,8 @@ from torch import nn
 from minisbert.core import InputError
 from minisbert.core.loop import adamw
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.progress import Bar
 from minisbert.training import train
-from minisbert.training.run import Run
 from minisbert.training.run_options import parse
 from minisbert.training.step_graphs import FlatAdamW, GraphedNetwork, use_graphs
 from minisbert.training.train import load_trainable, main, make_objective
@@ -133,7 +133,7 @@ def test_a_run_by_graphs_goes_the_way_of_one_without_and_resumes_as_one(tiny, fl
         patch.setattr(train, "use_graphs", lambda options, objective, processes: True)  # there is no GPU
         patch.setattr(train, "GraphedNetwork", partial(GraphedNetwork, capture=Recorder()))
         main([*given, "--out", str(tmp_path / "with")])
-        toys.stop_at(5, (Run, "show"), main, [*given, "--out", str(tmp_path / "stopped")])
+        toys.stop_at(5, (Bar, "set_postfix_str"), main, [*given, "--out", str(tmp_path / "stopped")])
     main(["--resume", str(tmp_path / "stopped")])
     expected, *found = ends
     way = (expected - weights(SentenceEncoder.load(tiny))).norm()
@@ -148,7 +148,7 @@ def test_a_resumed_run_makes_the_same_steps_by_graphs(flags, tmp_path, monkeypat
     given = flags("cosine", "--graphs", "on", "--log-every", "1", "--batch-size", "4", "--epochs", "2")
     main([*given, "--out", str(tmp_path / "one")])
     assert len(recorder.replayed) > len(set(recorder.recorded)) > 0
-    toys.stop_at(5, (Run, "show"), main, [*given, "--out", str(tmp_path / "stopped")])
+    toys.stop_at(5, (Bar, "set_postfix_str"), main, [*given, "--out", str(tmp_path / "stopped")])
     main(["--resume", str(tmp_path / "stopped")])
     assert toys.losses(tmp_path / "one") == toys.losses(tmp_path / "stopped")
     weights = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("one", "stopped")]

@@ -5,9 +5,7 @@ into what the formula reads, so a training step is ``fit`` -> ``loss`` -> formul
 come first, then the networks, then ``Objective``.
 """
 
-import hashlib
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -244,27 +242,6 @@ class Objective:
             search = retrieval_scores(self.encoder, task)
             scores |= {name: search[name] for name in REPORTED}
         return scores
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """Hash the training rows as tokens, their targets, the dev and test rows, and the encoder's settings.
-
-        A run whose fingerprint differs cannot be resumed: it would not have the numbers of an uninterrupted one.
-        """
-        encoder = self.encoder
-        after = (encoder.normalize, [layer.activation for layer in encoder.dense], encoder.settings, self.taught)
-        digest = hashlib.sha256(repr((encoder.bert.config, encoder.pooling_mode, after)).encode())
-        for column in self.encoded:
-            for ids, types in zip(column.ids, column.token_types, strict=True):
-                digest.update(np.array([len(ids), *ids, *types], dtype=np.int32).tobytes())
-        for name, value in sorted(vars(self).items()):
-            # every attribute that a subclass sets: targets and labels are tensors, rows and searches dicts by split
-            if isinstance(value, Tensor):
-                digest.update(f"{name} {value.dtype} {list(value.shape)}".encode())
-                digest.update(value.cpu().numpy().tobytes())
-            elif isinstance(value, dict) and value is not self.notes:
-                digest.update(repr((name, value.get("dev"), value.get("test"))).encode())
-        return digest.hexdigest()
 
     def batches(self, batch_size: int, generator: torch.Generator) -> list[list[int]]:
         """Draw the row numbers of one epoch: rows of like length together, in random order.

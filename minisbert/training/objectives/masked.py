@@ -84,7 +84,9 @@ class MaskedNetwork(VectorNetwork):
         inputs, chosen = draw_masks(ids, words, self.model.mask_id, len(self.model.head.bias), generator)
         logits = self.model.logits(inputs, mask, chosen, self.dtype)  # (N, V)
         targets = ids[chosen]
-        return mlm_losses(logits, targets), logits.argmax(dim=1) == targets, chosen
+        # the texts of a small batch may have no word to hide
+        losses = mlm_losses(logits, targets) if len(targets) else logits.sum(dim=1)
+        return losses, logits.argmax(dim=1) == targets, chosen
 
 
 class MaskedWords(Objective):

@@ -10,7 +10,8 @@ from minisbert.core import InputError
 from minisbert.models.masked_language_model import MaskedLanguageModel
 from minisbert.training.losses import mlm_loss
 from minisbert.training.objectives.masked import SPECIAL, draw_masks, new_model, train_vocabulary
-from minisbert.training.train import main
+from minisbert.training.run_options import parse
+from minisbert.training.train import load_trainable, main, make_objective
 from tests import toys
 
 TEXTS = toys.sentences(60)
@@ -125,6 +126,15 @@ def flags(tmp_path):
     data = ["--data", files["sentences"], "--dev", files["scored"], "--test", files["scored"]]
     size = ["--from-nothing", "1x64x200", "--max-length", "32", "--batch-size", "16", "--lr", "5e-3", "--threads", "1"]
     return ["--objective", "mlm", *data, *size]
+
+
+def test_a_batch_without_a_hidden_word_has_the_loss_0(flags, monkeypatch):
+    options = parse(flags)
+    task = make_objective(options, load_trainable(options, torch.device("cpu")))
+    monkeypatch.setattr(torch, "rand", lambda shape, generator: torch.ones(shape))
+    loss = task.loss(task.network, [0, 1])
+    loss.backward()
+    assert loss == 0
 
 
 def test_a_run_learns_the_words(flags, tmp_path):

@@ -16,7 +16,9 @@ from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.losses import kl_divergence_loss, margin_mse_loss, principal_columns
 from minisbert.training.objectives.base import Objective, VectorNetwork
+from minisbert.training.run_folder import run_identity
 from minisbert.training.run_options import parse
+from minisbert.training.settings import RunSettings
 from minisbert.training.train import load_trainable, main, make_objective
 from tests import toys
 from tests.conftest import ROOT
@@ -115,7 +117,7 @@ def test_a_head_over_two_vectors_teaches_its_encoders_vectors(make, tiny, tmp_pa
     )
     task, same = (make("sentences", "--teacher", str(folder)) for folder in (tmp_path / "nli", tiny))
     assert np.array_equal(task.targets, same.targets)
-    assert task.fingerprint == same.fingerprint
+    assert run_identity(task, RunSettings()) == run_identity(same, RunSettings())
 
 
 # -------------------------------------------------------------------------------------------- scores
@@ -171,14 +173,18 @@ def test_a_student_learns_and_a_stopped_run_resumes_to_the_same_bits(tiny, files
 
 def test_another_teacher_or_other_sentences_are_another_run(make, tiny, files, tmp_path):
     teacher = shutil.copytree(reference("tiny-roberta"), tmp_path / "teacher")
-    first, same = (make("sentences", "--teacher", str(teacher)).fingerprint for _ in range(2))
+
+    def identity(*flags: str) -> str:
+        return run_identity(make("sentences", "--teacher", str(teacher), *flags), RunSettings())
+
+    first, same = identity(), identity()
     other = SentenceEncoder.load(teacher)
     other.bert.layers[0].attention.query.bias.data[0] += 1e-3
     other.save(teacher)
-    changed = make("sentences", "--teacher", str(teacher)).fingerprint
+    changed = identity()
     path = tmp_path / "respelled.txt"
     path.write_text(Path(files["sentences"]).read_text().replace("the cat", "the Cat"))  # the same tokens for a student
-    respelled = make("sentences", "--teacher", str(teacher), "--data", str(path)).fingerprint
+    respelled = identity("--data", str(path))
     assert first == same
     assert len({first, changed, respelled}) == 3
 
