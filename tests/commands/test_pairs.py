@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from minisbert.commands.pairs import main
-from minisbert.commands.search import main as search
 from minisbert.core import InputError
 from minisbert.models.sentence_encoder import SentenceEncoder
 
@@ -63,17 +62,6 @@ def test_a_prompt_comes_before_each_sentence(tiny, file, tmp_path, capsys):
         main([str(texts), "--model", str(folder), *prompt, "--json"])
         found.append([(pair["score"], pair["indices"]) for pair in json.loads(capsys.readouterr().out)["pairs"]])
     assert found[0] == found[1] == found[2] != found[3]
-
-
-def test_an_index_is_shared_with_search(tiny, file, tmp_path, monkeypatch, capsys):
-    index = ["--model", str(tiny), "--index", str(tmp_path / "i.safetensors")]
-    main([str(file), "--model", str(tiny)])
-    plain = capsys.readouterr().out
-    search([str(file), *index, "--query", "a dog"])
-    monkeypatch.setattr(SentenceEncoder, "encode", lambda *_, **__: pytest.fail("it was encoded again"))
-    capsys.readouterr()
-    main([str(file), *index])
-    assert capsys.readouterr().out == plain
 
 
 @pytest.mark.parametrize(

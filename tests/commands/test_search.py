@@ -66,13 +66,6 @@ def test_the_command_as_json(tiny, corpus, tmp_path, capsys):
         np.testing.assert_allclose([hit["score"] for hit in result["hits"]], [s for s, _ in expected], atol=1e-6)
 
 
-def test_a_top_beyond_the_corpus_shows_all_of_it(tiny, corpus, capsys):
-    main([str(corpus), "--model", str(tiny), "--query", "a dog", "--top", "9"])
-    captured = capsys.readouterr()
-    assert len(captured.out.splitlines()) == 1 + len(CORPUS)
-    assert "--top 9: the corpus has only 5 sentences; all are shown" in captured.err
-
-
 @pytest.fixture
 def reranker(tiny, tmp_path):
     """A cross-encoder with random weights, whose order is another one."""
