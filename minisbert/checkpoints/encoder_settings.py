@@ -162,3 +162,44 @@ def check_module_names(settings: JsonSettings, name: str = "sentence_embedding")
     """Raise ``InputError`` if a Dense or Normalize module reads or writes another result than the one named."""
     settings.choice("module_input_name", name)
     settings.choice("module_output_name", name)
+
+
+@dataclass(frozen=True)
+class DenseSettings:
+    """``2_Dense/config.json``."""
+
+    in_features: int
+    out_features: int
+    bias: bool = True
+    activation_function: str = "torch.nn.modules.activation.Tanh"
+
+    reads: ClassVar[str] = "sentence_embedding"  # and writes: the vector of a text
+
+    @classmethod
+    def read(cls, settings: JsonSettings) -> "DenseSettings":
+        check_module_names(settings, cls.reads)
+        settings.choice("use_residual", False)
+        return cls(
+            in_features=settings.needed_size("in_features"),
+            out_features=settings.needed_size("out_features"),
+            bias=settings.get("bias", bool, True),
+            activation_function=settings.get("activation_function", str, cls.activation_function),
+        )
+
+
+@dataclass(frozen=True)
+class PairHeadSettings:
+    """``head.json``: the head of a ``PairModel``, and what its outputs are."""
+
+    head: str
+    task: str
+    labels: list[str] = field(default_factory=list)
+    settings: dict = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, settings: JsonSettings) -> "PairHeadSettings":
+        for key in ("head", "task"):  # neither has a default that could be right
+            if key not in settings.values:
+                raise InputError(f"{settings.path}: no key {one_line(key)}")
+        head, task = settings.get("head", str), settings.get("task", str)
+        return cls(head, task, settings.get("labels", list, [], items=str), settings.get("settings", dict, {}))

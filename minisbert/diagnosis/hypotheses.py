@@ -67,7 +67,7 @@ def layer_outputs(encoder: SentenceEncoder, ids: Tensor, mask: Tensor | None = N
 
 def tokenizations(
     encoder: SentenceEncoder, texts: Sequence[str], prompt: str
-) -> Iterator[tuple[list[Clue], list[list[int]], int]]:
+) -> Iterator[tuple[list[Clue], list[Sequence[int]], int]]:
     """Yield clues, the ids of each text, and how many tokens of the prompt are not pooled; the model's own first."""
     tokenizer, settings = encoder.tokenizer, encoder.settings
     usual, positions = tokenizer.limit, encoder.bert.config.positions
@@ -104,7 +104,7 @@ def tokenizations(
         yield [clue], tokenizer.encode(others).ids, unpooled
 
 
-def cased(tokenizer: Tokenizer, texts: list[str]) -> Iterator[tuple[Clue, list[list[int]]]]:
+def cased(tokenizer: Tokenizer, texts: list[str]) -> Iterator[tuple[Clue, list[Sequence[int]]]]:
     """Yield the ids of lower-cased texts, and those with capitals left in if BERT's tokenizer lower-cases."""
     lower = tokenizer.encode([text.lower() for text in texts]).ids
     yield ("lower-cased", "the texts were lower-cased, and this model has capitals"), lower
@@ -141,8 +141,9 @@ def poolings(encoder: SentenceEncoder, skip: int) -> Iterator[tuple[list[Clue], 
         "inner": ("the mean without the first and the last token was taken", lambda x: mean_pool(x[-1][:, 1:-1])),
         "first-last": ("the first and the last layer were averaged", lambda x: first_last_pool(x[-1], None, x[0])),
     }
-    if encoder.bert.pooler is not None:
-        others["pooler"] = ("BERT's pooler output was taken", lambda x: encoder.bert.pool(x[-1]))
+    bert = encoder.bert
+    if bert.pooler is not None:
+        others["pooler"] = ("BERT's pooler output was taken", lambda x: bert.pool(x[-1]))
     # a dense layer fits other poolings only if they give vectors of the same width
     if len(encoder.pooling.names) == 1:
         for name, (meaning, pool) in others.items():
@@ -151,14 +152,14 @@ def poolings(encoder: SentenceEncoder, skip: int) -> Iterator[tuple[list[Clue], 
 
 
 def padded(
-    encoder: SentenceEncoder, ids: list[int], sizes: Sequence[int], masked: bool, pooled: bool, skip: int
+    encoder: SentenceEncoder, ids: Sequence[int], sizes: Sequence[int], masked: bool, pooled: bool, skip: int
 ) -> Tensor:
     """Pool a text in rows of each possible size -> (C, D); ``masked`` hides the pads, ``pooled`` pools them too."""
     vectors = []
     for size in sizes:
         if size < len(ids):
             continue
-        row = torch.tensor([ids + [encoder.tokenizer.pad_id] * (size - len(ids))], device=encoder.device)  # (1, P)
+        row = torch.tensor([[*ids] + [encoder.tokenizer.pad_id] * (size - len(ids))], device=encoder.device)  # (1, P)
         mask = torch.arange(size, device=encoder.device)[None] < len(ids) if masked else None
         layers = layer_outputs(encoder, row, mask)
         kept = size if pooled else len(ids)

@@ -91,7 +91,7 @@ def huggingface(folder: Path, inputs: dict[str, Tensor], double: bool) -> dict[s
         given, computed = Path(place) / "inputs.safetensors", Path(place) / "states.safetensors"
         write_safetensors(inputs, given)
         # subtle: -P, or the script's neighbours (bert.py, heads.py, ...) would be importable as top-level modules
-        command = [sys.executable, "-P", script, folder.resolve(), given, computed]
+        command: list[str | Path] = [sys.executable, "-P", script, folder.resolve(), given, computed]
         if double:
             command.append("--double")
         run = subprocess.run(command, capture_output=True, text=True)
@@ -195,7 +195,7 @@ def suspects(rows: list[Stage], again: Callable[[], list[Stage]]) -> tuple[list[
     each with the first one left. Of the latter, only those whose remaining divergence comes last.
     """
     order = [row.name for row in rows]
-    first = order.index(first_divergence(rows).name)
+    first = next(number for number, row in enumerate(rows) if not row.ok)
     whole: list[str] = []
     part: dict[str, str] = {}
     for mistake, compared in with_each_mistake(again):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Sequence
 from http.client import HTTPException
 from pathlib import Path
@@ -19,6 +20,7 @@ REQUEST_TEXTS = 16  # texts of a request
 ANSWER_SECONDS = 60.0  # without a byte
 ANSWER_BYTES = 64 * 2**20  # many times what 16 vectors take
 KEY_VARIABLE = "MINISBERT_API_KEY"
+MOST = sys.float_info.max
 
 
 def read_vectors(path: str | Path) -> np.ndarray:
@@ -47,8 +49,8 @@ def read_vectors(path: str | Path) -> np.ndarray:
                         continue
                     row = json.loads(line)
                     row = row["embedding"] if isinstance(row, dict) else row
-                    # not isinstance: true is an int, too
-                    if not isinstance(row, list) or any(type(value) not in (int, float) for value in row):
+                    # not isinstance: true is an int, too; an integer may be too large for a float
+                    if not isinstance(row, list) or any(type(x) not in (int, float) or abs(x) > MOST for x in row):
                         raise ValueError("a list of numbers is needed, or an object with one under 'embedding'")
                     if rows and len(row) != len(rows[0]):
                         raise ValueError(f"{len(row)} numbers, in the lines before it {len(rows[0])}")
@@ -60,8 +62,9 @@ def read_vectors(path: str | Path) -> np.ndarray:
 
 def checked(array: np.ndarray) -> np.ndarray:
     """Return vectors (N, D) as float64. Raises ``ValueError`` for anything but a matrix of real, finite numbers."""
-    # raises for complex numbers and texts
-    values = array.astype(np.float64, casting="same_kind")
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"vectors must be real numbers, not {array.dtype}")
+    values = array.astype(np.float64)
     if values.ndim != 2 or not values.size:
         raise ValueError(f"vectors must be a matrix (N, D), not {values.shape}")
     finite = np.isfinite(values).all(axis=1)
@@ -94,7 +97,7 @@ def fetch_vectors(url: str, texts: Sequence[str], model: str) -> np.ndarray:
         rows += vectors
     try:
         return checked(np.array(rows))
-    except (ValueError, TypeError) as error:
+    except ValueError as error:
         raise InputError(f"{address}: {error}") from error
 
 

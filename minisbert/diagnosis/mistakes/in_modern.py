@@ -1,5 +1,7 @@
 """Mistakes in the pieces that newer models have instead of BERT's: rotation, causal masks, RMSNorm, the gate."""
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
@@ -47,7 +49,8 @@ def _(positions: Tensor, width: int, base: float, dtype: torch.dtype) -> tuple[T
 
 @mistake(qwen3.Decoder, "views", "causal mask forgotten", "tokens of a decoder see what comes after them")
 def _(self: qwen3.Decoder, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[tuple]:
-    rotation = modern.rotary(positions, self.config.head_dim, self.config.rope_theta, dtype)
+    config = cast(qwen3.DecoderConfig, self.config)
+    rotation = modern.rotary(positions, config.head_dim, config.rope_theta, dtype)
     if mask is None:
         mask = torch.ones_like(positions).bool()[:, None, None]
     return [(mask, rotation)] * len(self.layers)
