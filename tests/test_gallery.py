@@ -1,15 +1,13 @@
-"""The gallery: twelve tiles of code that runs, each with a picture that a script draws from what the code computes."""
+"""The gallery: tiles of code, which runs and prints what the page shows."""
 
 import math
 import re
-from xml.etree import ElementTree
 
 import pytest
 
 from docs import make_gallery
 from minisbert import CrossEncoder, SentenceEncoder
 from minisbert.models.cross_encoder import ClassifierHead
-from tests.conftest import ROOT
 from tests.test_tutorials import Shell, needs_bash
 
 TILES = make_gallery.tiles()
@@ -18,21 +16,6 @@ HUB = re.compile(r'"(?:sentence-transformers|cross-encoder)/')  # models that no
 WITH_OUTPUT = [tile for tile in PYTHON if tile.shown and tile.name != "from-nothing"]
 NUMBER = re.compile(r"-?\d+\.\d+|\d+")
 by_name = {"ids": lambda tile: tile.name}
-
-
-def test_twelve_tasks_have_ten_lines_and_a_picture_in_light_and_dark():
-    expected = "search near-duplicates clusters rerank classify languages rag compress serve certify train from-nothing"
-    assert [tile.name for tile in TILES] == expected.split()
-    assert {path.stem for path in make_gallery.PICTURES.iterdir()} == {*expected.split()}
-    for tile in TILES:
-        lines = [line for line in tile.code.splitlines() if line]
-        assert len(lines) <= (23 if tile.name in ("train", "from-nothing") else 18), tile.name
-        svg = (make_gallery.PICTURES / f"{tile.name}.svg").read_text(encoding="utf-8")
-        assert f">{tile.title}</title>" in svg
-        assert len(tile.alt) > 40
-        assert "prefers-color-scheme: dark" in svg
-        assert not re.search(r"href|@import|<script", svg)
-        assert len(svg) < 6_000
 
 
 @pytest.mark.parametrize("tile", PYTHON, **by_name)
@@ -75,19 +58,3 @@ def test_a_model_from_nothing_begins_without_an_opinion_and_gets_one():
     losses = [step.loss for step in make_gallery.run(tile.code)["steps"]]
     assert losses[0] == pytest.approx(math.log(32), abs=0.3)  # 32 answers, all alike to it
     assert max(losses[-10:]) < 1
-
-
-@pytest.mark.slow
-@pytest.mark.weights
-def test_pictures_are_those_of_the_script(minilm, monkeypatch):
-    """The same shapes and words; lengths and numbers may differ by what another CPU rounds."""
-    monkeypatch.setenv("MINISBERT_HOME", str(ROOT if minilm.is_relative_to(ROOT) else minilm.parents[1]))
-    for name, svg in make_gallery.drawings().items():
-        if name == "from-nothing":
-            continue
-        committed = ElementTree.parse(make_gallery.PICTURES / f"{name}.svg").getroot()
-        for drawn, there in zip(ElementTree.fromstring(svg).iter(), committed.iter(), strict=True):
-            assert (drawn.tag, drawn.get("class")) == (there.tag, there.get("class")), "python docs/make_gallery.py"
-            assert NUMBER.sub("#", drawn.text or "") == NUMBER.sub("#", there.text or "")
-            for value in ("x", "y", "width", "height", "cx", "cy"):
-                assert float(drawn.get(value, "0")) == pytest.approx(float(there.get(value, "0")), abs=1.5)

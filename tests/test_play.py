@@ -1,7 +1,6 @@
 """The formulas of the site's page to play with, in node: they give the package's numbers."""
 
 import base64
-import inspect
 import json
 import shutil
 import subprocess
@@ -22,7 +21,6 @@ from minisbert.data.datasets import load_scored_pairs
 from minisbert.evaluation import metrics
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.static_encoder import distill
-from minisbert.search import quantized
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.skipif(not shutil.which("node"), reason="needs node to run JavaScript")
@@ -133,12 +131,6 @@ def test_points_on_the_circle_move_as_the_package_and_torch_move_them(temperatur
     assert javascript("uniformity(data)", moved) == pytest.approx(metrics.uniformity(after.numpy()))
 
 
-def test_the_points_are_those_of_lesson_10(play_data):
-    lesson = (ROOT / "lessons" / "10_losses.py").read_text(encoding="utf-8")
-    drawn = [line.strip() for line in inspect.getsource(play_data.circle).splitlines() if "enerator" in line]
-    assert [line.removeprefix("return points, ") in lesson for line in drawn] == [True] * 3
-
-
 @pytest.mark.weights
 @pytest.mark.usefixtures("written_out")
 def test_attention_is_the_models_up_to_a_byte(encoder, play_data):
@@ -156,35 +148,6 @@ def test_attention_is_the_models_up_to_a_byte(encoder, play_data):
         shown = javascript(f"{heads}.map(([layer, head]) => attentionOf(data, layer, head, 12))", decoded)
         expected = torch.stack([states[f"layers.{layer}.attention"][0, head] for layer, head in heads])
         assert (torch.tensor(shown) - expected).abs().max() <= 0.5 / 255 + 1e-6
-
-
-@pytest.mark.weights
-def test_recall_by_bytes_is_that_of_the_packages_codes(encoder, stsb, play_data):
-    columns, index = 48, play_data.index(encoder)
-    width = index["width"]
-    queries, codes, bits = (
-        np.frombuffer(base64.b64decode(index[name]), dtype).reshape(-1, row)
-        for name, dtype, row in (
-            ("queries", np.float32, width),
-            ("codes", np.int8, width),
-            ("bits", np.uint8, width // 8),
-        )
-    )
-    flat = {"queries": queries.ravel().tolist(), "codes": codes.ravel().tolist(), "bits": bits.ravel().tolist()}
-    found = javascript(f"['int8', 'bits', 'float query'].map((kind) => recallOf(data, kind, {columns}))", index | flat)
-
-    low, step = (np.array(index[name], dtype=np.float32) for name in ("low", "step"))
-    restored = quantized.from_int8(codes, np.stack([low, low + np.float32(255) * step]))
-    signs = quantized.from_bits(bits, width)
-    q, everything = queries[:, :columns], np.tile(np.arange(400), (40, 1))
-    ranked = [quantized.rescore(q, everything, v[:, :columns][everything], 10)[1] for v in (restored, signs)]
-    by_bits = quantized.hamming_top_k(q, quantized.to_bits(signs[:, :columns]), 10)[1]
-    overlap = [
-        np.mean([len({*a} & {*b}) / 10 for a, b in zip(rows.tolist(), index["exact"], strict=True)])
-        for rows in (ranked[0], by_bits, ranked[1])
-    ]
-    assert found == pytest.approx(overlap, abs=1e-12)
-    assert found[1] < found[2] < found[0]
 
 
 def test_the_live_search_of_the_gallery_ranks_as_the_package_does(tiny, play_data):

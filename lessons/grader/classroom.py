@@ -153,10 +153,17 @@ def class_table(folder: Path, variants: Path | None = None) -> None:
         say(f"these files come from {len(graders)} versions of the grader: grade them again before you compare")
 
 
+def is_rows(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(row, dict) for row in value)
+
+
 def read_variants(path: Path) -> dict[str, str]:
     """A sign per variant, by student. ``InputError`` for a file that ``variants grade --json`` did not write."""
     with reading(path):
-        return {name: "".join(SIGNS[row["status"]] for row in rows) for name, rows in read_json(path).items()}
+        found = read_json(path)
+        if not all(is_rows(rows) for rows in found.values()):
+            raise ValueError("a student's variants must be a list of dicts")
+        return {name: "".join(SIGNS[row["status"]] for row in rows) for name, rows in found.items()}
 
 
 def read_results(path: Path) -> dict[str, Any]:
@@ -164,6 +171,8 @@ def read_results(path: Path) -> dict[str, Any]:
     try:
         with reading(path):
             found = read_json(path)
+            if not is_rows(found["pieces"]):
+                raise ValueError("pieces must be a list of dicts")
             found["pieces"] = [row for row in found["pieces"] if row["piece"] in PIECES]
             for row in found["pieces"]:
                 row["status"], row["mistakes"], row["rung"], found["grader"]  # each must be there

@@ -278,7 +278,7 @@ def test_damaged_files_cost_no_other_and_the_table_counts_for_itself(folder, gra
     command("all", "--json", str(results / "ada.json"))
     found, _ = read(results / "ada.json")
     (results / "ada.json").write_text(json.dumps(found | {"passed": 99, "of": 53}))
-    for text in ("[]", "{}", '{"pieces": 3}', '{"pieces": [{"piece": "bert.gelu"}]}', "\\0"):
+    for text in ("[]", "{}", '{"pieces": 3}', '{"pieces": [3]}', '{"pieces": [{"piece": "bert.gelu"}]}', "\\0"):
         (results / "bob.json").write_text(text)
         capsys.readouterr()
         assert command("class", str(results)) == 0
@@ -368,14 +368,3 @@ def test_an_answer_comes_after_its_hint_and_a_graded_exercise_has_none(folder, c
     assert Progress().hints == {"05.2": 1}
     with pytest.raises(InputError, match="exercises 1, 2, 3"):
         check.main(["answer", "05", "4"])
-
-
-def test_every_exercise_has_a_hint_and_an_answer():
-    for lesson in LESSONS:
-        text = lesson_file(lesson).read_text(encoding="utf-8")
-        asked = [f"{lesson:02}.{n}" for n in re.findall(r"^# \*\*Exercise (\d+)\.\*\* (?!Graded)", text, re.MULTILINE)]
-        assert [name for name in EXERCISES if name.startswith(f"{lesson:02}.")] == asked
-    for name, exercise in EXERCISES.items():
-        assert {exercise["hard"], exercise["matters"]} <= {1, 2, 3}, name
-        assert len(exercise["hint"]) > 10, name
-        assert len(exercise["answer"]) > 40, name
