@@ -6,9 +6,8 @@
     pooling     hidden states to one vector       data      rows to batches
     encoder     the four above in one object      loop      the schedule, AdamW, and the training loop
 
-Each chapter imports torch, numpy, tokenizers, safetensors, chapters before it, and the appendix ``checks``: what is
-wrong with a file, a text or an argument. The folder works on its own. It knows nothing of command lines, progress,
-downloads, processes or speed: those live in the rooms around it.
+Each chapter imports torch, numpy, tokenizers, safetensors, chapters before it, and the appendix ``checks``. The folder
+works on its own: command lines, progress, downloads, processes and speed live in the rooms around it.
 """
 
 from .checks import InputError, one_line, read_json, reading

@@ -1,7 +1,6 @@
 """Ids to hidden states: the BERT encoder (Devlin et al. 2019) in plain torch.
 
-First the three formulas (``gelu``, ``layer_norm``, ``attention``) as plain functions, then the modules that give the
-formulas their weights. Training, encoding and compiled models run ``Bert.forward``.
+First the three formulas (``gelu``, ``layer_norm``, ``attention``), then the modules that give them their weights.
 
 Dimension legend, used in every file of the project:
 
@@ -51,8 +50,7 @@ def gelu(x: Tensor) -> Tensor:
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     """Every token's vector shifted to mean 0 and scaled to variance 1, then times ``weight`` plus ``bias``.
 
-    x (..., D), weight (D,), bias (D,) -> (..., D). Ba et al. 2016, section 3.
-    ``layer_norm([1, 3], 1, 0, ~0) = [-1, 1]``.
+    x (..., D), weight and bias (D,) -> (..., D). Ba et al. 2016, section 3. ``layer_norm([1, 3], 1, 0, ~0) = [-1, 1]``.
     """
     mean = x.mean(dim=-1, keepdim=True)  # (..., 1)
     centred = x - mean  # (..., D)
@@ -211,14 +209,11 @@ class Bert(nn.Module):
     ) -> Tensor:
         """ids (B, T), mask (B, T) with 1 for real tokens, token_types (B, T) -> hidden states (B, T, D).
 
-        ``mask=None`` says that every token is real, ``token_types=None`` that all are of the first sentence,
-        ``positions=None`` that each row is one text. Several texts may share a row: ``positions`` (B, T) then starts
-        again with each of them, and a mask (B, 1, T, T) is True where query and key belong to the same text.
-        A dict given as ``trace`` is filled with every intermediate result by name: ``embeddings``,
-        ``layers.0.attention`` (probabilities, (B, H, T, T); None if ``FUSED``), ``layers.0`` (output), and so on.
-
-        Values are not checked here, so that the compiler can follow: ``minisbert.SentenceEncoder`` does it, for each
-        batch. Raises ``ValueError`` for a mask of floats, which may be an additive one, read the wrong way round.
+        None says that every token is real, that all are of the first sentence, and that each row is one text. Several
+        texts may share a row: ``positions`` (B, T) then starts again with each of them, and a mask (B, 1, T, T) is True
+        where query and key belong to the same text. A dict given as ``trace`` is filled with every intermediate result:
+        ``embeddings``, ``layers.0.attention`` (probabilities, (B, H, T, T); None if ``FUSED``), ``layers.0`` (output).
+        Values are not checked here, so that the compiler can follow: ``minisbert.SentenceEncoder`` does it.
         """
         x = self.embeddings(ids, token_types, positions)  # (B, T, D)
         if trace is not None:

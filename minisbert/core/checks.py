@@ -1,15 +1,12 @@
-"""Appendix: say in one line what is wrong with a file, a text or an argument.
-
-The chapters check before their formulas, so that no check stands between a formula's lines.
-"""
+"""Appendix: say in one line what is wrong with a file, a text or an argument."""
 
 import json
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from tokenize import TokenError
+from types import SimpleNamespace
 from typing import Any
 from zipfile import BadZipFile
 
@@ -26,52 +23,40 @@ def one_line(text: object, most: int = 80) -> str:
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in shown)
 
 
-@dataclass
-class Place:
-    """The file that is being read, for error messages, and its line if the reader sets it."""
-
-    path: str | Path
-    line: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.path}, line {self.line}" if self.line else str(self.path)
-
-
 # what parsers raise; the last two come from headers of NumPy's files
 PARSING = (ValueError, KeyError, OSError, EOFError, RecursionError, BadZipFile, zlib.error, SafetensorError)
 PARSING += (SyntaxError, TokenError)
 
 
 @contextmanager
-def reading(path: str | Path) -> Iterator[Place]:
+def reading(path: str | Path) -> Iterator[SimpleNamespace]:
     """Turn what parsers raise at a damaged file into one ``InputError`` that names the file.
 
         with reading(path) as at:
             for at.line, line in enumerate(open(path), start=1):
                 rows.append(json.loads(line)["text"])  # InputError: rows.jsonl, line 3: no key 'text'
 
-    An ``InputError`` from inside passes through: it names its own place. So does everything else, such as a
-    ``TypeError`` or ``MemoryError``: it is a bug of this package, or no fault of the file.
+    An ``InputError`` from inside passes through: it names its own place. So does a bug, such as a ``TypeError``.
     """
-    at = Place(path)
+    at = SimpleNamespace(line=0)
     try:
         yield at
     except InputError:
         raise
-    except PARSING as error:
-        raise InputError(damage(at, error)) from error
     except BaseException as error:
         # the tokenizers library raises a bare Exception, and panics at damaged tables
-        if type(error) is Exception or type(error).__name__ == "PanicException":
-            raise InputError(damage(at, error)) from error
+        panic = type(error) is Exception or type(error).__name__ == "PanicException"
+        if panic or isinstance(error, PARSING):
+            raise InputError(damage(path, at.line, error)) from error
         raise
 
 
-def damage(at: Place, error: BaseException) -> str:
+def damage(path: str | Path, line: int, error: BaseException) -> str:
     """Describe an exception in one line: where it happened and what was wrong."""
+    at = f"{path}, line {line}" if line else str(path)
     match error:
         case json.JSONDecodeError():
-            return f"{Place(at.path, at.line or error.lineno)}: not valid JSON: {error.msg}"
+            return f"{path}, line {line or error.lineno}: not valid JSON: {error.msg}"
         case UnicodeDecodeError():
             return f"{at}: not UTF-8 ({error.reason}); save it as UTF-8"
         case SafetensorError():
@@ -79,7 +64,7 @@ def damage(at: Place, error: BaseException) -> str:
         case KeyError():
             return f"{at}: no key {one_line(error.args[0])}"
         case FileNotFoundError():
-            return f"{error.filename or at.path} does not exist"
+            return f"{error.filename or path} does not exist"
     said = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return f"{at}: {one_line(said, 200)[1:-1]}"
 
@@ -93,37 +78,27 @@ def read_json(path: str | Path, kind: type = dict) -> Any:
         return content
 
 
-def check_texts(texts: Sequence[str]) -> list[str]:
-    """Return the texts as a list; ``InputError`` unless they are a sequence of valid Unicode strings."""
+def check_texts(texts: Sequence[str], start: int = 0) -> list[str]:
+    """Return the texts, counted from ``start``, as a list; ``InputError`` unless all are valid Unicode strings."""
     if isinstance(texts, str | dict | set) or hasattr(texts, "columns") or not hasattr(texts, "__len__"):
         found = "one string: put it in brackets" if isinstance(texts, str) else type(texts).__name__
         raise InputError(f"a list of texts is needed, not {found}")  # a generator would serve its first reader only
     texts = list(texts)  # read once: what has a length may still be an iterator
-    for i in [i for i, text in enumerate(texts) if type(text) is not str or not text.isascii()]:  # ASCII is valid
-        check_text(i, texts[i])
+    for i, text in enumerate(texts, start):
+        if not isinstance(text, str):
+            raise InputError(f"text {i} is not a string but {type(text).__name__}: {one_line(text)}")
+        try:
+            text.isascii() or text.encode()  # ASCII is valid
+        except UnicodeEncodeError as error:
+            where = f"character {error.start} of {one_line(text)}"
+            raise InputError(f"text {i} is not valid Unicode: a lone surrogate at {where}") from error
     return texts
 
 
-def check_text(i: int, text: str) -> None:
-    """Raise ``InputError`` with the index i unless ``text`` is a valid Unicode string."""
-    if not isinstance(text, str):
-        raise InputError(f"text {i} is not a string but {type(text).__name__}: {one_line(text)}")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        where = f"character {error.start} of {one_line(text)}"
-        raise InputError(f"text {i} is not valid Unicode: a lone surrogate at {where}") from error
-
-
 def check_shape(name: str, x: Any, *sizes: int | None) -> None:
-    """Raise ``ValueError`` unless a tensor or array has these sizes; None stands for any size but 0.
-
-    ``check_shape("v", v, len(u), None)`` wants a matrix with a row for each row of u.
-    """
-    fits = len(x.shape) == len(sizes)
-    for given, wanted in zip(x.shape, sizes, strict=False):
-        fits = fits and given > 0 and wanted in (None, given)
-    if not fits:
+    """Raise ``ValueError`` unless a tensor or array has these sizes; None stands for any size but 0."""
+    fits = [given > 0 and wanted in (None, given) for given, wanted in zip(x.shape, sizes, strict=False)]
+    if len(x.shape) != len(sizes) or not all(fits):
         expected = ", ".join("any" if size is None else str(size) for size in sizes)
         raise ValueError(f"{name} must have shape ({expected}), not {tuple(x.shape)}")
 

@@ -4,8 +4,7 @@
     vectors = encoder.encode(["A cat sits.", "A kitten is sitting."])  # (2, 384) float32
     encoder.similarity(vectors, vectors)  # (2, 2) cosines
 
-``encode_tokens`` is the path from tokens to vectors, in three steps that have names. ``minisbert.SentenceEncoder``
-runs it too: it makes other batches, opens more kinds of models and has more options.
+``minisbert.SentenceEncoder`` runs ``encode_tokens`` too, with other batches, for more kinds of models.
 """
 
 import re
@@ -110,10 +109,7 @@ class SentenceEncoder(nn.Module):
 
     @classmethod
     def load(cls, folder: str | Path) -> "SentenceEncoder":
-        """A folder in sentence-transformers' layout, in eval mode.
-
-        Raises ``InputError`` for anything missing, damaged, or beyond BERT, one pooling and normalising.
-        """
+        """A folder of sentence-transformers, in eval mode; ``InputError`` beyond BERT, one pooling and normalising."""
         modules = read_modules(Path(folder))
         kinds = [kind for kind, _ in modules]
         pooled = kinds[:2] == ["Transformer", "Pooling"]
@@ -128,10 +124,7 @@ class SentenceEncoder(nn.Module):
         return cls(tokenizer, bert, Pooling(modes[0]), "Normalize" in kinds).eval()
 
     def encode(self, texts: Sequence[str], batch_size: int = 32) -> np.ndarray:
-        """Texts -> vectors (N, D), row i for text i; longer texts are cut to the tokenizer's limit.
-
-        An empty text is [CLS] [SEP] and has a vector, as in the reference. Call it in eval mode: dropout is noise here.
-        """
+        """Texts (an empty one is [CLS] [SEP]) -> vectors (N, D), row i for text i. In eval mode: dropout is noise."""
         return self.encode_tokens(self.tokenizer.encode(texts), batch_size)
 
     @torch.no_grad()

@@ -35,10 +35,7 @@ def parse_concat(text: str) -> tuple[str, ...]:
 
 
 def combine(u: Tensor, v: Tensor, features: Sequence[str]) -> Tensor:
-    """The named features side by side, in that order: u and v (B, D) -> (B, n D).
-
-    ``u = [1, 2], v = [3, 1]`` gives ``[2, 1, 3, 2]`` for |u-v| and u*v.
-    """
+    """Features in that order: u, v (B, D) -> (B, n D). ``[1, 2], [3, 1]`` give ``[2, 1, 3, 2]`` for |u-v| and u*v."""
     return torch.cat([FEATURES[name](u, v) for name in features], dim=-1)
 
 
@@ -101,9 +98,8 @@ class CrossAttention(Attention):
 class CrossHead(nn.Module):
     """Two encoded sentences attend to each other before they are compared.
 
-    ``published`` concatenates [CLS] of a with what it found in b. How to compare the two has to be learned from the
-    scores, which is slow. ``compare`` takes (|a - found|, a * found) of each token of a and what it found in b,
-    averaged over a's real tokens: the comparison is built in.
+    ``published`` concatenates [CLS] of a with what it found in b; how to compare the two has to be learned, slowly.
+    ``compare`` averages (|a - found|, a * found) over a's real tokens: the comparison is built in.
     """
 
     def __init__(

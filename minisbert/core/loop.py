@@ -1,9 +1,4 @@
-"""The training loop: a schedule for the learning rate, AdamW, and ``fit``, which steps through batches.
-
-optimizer = adamw(list(encoder.parameters()), lr=2e-5)
-for step in fit(encoder, loss, batches, optimizer, lambda step: linear_schedule(step, 18, 180)):
-    print(step.number, step.loss)
-"""
+"""The training loop: a schedule for the learning rate, AdamW, and ``fit``, which steps through batches."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,6 +1,5 @@
 """Losses: pure functions, tensors in, a scalar out, each the mean over its batch unless it says otherwise.
 
-First losses of scores and logits, then of vectors with a target, then those whose negatives are the rest of the batch.
 All raise ``ValueError`` for shapes that do not fit, an empty batch, or an argument outside its range.
 """
 
@@ -87,8 +86,7 @@ def triplet_loss(
 ) -> Tensor:
     """Mean of max(d(a, p) - d(a, n) + margin, 0) (SBERT, section 3, with ||x - y|| and margin 1).
 
-    All (B, D); ``distance`` is "euclidean" or "cosine" (1 - cos).
-    ``a = [0, 0], p = [3, 4], n = [0, 4.5]`` gives 5 - 4.5 + 1 = 1.5.
+    All (B, D); the "cosine" distance is 1 - cos. ``a = [0, 0], p = [3, 4], n = [0, 4.5]`` gives 5 - 4.5 + 1 = 1.5.
     """
     check_vectors(anchor=anchor, positive=positive, negative=negative)
     check_one_of("distance", distance, ["euclidean", "cosine"])

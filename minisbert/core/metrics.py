@@ -1,7 +1,6 @@
 """Metrics: how well scores agree with people's. Pearson's and Spearman's correlation, by hand.
 
-Both take lists, arrays or tensors on the CPU, return a Python float, and raise ``ValueError`` for input for which no
-correlation is defined: fewer than 2 values, two lengths, NaN or infinity, a constant side.
+Both take lists, arrays or tensors on the CPU, and raise ``ValueError`` where no correlation is defined.
 """
 
 import numpy as np

@@ -63,11 +63,7 @@ POOLINGS: dict[str, Callable] = {"mean": mean_pool, "cls": cls_pool, "max": max_
 
 
 class Pooling(torch.nn.Module):
-    """``mean``, ``cls``, ``max`` or ``attention``, or several joined by a plus and concatenated: ``cls+max``.
-
-    ``attention`` has parameters and needs the width D (``hidden_size``); untrained, it is the mean.
-    Raises ``InputError`` for any other name.
-    """
+    """``mean``, ``cls``, ``max`` or ``attention`` (which needs the width D), or several, concatenated: ``cls+max``."""
 
     def __init__(self, mode: str, hidden_size: int | None = None):
         super().__init__()
@@ -97,6 +93,3 @@ class Pooling(torch.nn.Module):
             else:
                 pooled.append(POOLINGS[name](hidden, mask))
         return torch.cat(pooled, dim=-1)
-
-    def extra_repr(self) -> str:
-        return self.mode

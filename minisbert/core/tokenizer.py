@@ -1,11 +1,10 @@
 """Text to ids: WordPiece written out, then the ``tokenizers`` library that does the same a hundred times as fast.
 
-The first half is BERT's algorithm for uncased models, to be read. The second half is what the encoder uses: a thin
-class over the library's tokenizer that clears the padding and truncation stored in published files. (The one of
+The first half is BERT's algorithm for uncased models, to be read. The second half is what the encoder uses: a class
+over the library's tokenizer that clears the padding and truncation stored in published files. (The one of
 all-MiniLM-L6-v2 pads every text to 128 tokens and cuts at 128; the model's own limit is 256.)
 """
 
-import copy
 import unicodedata
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
@@ -100,10 +99,7 @@ Template = list[tuple[int | None, int, int]]  # (which sentence or None for a sp
 
 
 class Tokenizer:
-    """``Tokenizer.load(folder, limit)``, then ``encode(texts)`` or ``encode_pairs(firsts, seconds)``.
-
-    ``limit`` is the largest number of tokens a text may have, special tokens included.
-    """
+    """``Tokenizer.load(folder, limit)``, then ``encode(texts)`` or ``encode_pairs(firsts, seconds)``."""
 
     def __init__(self, backend: Backend, limit: int, pad_id: int = 0):
         backend.no_padding()
@@ -112,7 +108,9 @@ class Tokenizer:
         self.pad_id = pad_id
         self.single_template = template(backend, "a")  # [CLS] 0 [SEP]
         self.pair_template = template(backend, "a", "a")  # [CLS] 0 [SEP] 1 [SEP]
-        self.limit = check_limit(limit, self.pair_template)
+        if limit < len(self.pair_template):
+            raise InputError(f"a token limit of {limit} is too small: a pair needs {len(self.pair_template)}")
+        self.limit = limit  # the largest number of tokens of a text, special tokens included
         self.cut_start = False  # True: a long text loses its start, not its end
         self.forbidden: int | None = None  # an id that no text may contain: RoBERTa's pad has no position
         self.source: Any = None  # the files that it was read from, for whoever saves it
@@ -124,18 +122,8 @@ class Tokenizer:
         with reading(path):
             return cls(Backend.from_buffer(path.read_bytes()), limit, pad_id)
 
-    def with_limit(self, limit: int) -> "Tokenizer":
-        """A copy that cuts texts at another length."""
-        other = copy.copy(self)
-        other.limit = check_limit(limit, self.pair_template)
-        return other
-
     def encode(self, texts: Sequence[str]) -> Encoded:
-        """[CLS] text [SEP] for each text, cut to ``limit`` tokens.
-
-        Raises ``InputError`` for anything but a sequence of strings, and for a string that is not valid Unicode
-        (a lone surrogate), with its index.
-        """
+        """[CLS] text [SEP] for each text, cut to ``limit`` tokens. Raises ``InputError`` as ``check_texts`` does."""
         pieces = self.pieces(check_texts(texts))
         rows = [self.frame(ids) for ids in pieces]
         keep = self.limit - len(self.single_template) + 1  # what the special tokens leave
@@ -144,23 +132,14 @@ class Tokenizer:
     def frame(self, ids: Sequence[int]) -> list[int]:
         """Put the special tokens around the ids of one text, cut to ``limit``."""
         keep = self.limit - len(self.single_template) + 1
-        row: list[int] = []
-        for sentence, token, _ in self.single_template:
-            if sentence is None:
-                row.append(token)
-            else:
-                row += self.cut(ids, keep)
-        return row
+        return assemble(self.single_template, [self.cut(ids, keep)])[0]
 
     def cut(self, ids: Sequence[int], keep: int) -> Sequence[int]:
         """The first ``keep`` ids, or the last ones if texts lose their start."""
         return ids[max(0, len(ids) - keep) :] if self.cut_start else ids[:keep]
 
     def encode_pairs(self, firsts: Sequence[str], seconds: Sequence[str]) -> Encoded:
-        """[CLS] first [SEP] second [SEP], token types 0 and 1; if they do not fit, the longer one is cut first.
-
-        Raises ``InputError`` as ``encode`` does, and if the two sequences differ in length.
-        """
+        """[CLS] first [SEP] second [SEP], token types 0 and 1; if they do not fit, the longer one is cut first."""
         firsts, seconds = check_texts(firsts), check_texts(seconds)
         if len(firsts) != len(seconds):
             raise InputError(f"{len(firsts)} first and {len(seconds)} second sentences do not make pairs")
@@ -182,8 +161,7 @@ class Tokenizer:
             if len(texts) == 1:  # without the library's threads, which would have to wake up
                 found = [self.backend.encode(texts[0], add_special_tokens=False).ids]
             else:
-                encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
-                found = [encoding.ids for encoding in encodings]
+                found = [each.ids for each in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
         if self.forbidden is not None:
             for text, ids in zip(texts, found, strict=True):
                 if self.forbidden in ids:
@@ -194,12 +172,6 @@ class Tokenizer:
     def tokens(self, ids: Sequence[int]) -> list[str | None]:
         """The word pieces that ids stand for."""
         return [self.backend.id_to_token(i) for i in ids]
-
-
-def check_limit(limit: int, pair: Template) -> int:
-    if limit < len(pair):
-        raise InputError(f"a token limit of {limit} is too small: a pair needs {len(pair)}")
-    return limit
 
 
 def template(backend: Backend, first: str, second: str | None = None) -> Template:
@@ -234,10 +206,7 @@ def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
 
 
 def pad_batch(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor | None]:
-    """Ids of several lengths to one tensor: ids (B, T) int64 and mask (B, T), True for real tokens.
-
-    The mask is None if no row needed a pad: attention then has nothing to hide.
-    """
+    """Ids of several lengths to one tensor: ids (B, T) int64, mask (B, T), True for real tokens, None without pads."""
     longest = max(len(row) for row in rows)
     ids = torch.tensor([list(row) + [pad_id] * (longest - len(row)) for row in rows])  # (B, T)
     lengths = torch.tensor([len(row) for row in rows])  # (B,)

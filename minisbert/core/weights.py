@@ -1,7 +1,6 @@
 """A folder on disk to a config and named tensors: ``config.json`` and ``model.safetensors``, strict in both.
 
-Each model family names the tensors in its checkpoints differently. A ``Family`` is one explicit table of those names;
-``BERT`` is the one of BERT and MiniLM. Only safetensors are opened, never a pickle.
+Each model family names its tensors differently: a ``Family`` is one table of names. No pickle is ever opened.
 """
 
 from collections.abc import Mapping
@@ -19,10 +18,7 @@ SIZES = "vocab_size hidden_size num_hidden_layers num_attention_heads intermedia
 
 @dataclass(frozen=True)
 class BertConfig:
-    """The sizes and constants of one encoder; field names are those of Hugging Face's ``config.json``.
-
-    Raises ``ValueError`` for values that do not describe an encoder that the next chapter can compute.
-    """
+    """The sizes and constants of one encoder; field names are those of Hugging Face's ``config.json``."""
 
     vocab_size: int  # V
     hidden_size: int  # D
@@ -64,18 +60,14 @@ class BertConfig:
 
 @dataclass(frozen=True)
 class Family:
-    """What the checkpoints of one model family call our tensors and settings.
-
-    A table maps the name of our module to the one in the file; a name with ``{i}`` is repeated for every layer.
-    ``linears`` and ``norms`` have a weight and a bias each, ``tables`` (embeddings) a weight.
-    """
+    """What the checkpoints of one model family call our tensors and settings."""
 
     model_type: str  # in config.json
     architecture: str  # written to config.json
-    tables: dict[str, str]
-    norms: dict[str, str]
-    linears: dict[str, str]
-    pooler: dict[str, str]  # optional: in the file or not
+    tables: dict[str, str]  # embeddings, a weight each: our module -> the file's
+    norms: dict[str, str]  # a weight and a bias each; a name with {i} is repeated for every layer
+    linears: dict[str, str]  # the same
+    pooler: dict[str, str]  # the same, but optional: in the file or not
     prefix: str  # of every name, in files that also hold pre-training heads
     skipped: frozenset[str]  # in some files, of no use to an encoder
     settings: dict[str, str] = field(default_factory=dict)  # our config field -> the file's key, where they differ
@@ -102,8 +94,8 @@ class Family:
         return {renamed.get(key, key): value for key, value in raw.items()} | {"position_offset": 0} | self.constants
 
 
-def dense(module: str) -> set[str]:
-    return {f"{module}.weight", f"{module}.bias"}
+def dense(*modules: str) -> set[str]:
+    return {f"{module}.{part}" for module in modules for part in ("weight", "bias")}
 
 
 BERT = Family(
@@ -132,10 +124,8 @@ BERT = Family(
     skipped=frozenset(
         {"embeddings.position_ids"}  # 0, 1, 2, ...: a constant that old versions saved
         | {"cls.predictions.bias"}  # the heads of pre-training: masked words and next sentence
-        | dense("cls.predictions.transform.dense")
-        | dense("cls.predictions.transform.LayerNorm")
-        | dense("cls.predictions.decoder")
-        | dense("cls.seq_relationship")
+        | dense("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm")
+        | dense("cls.predictions.decoder", "cls.seq_relationship")
     ),
 )
 FAMILIES = {"bert": BERT}
@@ -147,10 +137,7 @@ ACCEPTED: dict[str, tuple] = {"is_decoder": (False,), "add_cross_attention": (Fa
 def read_config(
     folder: Path, families: Mapping[str, Family] = FAMILIES, raw: dict[str, Any] | None = None
 ) -> tuple[Family, BertConfig]:
-    """The family and the sizes in ``config.json``, or in its contents ``raw`` if it has been read.
-
-    Raises ``InputError`` for a family or a setting that the encoder does not compute, and for what is missing.
-    """
+    """The family and the sizes in ``config.json`` (``raw``: its contents); ``InputError`` for what is not supported."""
     path = folder / "config.json"
     raw = read_json(path) if raw is None else raw
     family = families.get(str(raw.get("model_type")))
@@ -186,8 +173,7 @@ def read_tensors(path: Path, family: Family) -> dict[str, Tensor]:
 def fill(module: nn.Module, found: Mapping[str, Tensor], path: Path, names: Mapping[str, str] | None = None) -> None:
     """Give a module the tensors found in a file, as float32; ``names`` maps its parameters to the file's names.
 
-    Every tensor is used and every parameter filled. Raises ``InputError`` with the full list of what is missing,
-    unexpected or misshapen.
+    Every tensor is used and every parameter filled, or ``InputError`` lists what is missing, unexpected or misshapen.
     """
     names = names or {name: name for name, _ in module.named_parameters()}
     wanted = {names[ours]: tuple(parameter.shape) for ours, parameter in module.named_parameters()}

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from minisbert.core import InputError, one_line
-from minisbert.core.checks import check_text
+from minisbert.core.checks import check_texts
 from minisbert.loading import Encoder, load_encoder
 from minisbert.system.devices import use_threads
 
@@ -87,7 +87,7 @@ class EncodeBatch:
         texts = list(batch[self.text])
         for row, text in enumerate(texts):
             try:
-                check_text(row, text)
+                check_texts([text], row)
             except InputError as error:
                 # a row of a batch has no number that the user knows: its other columns name it
                 where = f"column {self.text!r}, row {row} of a batch of {len(texts):,}"

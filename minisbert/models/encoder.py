@@ -28,7 +28,7 @@ from minisbert.models.encode_types import typed_encode
 from minisbert.models.guards import NotFinite, check_choice, check_count
 from minisbert.models.prompts import PROMPT_NAMES, role_prompt, role_prompt_name, with_prompt
 from minisbert.models.similarity import as_array, similarity, similarity_pairwise
-from minisbert.models.tokenizer import check_tokens, valid_texts
+from minisbert.models.tokenizer import check_tokens, valid_texts, with_limit
 from minisbert.search.dense import top_k
 from minisbert.search.quantized import CALIBRATED, PRECISIONS, quantize
 from minisbert.system.console import say
@@ -58,7 +58,7 @@ class EncoderProperties:
         check_count("max_seq_length", tokens)
         if tokens > self.most_tokens:
             raise InputError(f"max_seq_length {tokens} is above {self.most_tokens}, the encoder's positions")
-        self.tokenizer = self.tokenizer.with_limit(int(tokens))  # a copy: other encoders may share the tokenizer
+        self.tokenizer = with_limit(self.tokenizer, int(tokens))
 
     @property
     def truncate_dim(self) -> int | None:

@@ -42,7 +42,7 @@ from minisbert.models.guards import NotFinite, check_choice, check_count, check_
 from minisbert.models.pooling import Dense, Pooling, load_dense_layer, sentence_width
 from minisbert.models.prompts import PROMPT_NAMES, role_prompt, with_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.tokenizer import check_tokens, read_tokenizer, text_settings, write_tokenizer
+from minisbert.models.tokenizer import check_tokens, read_tokenizer, text_settings, with_limit, write_tokenizer
 from minisbert.search.late_interaction import Matrices, late_top_k
 from minisbert.system.files import write_json
 from minisbert.system.progress import Progress, as_progress
@@ -195,7 +195,7 @@ class MultiVectorEncoder(SentenceEncoder):
 
     def _cut(self, texts: Sequence[str], limit: int | None) -> tuple[list[list[int]], list[int], list[bool]]:
         # the tokenizer's own limit is not that of queries or documents
-        tokenizer = self.tokenizer.with_limit(min(limit or self.tokenizer.limit, self.bert.config.positions))
+        tokenizer = with_limit(self.tokenizer, min(limit or self.tokenizer.limit, self.bert.config.positions))
         encoded = check_tokens(tokenizer.encode(texts), texts)
         rows = [list(ids) for ids in encoded.ids]
         return rows, [len(row) for row in rows], encoded.truncated

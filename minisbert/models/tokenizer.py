@@ -3,6 +3,7 @@
 Imports ``core``, ``system`` and ``checkpoints``; ``checkpoints/tokenizer_files.py`` reads the files.
 """
 
+import copy
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from minisbert.checkpoints.tokenizer_files import (
     read_tokenizer_files,
 )
 from minisbert.core import InputError, one_line, reading
-from minisbert.core.checks import check_text, check_texts
+from minisbert.core.checks import check_texts
 from minisbert.core.tokenizer import Encoded, Tokenizer
 from minisbert.models.guards import check_count
 from minisbert.system.files import write_json
@@ -163,10 +164,19 @@ def choose_limit(folder: ModelFolder, limit: int | None, stated: int | None, pos
     return int(limit)
 
 
+def with_limit(tokenizer: Tokenizer, limit: int) -> Tokenizer:
+    """Return a copy that cuts texts at another length; other encoders may share the tokenizer."""
+    if limit < len(tokenizer.pair_template):
+        raise InputError(f"a token limit of {limit} is too small: a pair needs {len(tokenizer.pair_template)}")
+    other = copy.copy(tokenizer)
+    other.limit = limit
+    return other
+
+
 def valid_texts(texts: Iterable[str]) -> Iterator[str]:
     """The texts one by one; ``InputError`` gives the index of one that is not a valid Unicode string."""
     if isinstance(texts, str | dict | set) or hasattr(texts, "columns") or not isinstance(texts, Iterable):
         check_texts(texts)
     for i, text in enumerate(texts):
-        check_text(i, text)
+        check_texts([text], i)
         yield text

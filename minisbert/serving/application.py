@@ -24,7 +24,7 @@ from starlette.exceptions import HTTPException as NoSuchPath
 
 from minisbert import __version__
 from minisbert.core import InputError, one_line
-from minisbert.core.checks import check_text
+from minisbert.core.checks import check_texts
 from minisbert.core.encoder import normalize
 from minisbert.serving.engine import Batcher, Busy, Engine, Result
 
@@ -222,7 +222,7 @@ class Server:
             if len(text) > self.max_characters:
                 most = f"at most {self.max_characters:,} are accepted: split it"
                 raise HTTPException(413, f"{name}[{i}] has {len(text):,} characters, {most}")
-            check_text(i, text)  # here, not in a batch that others share
+            check_texts([text], i)  # here, not in a batch that others share
 
     def usage_and_cut(self, results: Sequence[Result], name: str, limit: int) -> dict[str, Any]:
         """Count the tokens of a request, and name the texts that were cut. ``HTTPException`` if none may be.
