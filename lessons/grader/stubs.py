@@ -134,13 +134,18 @@ def described(node: ast.stmt) -> str:
 
 
 def left_out(node: ast.stmt) -> bool:
-    """A statement that is no step of the formula: the docstring, a check of the arguments, the branch on ``FUSED``."""
-    fused = isinstance(node, ast.If) and "FUSED" in ast.unparse(node.test)
-    return isinstance(node, ast.Expr) or raises(node) or fused
+    """A statement that is no step of the formula: the docstring, a call of a check, a branch that only checks."""
+    return isinstance(node, ast.Expr) or raises(node)
 
 
 def raises(node: ast.stmt) -> bool:
-    return isinstance(node, ast.If) and all(isinstance(child, ast.Raise) for child in node.body)
+    """An ``if`` or a loop that does nothing but raise or call a function ``check_...``."""
+    return isinstance(node, ast.If | ast.For) and all(
+        isinstance(child, ast.Raise)
+        or (isinstance(child, ast.Expr) and ast.unparse(child).startswith("check_"))
+        or raises(child)
+        for child in [*node.body, *node.orelse]
+    )
 
 
 # --------------------------------------------------------------------------------- a lesson's file

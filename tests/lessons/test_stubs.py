@@ -65,7 +65,6 @@ def test_a_lessons_file_is_python_that_the_guard_lets_pass(lesson):
     assert look(text, pieces_of(lesson)) == {}
     assert f"{lesson:02}: {LESSONS[lesson]}" in text
     assert max(map(len, text.splitlines())) <= 120
-    assert "if FUSED" not in text  # the branch on fused operations is no step
     assert "check_" not in "".join(helpers_of(lesson))  # a check of arguments is no helper
 
 
@@ -87,7 +86,7 @@ def test_a_class_says_what_its_objects_have_and_inherit():
     assert "    #   self.query = nn.Linear(width, width)\n" in text
     assert "    #   self.split(x)\n" not in text  # a piece of this lesson
     assert text.count("class Attention:") == 1
-    assert "    #   norms: dict[str, str]\n" in lesson_stubs(3)
+    assert "    #   norms: dict[str, str]  # " in lesson_stubs(3)
     text = lesson_stubs(15).split("class CrossAttention:")[1].split("def forward")[0]
     for line in ("self.heads = heads", "self.query = nn.Linear(width, width)", "self.split(x)", "self.merge(x)"):
         assert f"    #   {line}\n" in text
