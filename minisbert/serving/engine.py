@@ -79,16 +79,20 @@ class Engine:
     def embed(self, prompt: str, inputs: Sequence[str | list[int]]) -> list[Result]:
         """Embed texts, or rows of token ids, in one call. Raises ``InputError``."""
         tokenizer = self.encoder.tokenizer
-        rows: list[list[int]] = []
+        encoded = tokenizer.encode([prompt + given for given in inputs if isinstance(given, str)])
+        texts = zip(encoded.ids, encoded.truncated, strict=True)
+        rows: list[Sequence[int]] = []
         cut: list[bool] = []
         for given in inputs:
             if isinstance(given, str):
-                encoded = tokenizer.encode([prompt + given])
-                rows.append(encoded.ids[0])
-                cut += encoded.truncated
+                ids, is_cut = next(texts)
             else:
-                rows.append(tokenizer.frame(given))
-                cut.append(len(given) > len(rows[-1]) - len(tokenizer.single_template) + 1)
+                ids = tokenizer.frame(given)
+                is_cut = len(given) > tokenizer.limit - len(tokenizer.single_template) + 1
+            rows.append(ids)
+            cut.append(is_cut)
+        if not self.encoder.reads_empty_texts and not all(map(len, rows)):
+            raise InputError("an input has no token, and this model's tokenizer adds none: remove it")
 
         skip = 0  # tokens of the prompt that the pooling leaves out: all of them, or none
         if prompt and not self.encoder.settings.include_prompt:
@@ -101,10 +105,9 @@ class Engine:
         """Score each document for a query with the reranker, as its ``predict`` does. Raises ``InputError``."""
         assert self.reranker is not None, "the application answers 404"
         count = len(documents)
-        queries = [query] * count
-        scores = self.reranker.predict(list(zip(queries, documents, strict=True))).tolist()
+        scores = self.reranker.predict([(query, document) for document in documents]).tolist()
         # a second time, which costs little beside the forward: the reranker does not keep what it has read
-        encoded = self.reranker.tokenize(queries, documents)
+        encoded = self.reranker.tokenize([query] * count, documents)
         results: list[Result] = []
         for i in range(count):
             tokens = len(encoded.ids[i])
