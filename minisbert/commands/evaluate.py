@@ -130,28 +130,29 @@ def evaluate_rows(options: argparse.Namespace) -> None:
     lines: list[str] = []
     if kind == "pairs without scores":
         header["protocol"] = "each anchor's positive among all positives, by the exact search"
-        scores = retrieval_scores(encoder, retrieval_from_pairs(row.texts for row in rows))
-        lines = retrieval_table(scores)
-        result = {f"{similarity}_{metric}": value for metric, value in scores.items()}
+        ranked = retrieval_scores(encoder, retrieval_from_pairs(row.texts for row in rows))
+        lines = retrieval_table(ranked)
+        result = {f"{similarity}_{metric}": value for metric, value in ranked.items()}
     elif kind == "triplets":
-        triplets = evaluators.TripletEvaluator(*columns, show_progress_bar=True)
+        anchors, positives, negatives = columns
+        triplets = evaluators.TripletEvaluator(anchors, positives, negatives, show_progress_bar=True)
         result = triplets(encoder)
         share = f"{100 * result[triplets.primary_metric]:.2f} %"
         header["accuracy"] = f"{share} have an anchor that is closer to the positive than to the negative"
     else:
         header["scored by"] += "; the other similarities for comparison"
+        first, second = columns
+        evaluator: evaluators.Evaluator
         if kind == "labelled pairs":
             header["protocol"] = "thresholds chosen on these very pairs, which flatters all but average precision"
-            evaluator = evaluators.BinaryClassificationEvaluator(
-                *columns, [row.label for row in rows], show_progress_bar=True
-            )
+            labels = [row.label for row in rows]
+            evaluator = evaluators.BinaryClassificationEvaluator(first, second, labels, show_progress_bar=True)
             found = evaluator.compute_metrics(encoder, SIMILARITIES)
             lines = decision_table(found)
         else:
             header["protocol"] = PROTOCOL
-            evaluator = evaluators.EmbeddingSimilarityEvaluator(
-                *columns, [row.score for row in rows], show_progress_bar=True
-            )
+            scores = [row.score for row in rows]
+            evaluator = evaluators.EmbeddingSimilarityEvaluator(first, second, scores, show_progress_bar=True)
             found = evaluator.compute_metrics(encoder, SIMILARITIES)
             cells = [(name, values["pearson"], values["spearman"]) for name, values in found.items()]
             lines = table([("x 100", "Pearson", "Spearman"), *cells], 10, 10)

@@ -6,13 +6,12 @@ evaluator(encoder)  # {"pearson_cosine": 1.0, "spearman_cosine": 1.0}
 evaluator.primary_metric  # "spearman_cosine"
 """
 
-import csv
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
@@ -23,11 +22,10 @@ from minisbert.data.lines import Rows
 from minisbert.data.reader import Table, read_file, recognise
 from minisbert.evaluation import metrics
 from minisbert.evaluation.retrieval import CUTOFFS, Retrieval, retrieval_scores
-from minisbert.models.encoder import SIMILARITIES
+from minisbert.models.encoder import SIMILARITIES, TextEncoder
 from minisbert.models.guards import check_choice
 from minisbert.models.pair_model import PairModel
 from minisbert.models.prompts import role_prompt_name
-from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.similarity import similarity, similarity_pairwise
 from minisbert.search.dense import top_k
 
@@ -71,7 +69,7 @@ def row_scores(model: Any, u: Any, v: Any, name: str) -> np.ndarray:
     return np.asarray(similarity_pairwise(np.asarray(u, np.float64), np.asarray(v, np.float64), name))
 
 
-def correlate(what: str, values: np.ndarray, scores: Sequence[float]) -> dict[str, float]:
+def correlate(what: str, values: np.ndarray, scores: ArrayLike) -> dict[str, float]:
     """Return ``{"pearson": r, "spearman": rho}`` of values and scores (N,); ``InputError`` if one is constant."""
     try:
         return {"pearson": pearson(values, scores), "spearman": spearman(values, scores)}
@@ -80,18 +78,16 @@ def correlate(what: str, values: np.ndarray, scores: Sequence[float]) -> dict[st
 
 
 class Evaluator:
-    """What all evaluators share: what they are called with, the names of their results, and a file of them.
+    """What all evaluators share: what they are called with, and the names of their results.
 
     ``similarity_fn_names`` are compared side by side, and the best of each metric is called max; by default there is
     one, ``main_similarity`` or else the model's own. ``batch_size`` and ``truncate_dim`` are those of ``encode``.
     Called with a model, an evaluator returns its metrics; each key begins with ``name`` and an underscore if there is a
-    name. ``primary_metric`` is then the key of the one to choose a model by. With ``output_path``, a folder, a row of
-    them is added to a CSV there, behind ``epoch`` and ``steps``.
+    name. ``primary_metric`` is then the key of the one to choose a model by.
     """
 
     key = "{similarity}_{metric}"
     primary = ""
-    file = ""
     most = len(SIMILARITIES)  # similarities that one call may compare by
 
     def __init__(
@@ -103,7 +99,6 @@ class Evaluator:
         batch_size: int | None = None,
         truncate_dim: int | None = None,
         show_progress_bar: bool = False,
-        write_csv: bool = True,
     ) -> None:
         self.similarity_fn_names = [*(similarity_fn_names or [])]
         if main_similarity and not self.similarity_fn_names:
@@ -111,19 +106,17 @@ class Evaluator:
         for each in self.similarity_fn_names:
             check_choice("similarity_fn_names", each, SIMILARITIES)
         if len(self.similarity_fn_names) > self.most:
-            raise InputError(f"{type(self).__name__} compares by {self.most} similarity, not by similarity_fn_names")
+            raise InputError(f"similarity_fn_names: {type(self).__name__} compares by at most {self.most} of them")
         if main_similarity:
             check_choice("main_similarity", main_similarity, self.similarity_fn_names)
-        self.name, self.main_similarity, self.write_csv = name, main_similarity, write_csv
-        self.show_progress_bar, self.primary_metric = show_progress_bar, ""
-        self.options = {}  # of encode
+        self.name, self.main_similarity = name, main_similarity
+        self.primary_metric = ""
+        self.options: dict[str, Any] = {"show_progress_bar": show_progress_bar}  # of encode
         for option, value in (("batch_size", batch_size), ("truncate_dim", truncate_dim)):
             if value is not None:
                 self.options[option] = value
 
-    def __call__(
-        self, model: Any, output_path: str | Path | None = None, epoch: int = -1, steps: int = -1
-    ) -> dict[str, float]:
+    def __call__(self, model: Any) -> dict[str, float]:
         own = getattr(model, "similarity_fn_name", "")  # a PairModel has none
         names = self.similarity_fn_names or [own]
         if getattr(model, "vectors_are", "") == "per token" and names != [own]:
@@ -134,11 +127,8 @@ class Evaluator:
             found["max"] = {metric: max(found[name][metric] for name in names) for metric in found[names[0]]}
             main = self.main_similarity or "max"
         prefix = f"{self.name}_" if self.name else ""
-        result = {prefix + key: value for key, value in self.flat(found).items()}
         self.primary_metric = prefix + self.key.format(similarity=main, metric=self.primary)
-        if output_path is not None and self.write_csv:
-            self.add_row(Path(output_path), {"epoch": epoch, "steps": steps} | result)
-        return result
+        return {prefix + key: value for key, value in self.flat(found).items()}
 
     def flat(self, found: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
         """Join the names of similarities and metrics as sentence-transformers does: ``cosine_ap``."""
@@ -148,27 +138,16 @@ class Evaluator:
                 named[self.key.format(similarity=name, metric=metric)] = value
         return named
 
-    def compute_metrics(self, model: SentenceEncoder, names: Sequence[str]) -> dict[str, dict[str, float]]:
+    def compute_metrics(self, model: TextEncoder, names: Sequence[str]) -> dict[str, dict[str, float]]:
         """Return for each name of a similarity ``{metric: value}``."""
         raise NotImplementedError
 
-    def add_row(self, folder: Path, row: Mapping[str, float]) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{'_'.join(filter(None, [self.file, self.name, 'results']))}.csv"
-        is_new = not path.exists()
-        with open(path, "a", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, row)
-            if is_new:
-                writer.writeheader()
-            writer.writerow(row)
-
-    def encode_roles(self, model: SentenceEncoder, queries: Sequence[str], documents: Sequence[str]) -> tuple[Any, Any]:
+    def encode_roles(self, model: TextEncoder, queries: Sequence[str], documents: Sequence[str]) -> tuple[Any, Any]:
         """Encode queries and documents, each with the model's prompt for them, or its default."""
         encoded, cut = [], 0
         for role, texts in (("query", queries), ("document", documents)):
             name = role_prompt_name(model.settings, role)
-            options = {"prompt_name": name, "show_progress_bar": self.show_progress_bar}
-            encoded.append(model.encode(texts, **options, **self.options))
+            encoded.append(model.encode(texts, prompt_name=name, **self.options))
             cut += model.truncated
         model.truncated = cut
         return encoded[0], encoded[1]
@@ -190,7 +169,7 @@ class EmbeddingSimilarityEvaluator(Evaluator):
     similarities are equal.
     """
 
-    key, primary, file = "{metric}_{similarity}", "spearman", "similarity_evaluation"
+    key, primary = "{metric}_{similarity}", "spearman"
 
     def __init__(
         self, sentences1: Sequence[str], sentences2: Sequence[str], scores: Sequence[float], **options: Any
@@ -201,9 +180,8 @@ class EmbeddingSimilarityEvaluator(Evaluator):
         first, second = check_texts(sentences1), check_texts(sentences2)
         self.sentences1, self.sentences2, self.scores = same_length(sentences1=first, sentences2=second, scores=scores)
 
-    def compute_metrics(self, model: SentenceEncoder, names: Sequence[str]) -> dict[str, dict[str, float]]:
-        options = {"show_progress_bar": self.show_progress_bar} | self.options
-        u, v = encode_pairs(model, self.sentences1, self.sentences2, **options)
+    def compute_metrics(self, model: TextEncoder, names: Sequence[str]) -> dict[str, dict[str, float]]:
+        u, v = encode_pairs(model, self.sentences1, self.sentences2, **self.options)
         found = {}
         for name in names:
             values = row_scores(model, u, v, name)  # (N,)
@@ -220,7 +198,7 @@ class BinaryClassificationEvaluator(Evaluator):
     threshold of a distance is a distance. Raises ``InputError`` for lists of different lengths and other labels.
     """
 
-    primary, file = "ap", "binary_classification_evaluation"
+    primary = "ap"
 
     def __init__(
         self, sentences1: Sequence[str], sentences2: Sequence[str], labels: Sequence[int], **options: Any
@@ -229,9 +207,8 @@ class BinaryClassificationEvaluator(Evaluator):
         first, second = check_texts(sentences1), check_texts(sentences2)
         self.sentences1, self.sentences2, self.labels = same_length(sentences1=first, sentences2=second, labels=labels)
 
-    def compute_metrics(self, model: SentenceEncoder, names: Sequence[str]) -> dict[str, dict[str, float]]:
-        options = {"show_progress_bar": self.show_progress_bar} | self.options
-        u, v = encode_pairs(model, self.sentences1, self.sentences2, **options)
+    def compute_metrics(self, model: TextEncoder, names: Sequence[str]) -> dict[str, dict[str, float]]:
+        u, v = encode_pairs(model, self.sentences1, self.sentences2, **self.options)
         labels = np.array(self.labels)
         found = {}
         for name in names:
@@ -261,7 +238,7 @@ class TripletEvaluator(Evaluator):
     documents. Raises ``InputError`` for lists of different lengths.
     """
 
-    primary, file = "accuracy", "triplet_evaluation"
+    primary = "accuracy"
 
     def __init__(
         self,
@@ -278,7 +255,7 @@ class TripletEvaluator(Evaluator):
         self.texts = same_length(**texts, negatives=check_texts(negatives))
         self.margin = margin
 
-    def compute_metrics(self, model: SentenceEncoder, names: Sequence[str]) -> dict[str, dict[str, float]]:
+    def compute_metrics(self, model: TextEncoder, names: Sequence[str]) -> dict[str, dict[str, float]]:
         count = len(self.texts[0])
         anchors, documents = self.encode_roles(model, self.texts[0], self.texts[1] + self.texts[2])
         positives, negatives = documents[:count], documents[count:]
@@ -300,7 +277,7 @@ class RerankingEvaluator(Evaluator):
     left.
     """
 
-    key, file, most = "{metric}", "RerankingEvaluator", 1
+    key, most = "{metric}", 1
 
     def __init__(self, samples: Sequence[Mapping[str, Any]], *, at_k: int = 10, **options: Any) -> None:
         super().__init__(**options)
@@ -315,7 +292,7 @@ class RerankingEvaluator(Evaluator):
         if not self.samples:
             raise InputError("a sample with a positive and a negative text is needed")
 
-    def compute_metrics(self, model: SentenceEncoder, names: Sequence[str]) -> dict[str, dict[str, float]]:
+    def compute_metrics(self, model: TextEncoder, names: Sequence[str]) -> dict[str, dict[str, float]]:
         texts: list[str] = []
         for _, documents, _ in self.samples:
             texts += documents
@@ -342,7 +319,7 @@ class LabelAccuracyEvaluator(Evaluator):
     ``labels`` are names, or numbers in the order of ``model.labels``.
     """
 
-    key, primary, file, most = "{metric}", "accuracy", "accuracy_evaluation", 0
+    key, primary, most = "{metric}", "accuracy", 0
 
     def __init__(
         self, sentences1: Sequence[str], sentences2: Sequence[str], labels: Sequence[int | str], **options: Any
@@ -373,7 +350,7 @@ class InformationRetrievalEvaluator(Evaluator):
     corpus is empty.
     """
 
-    file, most = "Information-Retrieval_evaluation", 1
+    most = 1
 
     def __init__(
         self,
@@ -408,9 +385,8 @@ class InformationRetrievalEvaluator(Evaluator):
         given = (*mrr_at_k, *ndcg_at_k, *accuracy_at_k, *precision_recall_at_k, *map_at_k)
         self.cutoffs = tuple(sorted({*CUTOFFS, *given}))
 
-    def compute_metrics(self, model: SentenceEncoder, names: Sequence[str]) -> dict[str, dict[str, float]]:
+    def compute_metrics(self, model: TextEncoder, names: Sequence[str]) -> dict[str, dict[str, float]]:
         search = None  # the model's own
         if names[0] != model.similarity_fn_name:
             search = partial(top_k, similarity=names[0])
-        progress = self.show_progress_bar
-        return {names[0]: retrieval_scores(model, self.task, progress, search, self.cutoffs, **self.options)}
+        return {names[0]: retrieval_scores(model, self.task, search=search, cutoffs=self.cutoffs, **self.options)}

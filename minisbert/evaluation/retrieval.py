@@ -16,9 +16,9 @@ from minisbert.core import InputError, one_line, reading
 from minisbert.data.formats import number
 from minisbert.data.lines import Rows
 from minisbert.evaluation.metrics import METRICS
-from minisbert.models.pair_model import PairModel
+from minisbert.models.encoder import TextEncoder
+from minisbert.models.pair_model import PairScorer
 from minisbert.models.prompts import role_prompt_name
-from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search.dense import top_k
 from minisbert.system.console import say
 
@@ -133,7 +133,7 @@ def text_with_id(row: Any) -> tuple[str, str]:
     identity, text, title = fields.get("_id"), fields.get("text"), fields.get("title") or ""
     if type(identity) is int:
         identity = str(identity)
-    if not all(isinstance(part, str) for part in (identity, text, title)):
+    if not (isinstance(identity, str) and isinstance(text, str) and isinstance(title, str)):
         raise ValueError(f"_id, text and maybe title are needed, all strings, not {one_line(row)}")
     identity, text = identity.strip(), f"{title} {text}".strip()
     f"{identity}{text}".encode()  # ValueError for a lone surrogate, which JSON can escape
@@ -171,9 +171,9 @@ def is_qrels_header(cells: Sequence[str]) -> bool:
 
 
 def retrieval_scores(
-    encoder: SentenceEncoder,
+    encoder: TextEncoder,
     task: Retrieval,
-    progress: bool = True,
+    show_progress_bar: bool = True,
     search: Callable | None = None,
     cutoffs: Sequence[int] = CUTOFFS,
     **options: Any,
@@ -184,11 +184,11 @@ def retrieval_scores(
     ties in the order of the corpus. Queries and documents get the prompts that the model has for them.
     ``encoder.truncated`` counts the texts that were cut. ``options`` are those of ``encode``.
     """
-    queries = encode_with(encoder, task.queries, "query", progress, **options)  # (Q, D)
+    queries = encode_with(encoder, task.queries, "query", show_progress_bar, **options)  # (Q, D)
     cut = encoder.truncated
-    corpus = encode_with(encoder, task.corpus, "document", progress, **options)  # (N, D)
+    corpus = encode_with(encoder, task.corpus, "document", show_progress_bar, **options)  # (N, D)
     encoder.truncated += cut
-    ranked = ranked_grades(task, queries, corpus, progress, search or encoder.top_k, max(cutoffs))
+    ranked = ranked_grades(task, queries, corpus, show_progress_bar, search or encoder.top_k, max(cutoffs))
     judged = padded([list(grades.values()) for grades in task.grades])
     scores = {}
     for k in cutoffs:
@@ -198,11 +198,13 @@ def retrieval_scores(
 
 
 def encode_with(
-    encoder: SentenceEncoder, texts: Sequence[str], role: str, progress: bool, **options: Any
+    encoder: TextEncoder, texts: Sequence[str], role: str, show_progress_bar: bool, **options: Any
 ) -> np.ndarray:
     """Encode texts (N, D) with the model's prompt for a "query" or "document", or its default without one."""
     name = role_prompt_name(encoder.settings, role)
-    return encoder.encode(texts, show_progress_bar=progress, prompt_name=name, **encoder.search_options, **options)
+    return encoder.encode(
+        texts, show_progress_bar=show_progress_bar, prompt_name=name, **encoder.search_options, **options
+    )
 
 
 def ranked_grades(
@@ -232,7 +234,7 @@ def padded(rows: list[list[int]]) -> np.ndarray:
 
 
 def rerank(
-    model: PairModel, queries: Sequence[str], texts: Sequence[str], indices: np.ndarray
+    model: PairScorer, queries: Sequence[str], texts: Sequence[str], indices: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Sort the candidates (Q, C) by the model's scores of query and text, ties as they were: scores and indices.
 
@@ -248,7 +250,7 @@ def rerank(
 
 
 def two_stage_search(
-    search: Search, model: PairModel, queries: Sequence[str], texts: Sequence[str], candidates: int
+    search: Search, model: PairScorer, queries: Sequence[str], texts: Sequence[str], candidates: int
 ) -> Search:
     """Make a search by vectors whose best ``candidates`` for each query ``model`` sorts; the others follow."""
 

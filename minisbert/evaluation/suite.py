@@ -18,7 +18,7 @@ from minisbert.data.datasets import load_scored_pairs
 from minisbert.data.formats import Row, parse_score
 from minisbert.data.lines import Rows
 from minisbert.evaluation.evaluators import correlate, encode_pairs, row_scores
-from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.encoder import TextEncoder
 from minisbert.system.assets import asset, ensure, problems
 
 YEARS = {  # STS13 lacks its SMT set, whose licence forbids copies, here as in the papers
@@ -110,8 +110,10 @@ def scored_pairs(
     pairs = []
     with reading(path) as at:
         for at.line, cells in enumerate(rows[header:], header + 1):
-            if cells[columns[0]].strip():
-                score, first, second = (cells[i].strip() for i in columns)
+            if len(cells) <= max(columns):
+                raise ValueError(f"{len(cells)} columns; a score and two sentences are needed")
+            score, first, second = (cells[i].strip() for i in columns)
+            if score:
                 pairs.append(Row((first, second), parse_score(score)))
     return pairs
 
@@ -123,18 +125,17 @@ def tab_cells(path: Path) -> list[list[str]]:
 # ---------------------------------------------------------------------------------------- evaluation
 
 
-def evaluate_suite(encoder: SentenceEncoder, tasks: Sequence[Task], progress: bool = False) -> list[dict[str, Any]]:
+def evaluate_suite(encoder: TextEncoder, tasks: Sequence[Task], progress: bool = False) -> list[dict[str, Any]]:
     """Correlate the model's own similarity with the scores of each task, by Spearman, in -1..1.
 
     Returns a dict for each task: ``spearman`` is that of all pairs, ``sets`` has each set's, ``mean`` and
     ``weighted_mean`` are over the sets, the latter weighted by their pairs.
     """
-    # In one call, so that each of the sentences that tasks share is encoded once.
+    # in one call, so that each of the sentences that tasks share is encoded once
     pairs = [pair for task in tasks for pair in task.pairs]
     columns = [pair.sentence1 for pair in pairs], [pair.sentence2 for pair in pairs]
-    u, v = encode_pairs(encoder, *columns, show_progress_bar=progress)
     name = encoder.similarity_fn_name
-    values = row_scores(encoder, u, v, name)  # (N,)
+    values = row_scores(encoder, *encode_pairs(encoder, *columns, show_progress_bar=progress), name)  # (N,)
     lines = []
     for task in tasks:
         count = len(task.pairs)
@@ -146,22 +147,21 @@ def evaluate_suite(encoder: SentenceEncoder, tasks: Sequence[Task], progress: bo
 def task_scores(task: Task, values: np.ndarray, similarity: str) -> dict[str, Any]:
     """Score one task whose pairs have these similarities, (N,)."""
     what = f"{task.name}: {similarity} similarity against the scores"
-    sets, correlations, weights = {}, [], []
-    start = 0
-    for name, pairs in task.sets.items():
-        scores = [pair.score for pair in pairs]
-        spearman = correlate(what, values[start : start + len(pairs)], scores)["spearman"]
-        start += len(pairs)
-        sets[name] = {"pairs": len(pairs), "spearman": spearman}
-        correlations.append(spearman)
-        weights.append(len(pairs))
+    human = np.array([pair.score for pair in task.pairs])  # (N,)
+    ends = np.cumsum([len(pairs) for pairs in task.sets.values()])
+    sets = {}
+    for name, end in zip(task.sets, ends.tolist(), strict=True):
+        start = end - len(task.sets[name])
+        spearman = correlate(what, values[start:end], human[start:end])["spearman"]
+        sets[name] = {"pairs": end - start, "spearman": spearman}
+    correlations = [one["spearman"] for one in sets.values()]
     return {
         "task": task.name,
         "protocol": task.protocol,
         "pairs": len(values),
-        "spearman": correlate(what, values, [pair.score for pair in task.pairs])["spearman"],
+        "spearman": correlate(what, values, human)["spearman"],
         "mean": mean(correlations),
-        "weighted_mean": float(np.average(correlations, weights=weights)),
+        "weighted_mean": float(np.average(correlations, weights=[one["pairs"] for one in sets.values()])),
         "sets": sets,
     }
 

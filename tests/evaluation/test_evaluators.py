@@ -1,6 +1,5 @@
 """Evaluators of data in memory: by hand, and against sentence-transformers' of the same names."""
 
-import csv
 from types import SimpleNamespace
 
 import numpy as np
@@ -56,18 +55,10 @@ def test_a_relevant_document_that_the_corpus_lacks_is_never_found(tiny):
     assert evaluator(SentenceEncoder.load(tiny))["cosine_recall@10"] == 0.5
 
 
-def test_a_row_of_results_is_added_to_the_file(tiny, tmp_path):
-    evaluator = EmbeddingSimilarityEvaluator(FIRST, SECOND, SCORES, name="dev")
-    found = [evaluator(SentenceEncoder.load(tiny), tmp_path / "new", epoch, 10) for epoch in (0, 1)]
-    assert evaluator.primary_metric == "dev_spearman_cosine"
-    with open(tmp_path / "new" / "similarity_evaluation_dev_results.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [(row["epoch"], row["steps"]) for row in rows] == [("0", "10"), ("1", "10")]
-    assert float(rows[1]["dev_spearman_cosine"]) == found[1]["dev_spearman_cosine"]
-
-
 def test_labels_by_name_and_by_number():
-    model = SimpleNamespace(labels=("no", "yes"), predict=lambda pairs: np.array([[0.1, 2.0], [3.0, 1.0], [0.5, 0.4]]))
+    model = SimpleNamespace(
+        labels=("no", "yes"), predict=lambda pairs, **_: np.array([[0.1, 2.0], [3.0, 1.0], [0.5, 0.4]])
+    )
     for labels in (["yes", "no", "yes"], [1, 0, 1]):
         evaluator = evaluators.LabelAccuracyEvaluator(["a"] * 3, ["b"] * 3, labels)
         assert evaluator(model) == {"accuracy": pytest.approx(2 / 3)}
@@ -162,7 +153,7 @@ def test_results_equal_those_of_sentence_transformers(tiny, name, arguments, opt
 def test_retrieval_equals_that_of_sentence_transformers(tiny, similarity):
     reference = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
     evaluation = pytest.importorskip("sentence_transformers.sentence_transformer.evaluation")
-    theirs = evaluation.InformationRetrievalEvaluator(QUERIES, CORPUS, RELEVANT, write_csv=False)
+    theirs = evaluation.InformationRetrievalEvaluator(QUERIES, CORPUS, RELEVANT)
     expected = theirs(reference.SentenceTransformer(str(tiny), device="cpu", similarity_fn_name=similarity))
     encoder = SentenceEncoder.load(tiny, similarity_fn_name=similarity)
     found = InformationRetrievalEvaluator(QUERIES, CORPUS, RELEVANT)(encoder)

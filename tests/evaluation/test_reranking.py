@@ -72,8 +72,3 @@ def test_a_reranker_that_knows_the_answers_finds_all_that_the_search_has_found(t
     assert 0 < share < 1
     assert found["accuracy@1"] == share
     assert found["rerank"] == "any"
-
-
-def test_reranking_is_for_retrieval(tiny):
-    with pytest.raises(InputError, match="--rerank needs --queries"):
-        main(["--model", str(tiny), "--rerank", "any"])

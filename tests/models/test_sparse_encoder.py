@@ -278,7 +278,7 @@ def test_retrieval_ranks_by_dot_products():
     encoder = SparseEncoder.load(FOLDER)
     encoder.__class__ = Planted
     task = Retrieval(["q"], ["d0", "d1"], [{1: 1}], [None], 0)
-    assert retrieval_scores(encoder, task, progress=False)["accuracy@1"] == 1
+    assert retrieval_scores(encoder, task, show_progress_bar=False)["accuracy@1"] == 1
 
 
 # --------------------------------------------------------------------------------------------- commands
