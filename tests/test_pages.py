@@ -103,7 +103,7 @@ ELSEWHERE = ("tests.reference", "lessons.check")  # .ci/run runs it; its command
 @pytest.mark.parametrize("command", sorted({name for name, _ in COMMANDS if not name.startswith(ELSEWHERE)}))
 def test_every_command_has_the_options_that_pages_give_it(command, monkeypatch, capsys):
     module, *name = command.split()
-    everything = "--help-all" if module == "minisbert.train" or name == ["train"] else "--help"
+    everything = "--help-all" if name == ["train"] else "--help"
     monkeypatch.setattr(sys, "argv", [module, *name, everything])
     with pytest.raises(SystemExit, match=r"^0$"):
         runpy.run_module(module, run_name="__main__", alter_sys=True)
