@@ -178,7 +178,7 @@ def run_distributed_command(main: Callable[[], None]) -> None:
             raise
         settle_output()
         # without Python's clean-up, in which gloo's threads sometimes abort the process
-        os._exit(end.code or 0)
+        os._exit(int(end.code or 0))
 
 
 def lost_contact(error: BaseException) -> bool:

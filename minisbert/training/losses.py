@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, pad
 
 from minisbert.core import one_line
+from minisbert.core.bert import Bert
 from minisbert.core.checks import check_number, check_shape
 from minisbert.core.encoder import cosine, cosine_matrix, normalize
 from minisbert.core.losses import check_candidates, check_vectors, softmax_cross_entropy_loss
@@ -163,7 +164,7 @@ def spread_layers(total: int, keep: int) -> list[int]:
     return [(2 * i * (total - 1) + gaps) // (2 * gaps) for i in range(keep)]
 
 
-def keep_layers(bert: nn.Module, layers: Sequence[int]) -> nn.Module:
+def keep_layers(bert: Bert, layers: Sequence[int]) -> Bert:
     """Copy a ``Bert`` with some of its layers, in that order, and all its embeddings; nothing is shared."""
     student = copy.deepcopy(bert)
     student.layers = nn.ModuleList(student.layers[i] for i in layers)

@@ -4,7 +4,6 @@ Of several processes only rank 0 prints and writes.
 """
 
 import json
-import math
 import shutil
 import time
 from collections.abc import Iterator
@@ -50,8 +49,10 @@ class Run:
         batches = objective.batches(options.batch_size, torch.Generator().manual_seed(options.seed))
         self.steps_per_epoch = len(batches)
         self.rows_per_step = mean(map(len, batches))
-        self.total = min(self.steps_per_epoch * options.epochs, options.max_steps or math.inf)
-        self.batches: list[list[int]] | None = None  # of the current epoch
+        self.total = self.steps_per_epoch * options.epochs
+        if options.max_steps is not None:
+            self.total = min(self.total, options.max_steps)
+        self.batches: list[list[int]] = []  # of the current epoch; none before the first
         self.folder, self.log = Path(), None  # the log, metrics.jsonl, is rank 0's
         if options.resume:
             self.folder = Path(options.resume)
@@ -107,13 +108,13 @@ class Run:
             return True
         if self.options.eval_every:
             return self.state.step % self.options.eval_every == 0
-        return self.batches is not None and self.state.position == len(self.batches)
+        return 0 < len(self.batches) == self.state.position
 
     def epoch(self) -> list[list[int]]:
         """Return the remaining batches of the current epoch, or those of the next one."""
         with self.interrupts.defer():
             # not in the first call: a resumed run goes on within the epoch whose order was restored
-            if self.batches is not None:
+            if self.batches:
                 self.random["order"], self.state.position = self.order.get_state(), 0
             self.batches = self.objective.batches(self.options.batch_size, self.order)
             return self.batches[self.state.position :]

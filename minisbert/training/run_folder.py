@@ -180,8 +180,9 @@ def load_state(path: Path, network: nn.Module, optimizer: Optimizer, data: str) 
         stored = about.pop("sha256")
     if content_hash(tensors, about) != stored:
         raise InputError(f"{path} is damaged or was edited: its contents do not have the sha256 that it gives")
-    with reading(path):
-        progress = RunState(**about["progress"])
+    if about["progress"].keys() != vars(RunState()).keys():
+        raise InputError(f"{path} was written by another version: its progress is {', '.join(about['progress'])}")
+    progress = RunState(**about["progress"])
     # nothing is changed before everything has been checked: a refusal leaves network and optimizer as they were
     if about["data"] != data:
         raise InputError(
@@ -194,7 +195,7 @@ def load_state(path: Path, network: nn.Module, optimizer: Optimizer, data: str) 
         raise InputError(f"{path} is the state of another network: {error}") from error
     # the optimizer numbers its parameters group by group; their names do not depend on that order
     names = {parameter: name for name, parameter in network.named_parameters()}
-    moments = {}
+    moments: dict[int, dict[str, Tensor]] = {}
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             moments[len(moments)] = with_prefix(f"optimizer.{names[parameter]}.", tensors)
@@ -218,7 +219,7 @@ def content_hash(tensors: dict[str, Tensor], about: dict[str, Any]) -> str:
     digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

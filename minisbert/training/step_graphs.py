@@ -8,8 +8,8 @@ in place of a hundred.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, MutableMapping, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -52,7 +52,7 @@ class FlatAdamW(AdamW):
 
 
 def in_one_tensor(
-    parameters: list[nn.Parameter], states: dict[nn.Parameter, Any]
+    parameters: list[nn.Parameter], states: MutableMapping[Any, Any]
 ) -> tuple[nn.Parameter, dict[str, Tensor]]:
     """Move parameters, gradients and AdamW's states to tensors (L,); return the parameter of all, and its state."""
     room = [parameter.numel() + -parameter.numel() % ALIGNED for parameter in parameters]
@@ -98,8 +98,8 @@ class RecordedStep:
         self.output, self.gradient = output.detach(), torch.zeros_like(output)
         with torch.cuda.graph(self.backward, pool=pool):
             added = torch.autograd.grad(output, trained, self.gradient, allow_unused=True)
-            reached = [(x.grad, gradient) for x, gradient in zip(trained, added, strict=True) if gradient is not None]
-            add_each(reached)
+            reached = [(x, gradient) for x, gradient in zip(trained, added, strict=True) if gradient is not None]
+            add_each([(cast(Tensor, x.grad), gradient) for x, gradient in reached])
         for parameter, gradient in zip(trained, added, strict=True):
             if gradient is None:  # which ``Objective.check_gradients`` will see
                 parameter.grad = None
@@ -151,7 +151,8 @@ class GraphedNetwork(nn.Module):
         return rows, min(tokens + -tokens % LENGTH_STEP, self.config.positions)
 
     def forward(self, rows: Sequence[int]) -> Tensor:
-        shape, padded = self.ready.pop(tuple(rows), None) or self.prepared(rows)
+        ready = self.ready.pop(tuple(rows), None)
+        shape, padded = ready or self.prepared(rows)
         if shape not in self.often or self.capture is None or not torch.is_grad_enabled():
             return self.network(rows)
         if shape not in self.graphs:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pkgutil import resolve_name
+from typing import cast
 
 import torch
 from torch import nn
@@ -14,7 +15,7 @@ from minisbert.core import InputError
 from minisbert.core.bert import Attention, Bert
 from minisbert.core.loop import Diverged, adamw, fit, linear_schedule
 from minisbert.data.datasets import plain_texts, shared_rows
-from minisbert.evaluation.retrieval import load_retrieval_folder
+from minisbert.evaluation.retrieval import Retrieval, load_retrieval_folder
 from minisbert.loading import open_kind
 from minisbert.models.masked_language_model import MaskedLanguageModel
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
@@ -27,7 +28,7 @@ from minisbert.system.devices import choose_dtype, save_training_memory, use_thr
 from minisbert.training.distributed import ProcessGroup, lost_contact, process_group, say_once
 from minisbert.training.gradient_cache import Cut, cut, whole
 from minisbert.training.losses import keep_layers, spread_layers
-from minisbert.training.objectives.base import Objective, sources_of
+from minisbert.training.objectives.base import Objective, PairNetwork, VectorNetwork, sources_of
 from minisbert.training.objectives.masked import new_model, train_vocabulary
 from minisbert.training.run import Run
 from minisbert.training.run_options import list_recipes, parse
@@ -88,10 +89,8 @@ def kind_to_train(options: RunSettings, folder: ModelFolder) -> type[SentenceEnc
     if traits.reads == "sparse":
         return SparseEncoder  # also of a plain masked-language model
     kind = open_kind(folder.path)
-    trained = issubclass(kind, SentenceEncoder) and kind is not SparseEncoder
-    if kind is MultiVectorEncoder:
-        trained = traits.reads == "multi" or traits.taught
-    if not trained:
+    other = kind is MultiVectorEncoder and traits.reads != "multi" and not traits.taught
+    if not issubclass(kind, SentenceEncoder) or kind is SparseEncoder or other:
         model = f"--model {options.model}"
         raise InputError(f"{model}: a {kind.__name__} is not trained by objective {options.objective}")
     return kind
@@ -115,9 +114,10 @@ def make_objective(
         # the whole width always takes part, so that the untruncated vectors stay good
         objective.prefixes = [encoder.width] + [width for width in widths if width < encoder.width]
     if reads(options.objective, "retrieval") and options.retrieval:
-        objective.retrieval, objective.best = load_retrieval_folder(options.retrieval), "ndcg@10"
-        queries = len(objective.retrieval["dev"].queries)
-        objective.notes["retrieval"] = f"{options.retrieval} ({queries:,} dev queries)"
+        searches = load_retrieval_folder(options.retrieval)
+        dev = cast(Retrieval, searches["dev"])  # which the folder must have
+        objective.retrieval, objective.best = searches, "ndcg@10"
+        objective.notes["retrieval"] = f"{options.retrieval} ({len(dev.queries):,} dev queries)"
     return objective
 
 
@@ -288,7 +288,7 @@ def step_through(run: Run, options: RunSettings, graphs: bool = False) -> None:
         if run.finished:
             return
         batches = run.epoch()
-        if graphs:
+        if isinstance(network, GraphedNetwork):
             network.plan(run.batches)
         steps = fit(network, loss, batches, optimizer, schedule, run.state.step, clip, cut_batch)
         for step in run.recorded(steps):
@@ -309,7 +309,8 @@ def divide(
     whole batches, and the network caches gradients. A GPU needs neither, so graphs have whole batches.
     """
     if graphs:
-        return whole, GraphedNetwork(objective.network, objective.encoder)
+        network = cast(VectorNetwork | PairNetwork, objective.network)  # ``use_graphs`` has looked
+        return whole, GraphedNetwork(network, objective.encoder)
     cut_batch = partial(micro_batches, objective=objective, options=options, device=group.device)
     if objective.separable:
         return partial(cut_batch, processes=group.size), group.wrap(objective.network)

@@ -66,7 +66,7 @@ def test_cosent_depends_only_on_the_order_of_targets(sides):
         (binary_cross_entropy_loss, (FLAT, FLAT), {"pos_weight": -1.0}, "pos_weight"),
         (cosent_loss, (ROWS, ROWS, torch.ones(3)), {}, "target"),
         (cosent_loss, (ROWS, ROWS, FLAT), {"scale": math.inf}, "scale"),
-        (nt_xent_loss, (ROWS, ROWS[:2]), {}, "v must be"),
+        (nt_xent_loss, (ROWS, ROWS[:2]), {}, "must have shape"),
         (nt_xent_loss, (ROWS[:1], ROWS[:1]), {}, "negatives"),
     ],
 )

@@ -31,6 +31,7 @@ from minisbert.training.settings import RunSettings
 
 Scores = dict[str, float]
 Loss = Callable[..., Tensor]  # the objective's formula; only of losses that are means over rows
+Network = Callable[[Sequence[int]], Tensor]  # a ``RowNetwork``, or a wrapper of it
 
 ALIKE = 4.0  # alignment is measured on the pairs with a higher score than this, of 5 (SimCSE, section 3, footnote 3)
 
@@ -158,6 +159,8 @@ class RowNetwork(nn.Module):
 class VectorNetwork(RowNetwork):
     """Encode columns of texts, with an optional projection that only training uses (SimCSE, section 6.3)."""
 
+    model: SentenceEncoder
+
     def __init__(self, model: SentenceEncoder, columns: TextColumns, projection: nn.Module | None = None):
         super().__init__(model, columns.encoded, columns.lengths)
         self.columns, self.projection = columns, projection
@@ -185,6 +188,8 @@ class VectorNetwork(RowNetwork):
 class PairNetwork(RowNetwork):
     """Apply an encoder and a head to tokenized pairs."""
 
+    model: PairModel
+
     def forward(self, rows: list[int]) -> Tensor:
         """Turn the numbers of B rows into the head's outputs: (B,), or (B, C) for classes."""
         return self.compute(*self.inputs(rows))
@@ -205,8 +210,10 @@ class Objective:
     ``evaluate(split)``, the scores on ``dev`` or ``test``.
     """
 
+    network: RowNetwork
+    model: SentenceEncoder | PairModel
     rows: dict[str, list]  # of train, dev and test, as they were read
-    loss: Callable[[nn.Module, list[int]], Tensor]
+    loss: Callable[[Network, Sequence[int]], Tensor]
     evaluate: Callable[[str], Scores]
 
     best = "spearman"  # the metric that chooses the best model
@@ -220,11 +227,11 @@ class Objective:
     def __init__(self, network: RowNetwork, notes: dict[str, str]):
         self.network, self.encoded, self.lengths = network, network.encoded, network.lengths
         self.model = network.model  # what is saved: the network without what only training needs
-        self.encoder: SentenceEncoder = getattr(self.model, "encoder", self.model)
+        self.encoder = self.model.encoder if isinstance(self.model, PairModel) else self.model
         self.notes = notes  # split -> its source and number of rows, for people
         self.retrieval: dict[str, Retrieval | None] = {}  # of dev and test: searches to evaluate as well
 
-    def nested_loss(self, network: nn.Module, rows: list[int]) -> Tensor:
+    def nested_loss(self, network: Network, rows: Sequence[int]) -> Tensor:
         """Add up ``loss`` of the first columns of the vectors, for each width in ``prefixes``."""
 
         def loss_of(*prefixes: Tensor) -> Tensor:
@@ -255,7 +262,8 @@ class Objective:
     def parameter_groups(self, lr: float, head_lr: float | None) -> list[dict[str, Any]]:
         """Return the parameters to train with their peak learning rates: the encoder's, then those of all after it."""
         inside = {id(parameter) for parameter in self.encoder.bert.parameters()}
-        encoder, rest = [], []
+        encoder: list[nn.Parameter] = []
+        rest: list[nn.Parameter] = []
         for parameter in self.network.parameters():
             if parameter.requires_grad:
                 group = encoder if id(parameter) in inside else rest
@@ -265,9 +273,10 @@ class Objective:
 
     def unused_parameters(self) -> list[nn.Parameter]:
         """Return the parameters that the loss never reaches: a pooler or a pooling that the head does not read."""
-        encoder, unused = self.encoder, []
+        encoder = self.encoder
+        unused: list[nn.Parameter] = []
         # a joint or a cross head reads the states of tokens, all others read the pooled vectors
-        pooled = self.model is encoder or isinstance(self.model.head, ConcatHead)
+        pooled = not isinstance(self.model, PairModel) or isinstance(self.model.head, ConcatHead)
         if not pooled:
             unused += [*encoder.pooling.parameters(), *encoder.dense.parameters()]
         if encoder.bert.pooler is not None and not (pooled and "pooler" in encoder.pooling.names):

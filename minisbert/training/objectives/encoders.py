@@ -9,13 +9,13 @@ from minisbert.core import InputError, losses
 from minisbert.core.data import TextColumns
 from minisbert.core.tokenizer import Encoded
 from minisbert.data.datasets import duplicate_rows, holds_pairs, scored_rows, sentence_rows, triplet_rows
-from minisbert.evaluation.retrieval import retrieval_from_pairs
+from minisbert.evaluation.retrieval import Retrieval, retrieval_from_pairs
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.prompts import choose_prompt, role_prompt_name
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training import losses as more_losses
 from minisbert.training.objectives import base
-from minisbert.training.objectives.base import Objective, RowNetwork, Scores, VectorNetwork
+from minisbert.training.objectives.base import Network, Objective, RowNetwork, Scores, VectorNetwork
 from minisbert.training.settings import RunSettings, reads
 
 Columns = Sequence[Sequence[str]]  # of texts, one of each for a training row
@@ -33,9 +33,10 @@ class CosineRegression(Objective):
         self.targets = base.score_targets(pairs).to(encoder.device)  # (N,)
         super().__init__(VectorNetwork(encoder, TextColumns(encoder.tokenizer, base.two_columns(pairs))), notes)
 
-    def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
+    def loss(self, network: Network, rows: Sequence[int]) -> Tensor:
         targets = self.targets[rows]  # before the network: a GPU gets row numbers when it has no other work
-        return losses.cosine_mse_loss(*network(rows).unbind(dim=1), targets)
+        u, v = network(rows).unbind(dim=1)  # (B, D) each
+        return losses.cosine_mse_loss(u, v, targets)
 
     def evaluate(self, split: str) -> Scores:
         loss = losses.mse_loss if self.separable else None
@@ -47,7 +48,7 @@ class CoSENT(CosineRegression):
 
     separable = False
 
-    def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
+    def loss(self, network: Network, rows: Sequence[int]) -> Tensor:
         targets = self.targets[rows]
         u, v = network(rows).unbind(dim=1)  # (B, D) each
         return more_losses.cosent_loss(u, v, targets, scale=1 / self.options.temperature)
@@ -68,9 +69,10 @@ class Contrastive(Objective):
     def formula(self, u: Tensor, v: Tensor, labels: Tensor) -> Tensor:
         return losses.contrastive_loss(u, v, labels, self.margin)
 
-    def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
+    def loss(self, network: Network, rows: Sequence[int]) -> Tensor:
         labels = self.labels[rows]
-        return self.formula(*network(rows).unbind(dim=1), labels)
+        u, v = network(rows).unbind(dim=1)  # (B, D) each
+        return self.formula(u, v, labels)
 
     def evaluate(self, split: str) -> Scores:
         return base.cosine_scores(self.encoder, self.rows[split], self.rows["dev"], self.formula)
@@ -90,7 +92,8 @@ class UnscoredRows(Objective):
     geometry = True  # evaluate alignment and uniformity too
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder, columns: Columns, note: str):
-        self.options, self.scored, searches = options, [], {}
+        self.options, self.scored = options, []
+        searches: dict[str, Retrieval | None] = {}
         self.rows, notes = {"train": list(zip(*columns, strict=True))}, {"train": note}
         for split, file in (("dev", options.dev), ("test", options.test)):
             if file and holds_pairs(file):
@@ -149,15 +152,15 @@ class TripletMargin(TripletRows):
 
     separable = True
 
-    def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
-        margin = self.options.margin or 1.0
-        return losses.triplet_loss(*network(rows).unbind(dim=1), margin=margin)
+    def loss(self, network: Network, rows: Sequence[int]) -> Tensor:
+        anchor, positive, negative = network(rows).unbind(dim=1)  # (B, D) each
+        return losses.triplet_loss(anchor, positive, negative, self.options.margin or 1.0)
 
 
 class Ranking(TripletRows):
     """Rank the positive above all other positives and negatives of the batch (multiple negatives ranking)."""
 
-    def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
+    def loss(self, network: Network, rows: Sequence[int]) -> Tensor:
         return self.ranking_loss(network(rows), self.options.symmetric)
 
 
@@ -168,7 +171,7 @@ class Splade(TripletRows):
     learned before they are taken away.
     """
 
-    def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
+    def loss(self, network: Network, rows: Sequence[int]) -> Tensor:
         queries, *documents = network(rows).unbind(dim=1)  # (B, V) each
         risen = min(1.0, 3 * self.done) ** 2
         query_price, document_price = self.options.query_flops * risen, self.options.document_flops * risen
@@ -178,12 +181,13 @@ class Splade(TripletRows):
 class SupervisedSimCSE(TripletRows):
     """Entailment against contradiction and the other rows of the batch (SimCSE, eq. 5)."""
 
-    def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
+    def loss(self, network: Network, rows: Sequence[int]) -> Tensor:
         vectors = network(rows)  # (B, n, D)
         # eq. 5 without negatives, or with all of them in the sum: the ranking loss
         if vectors.shape[1] != 3:
             return self.ranking_loss(vectors)
-        return losses.simcse_loss(*vectors.unbind(dim=1), self.options.temperature)
+        anchor, positive, negative = vectors.unbind(dim=1)  # (B, D) each
+        return losses.simcse_loss(anchor, positive, negative, self.options.temperature)
 
 
 class SimCSE(UnscoredRows):
@@ -203,7 +207,7 @@ class SimCSE(UnscoredRows):
         """Return the columns of texts: the same one twice, since each row of the forward gets another dropout mask."""
         return [texts, texts]
 
-    def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
+    def loss(self, network: Network, rows: Sequence[int]) -> Tensor:
         views = network(rows).unbind(dim=1)
         return losses.simcse_loss(views[0], views[-1], temperature=self.options.temperature)
 
@@ -217,12 +221,13 @@ class TokenNetwork(RowNetwork):
     model: MultiVectorEncoder
 
     def __init__(self, model: MultiVectorEncoder, columns: Columns):
-        encoded, counts = [], []
+        encoded: list[Encoded] = []
+        counts = []
         for place, column in enumerate(columns):
             role, tokenized = ("query", model.query_rows) if place == 0 else ("document", model.document_rows)
             prompt = choose_prompt(model.settings, name=role_prompt_name(model.settings, role))
             ids, own, truncated = tokenized([prompt + text for text in column])
-            encoded.append(Encoded(ids, [[0] * len(row) for row in ids], truncated))
+            encoded.append(Encoded([*ids], [[0] * len(row) for row in ids], truncated))
             counts.append(own)
         lengths = []
         for texts in zip(*(column.ids for column in encoded), strict=True):
@@ -246,22 +251,22 @@ class TokenNetwork(RowNetwork):
             vectors_of_columns.append(nn.functional.pad(vectors, (0, 0, 0, self.longest - vectors.shape[1])))
         return torch.stack(vectors_of_columns, dim=1)
 
-    def counted(self, rows: list[int]) -> Tensor:
+    def counted(self, rows: Sequence[int]) -> Tensor:
         """Mark the documents' tokens that are compared, (B, n - 1, T); T is that of the longest text of these rows."""
         documents = self.encoded[1:]
         texts = [column.ids[row] for row in rows for column in documents]
         longest = max(len(column.ids[row]) for row in rows for column in self.encoded)
         # the ids alone decide, so no forward is needed: -1 marks a pad
-        padded = torch.tensor([ids + [-1] * (longest - len(ids)) for ids in texts], device=self.model.device)
+        padded = torch.tensor([[*ids] + [-1] * (longest - len(ids)) for ids in texts], device=self.model.device)
         return self.model.compared(padded, padded >= 0, query=False).view(len(rows), len(documents), longest)
 
 
-def query_and_documents(task: Objective, network: nn.Module, rows: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+def query_and_documents(tokens: TokenNetwork, network: Network, rows: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
     """Return queries (B, T, K), documents (B, C, T, K), and which of their tokens are compared, (B, C, T).
 
-    ``network`` is ``task.network``, a ``TokenNetwork``, or a wrapper of it.
+    ``network`` is ``tokens`` or a wrapper of it.
     """
-    real = task.network.counted(rows)
+    real = tokens.counted(rows)
     # the network pads to the longest text of the run
     vectors = network(rows)[:, :, : real.shape[2]]
     return vectors[:, 0], vectors[:, 1:], real
@@ -270,8 +275,10 @@ def query_and_documents(task: Objective, network: nn.Module, rows: list[int]) ->
 class LateInteraction(TripletRows):
     """Rank the positive above all other texts of the batch by ``max_sim`` (ColBERT, Khattab and Zaharia 2020)."""
 
-    def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
-        queries, documents, real = query_and_documents(self, network, rows)
+    network: TokenNetwork
+
+    def loss(self, network: Network, rows: Sequence[int]) -> Tensor:
+        queries, documents, real = query_and_documents(self.network, network, rows)
         # (B, C, ...) to (C B, ...): all positives first
         documents, real = documents.transpose(0, 1).flatten(0, 1), real.transpose(0, 1).flatten(0, 1)
         return more_losses.late_ranking_loss(queries, documents, real)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from tokenizers import Tokenizer as Backend
@@ -20,7 +21,7 @@ from minisbert.models.guards import evaluating
 from minisbert.models.masked_language_model import MaskedHead, MaskedLanguageModel
 from minisbert.models.pooling import Pooling
 from minisbert.training.losses import mlm_losses
-from minisbert.training.objectives.base import Objective, Scores, VectorNetwork, sources_of, vector_scores
+from minisbert.training.objectives.base import Network, Objective, Scores, VectorNetwork, sources_of, vector_scores
 from minisbert.training.settings import RunSettings
 
 CHOSEN = 0.15  # fraction of tokens to predict
@@ -65,6 +66,8 @@ def draw_masks(
 class MaskedNetwork(VectorNetwork):
     """Apply a ``MaskedLanguageModel`` to texts in which other words are hidden every time."""
 
+    model: MaskedLanguageModel
+
     def forward(self, rows: list[int]) -> Tensor:
         """Turn the numbers of B rows into the sum of each row's losses of hidden words, and their number: (B, 2)."""
         losses, _, chosen = self.guess(*self.columns.batch(rows))
@@ -81,7 +84,7 @@ class MaskedNetwork(VectorNetwork):
         if mask is not None:
             mask = mask.to(device)
         words = ~torch.isin(ids, torch.tensor(self.model.special_ids, device=device))
-        inputs, chosen = draw_masks(ids, words, self.model.mask_id, len(self.model.head.bias), generator)
+        inputs, chosen = draw_masks(ids, words, cast(int, self.model.mask_id), len(self.model.head.bias), generator)
         logits = self.model.logits(inputs, mask, chosen, self.dtype)  # (N, V)
         targets = ids[chosen]
         # the texts of a small batch may have no word to hide
@@ -92,23 +95,25 @@ class MaskedNetwork(VectorNetwork):
 class MaskedWords(Objective):
     """Guess 15 % of the words of a text from the others, BERT's first objective (section 3.1)."""
 
+    network: MaskedNetwork
+    model: MaskedLanguageModel
     best = "masked_accuracy"
     separable = False  # a row counts by the number of its hidden words
 
     def __init__(self, options: RunSettings, model: MaskedLanguageModel):
         texts, note = plain_texts(sources_of(options))
-        self.rows, notes = scored_rows(sources_of(options), options.scale, ["dev", "test"])
-        self.rows["train"] = [(text,) for text in texts]
+        scored, notes = scored_rows(sources_of(options), options.scale, ["dev", "test"])
+        self.rows = {"train": [(text,) for text in texts], **scored}
         columns = TextColumns(model.tokenizer, [texts])
         super().__init__(MaskedNetwork(model, columns), {"train": note} | notes)
 
-    def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
+    def loss(self, network: Network, rows: Sequence[int]) -> Tensor:
         sums, counts = network(rows).unbind(dim=1)  # (B,) each
         return sums.sum() / counts.sum().clamp_min(1)  # no word was hidden: nothing to learn
 
     def evaluate(self, split: str) -> Scores:
         """Score the share of hidden words that is guessed, their mean loss, and the vectors on scored pairs."""
-        model, pairs = self.network.model, self.rows[split]
+        model, pairs = self.model, self.rows[split]
         texts = list(dict.fromkeys(text for pair in pairs for text in pair.texts))
         ids = model.tokenizer.encode(texts).ids
         generator = torch.Generator().manual_seed(0)  # the same words every time
@@ -178,5 +183,5 @@ def new_model(tokenizer: Tokenizer, layers: int, width: int, dropout: float = 0.
     head = MaskedHead(width, config.vocab_size, config.layer_norm_eps)
     nn.init.normal_(head.dense.weight, std=config.initializer_range)
     nn.init.zeros_(head.dense.bias)
-    head.words = bert.embeddings.word.weight  # tied
+    head.words = cast(nn.Parameter, bert.embeddings.word.weight)  # tied
     return MaskedLanguageModel(head, tokenizer, bert, Pooling("mean", width), True).eval()

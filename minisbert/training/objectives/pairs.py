@@ -28,14 +28,16 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import say
 from minisbert.training import losses as more_losses
 from minisbert.training.objectives import base
-from minisbert.training.objectives.base import Objective, PairNetwork, Scores
+from minisbert.training.objectives.base import Network, Objective, PairNetwork, Scores
 from minisbert.training.settings import RunSettings
 
 
 class PairObjective(Objective):
     """Train an encoder with the head of ``make_head`` by ``formula``, the loss of its outputs and ``targets`` (N,)."""
 
-    task, labels = "regression", ()  # of the ``PairModel``
+    model: PairModel
+    task = "regression"
+    labels: Sequence[str] = ()
     concat = "u,v,|u-v|"  # what a head over two vectors reads: SBERT's best (table 6)
     hidden = 0  # width of its hidden layer; 0: none
     reads_pairs = False  # both texts in one input, not two vectors
@@ -53,7 +55,7 @@ class PairObjective(Objective):
         self.rows = rows
         self.targets = targets.to(encoder.device)
 
-    def make_head(self, options: RunSettings, encoder: SentenceEncoder) -> nn.Module:
+    def make_head(self, options: RunSettings, encoder: SentenceEncoder) -> Head:
         """Make a head with an output for each label, or one: joint, or over the concatenation of two vectors."""
         outputs = len(self.labels) or 1
         if self.reads_pairs:
@@ -64,7 +66,7 @@ class PairObjective(Objective):
         """Compute the mean loss of outputs (B,), or (B, C) for classes, and their targets."""
         raise NotImplementedError
 
-    def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
+    def loss(self, network: Network, rows: Sequence[int]) -> Tensor:
         targets = self.targets[rows]
         return self.formula(network(rows), targets)
 
@@ -87,7 +89,7 @@ class ScoreRegression(PairObjective):
     def formula(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return losses.mse_loss(outputs, targets)
 
-    def make_head(self, options: RunSettings, encoder: SentenceEncoder) -> nn.Module:
+    def make_head(self, options: RunSettings, encoder: SentenceEncoder) -> Head:
         if options.objective == "cross-encoder":
             return joint_head(options, encoder)
         if options.objective == "siamese":  # the head reads (|u - v|, u * v, u) of two vectors
@@ -202,6 +204,7 @@ class RankingReranker(Objective):
     ``mrr`` the mean of 1 / its rank.
     """
 
+    model: PairModel
     best = "mrr"
     by_rows = False
 
@@ -219,8 +222,8 @@ class RankingReranker(Objective):
         lengths = (self.candidates * tokens.max(axis=1)).tolist()
         super().__init__(PairNetwork(model, [encoded], lengths), notes)
 
-    def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
-        pairs = []
+    def loss(self, network: Network, rows: Sequence[int]) -> Tensor:
+        pairs: list[int] = []
         for row in rows:
             pairs += range(row * self.candidates, (row + 1) * self.candidates)
         logits = network(pairs).view(len(rows), self.candidates)  # (B, C), the positive in column 0

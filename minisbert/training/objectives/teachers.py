@@ -1,5 +1,7 @@
 """Train with a teacher: a student learns its vectors, or its scores of a query with several texts."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -15,8 +17,8 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search.late_interaction import max_sim_matrix
 from minisbert.training.distributed import is_first, say_once
 from minisbert.training.losses import distillation_loss, kl_divergence_loss, margin_mse_loss, principal_columns
-from minisbert.training.objectives.base import sources_of
-from minisbert.training.objectives.encoders import UnscoredRows, query_and_documents
+from minisbert.training.objectives.base import Network, sources_of
+from minisbert.training.objectives.encoders import TokenNetwork, UnscoredRows, query_and_documents
 from minisbert.training.objectives.pairs import candidate_pairs
 from minisbert.training.run_folder import content_hash
 from minisbert.training.settings import RunSettings
@@ -88,7 +90,7 @@ class VectorDistillation(Distillation):
         if vectors.shape[1] != encoder.width:
             self.notes["train"] += f", its {vectors.shape[1]} columns turned into {encoder.width}"
 
-    def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
+    def loss(self, network: Network, rows: Sequence[int]) -> Tensor:
         vectors = network(rows)  # (B, n, D)
         targets = torch.from_numpy(self.targets[rows]).to(vectors)  # (B, D)
         return distillation_loss(vectors.flatten(0, 1), targets.repeat_interleave(vectors.shape[1], dim=0))
@@ -118,11 +120,11 @@ class ScoreDistillation(Distillation):
             self.formula, by = margin_mse_loss, "margin MSE"
         self.notes["train"] += f", taught the scores of {options.teacher} by {by}"
 
-    def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
+    def loss(self, network: Network, rows: Sequence[int]) -> Tensor:
         scores = self.student_scores(network, rows)
         return self.formula(scores, torch.from_numpy(self.targets[rows]).to(scores))
 
-    def student_scores(self, network: nn.Module, rows: list[int]) -> Tensor:
+    def student_scores(self, network: Network, rows: Sequence[int]) -> Tensor:
         """Score each row's query with its C texts by the student, (B, C)."""
         query, *others = network(rows).unbind(dim=1)  # (B, D) each
         return SCALE * torch.stack([cosine(query, other) for other in others], dim=1)
@@ -131,6 +133,9 @@ class ScoreDistillation(Distillation):
 class LateDistillation(ScoreDistillation):
     """Learn the same scores by ``max_sim`` instead of the scaled cosine."""
 
-    def student_scores(self, network: nn.Module, rows: list[int]) -> Tensor:
-        queries, documents, real = query_and_documents(self, network, rows)  # (B, T, K), (B, C, T, K), (B, C, T)
+    network: TokenNetwork
+
+    def student_scores(self, network: Network, rows: Sequence[int]) -> Tensor:
+        # (B, T, K), (B, C, T, K), (B, C, T)
+        queries, documents, real = query_and_documents(self.network, network, rows)
         return torch.vmap(max_sim_matrix)(queries.unsqueeze(1), documents, real).squeeze(1)
