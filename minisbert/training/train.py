@@ -288,8 +288,8 @@ def step_through(run: Run, options: RunSettings, graphs: bool = False) -> None:
         if run.finished:
             return
         batches = run.epoch()
-        if isinstance(network, GraphedNetwork):
-            network.plan(run.batches)
+        if graphs:
+            cast(GraphedNetwork, network).plan(run.batches)
         steps = fit(network, loss, batches, optimizer, schedule, run.state.step, clip, cut_batch)
         for step in run.recorded(steps):
             if step.number % options.save_every == 0 and step.number < run.total:
