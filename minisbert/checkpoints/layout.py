@@ -305,10 +305,10 @@ def find_model(model: str | Path) -> Path:
         is_run = (folder / "metrics.jsonl").is_file() and (folder / "model").is_dir()
         check_usage((is_run, f"{folder} is the folder of a run: its model is {folder / 'model'}"))
         return folder
-    shown = one_line(str(model))
     weights = {name: asset for name, asset in assets().items() if asset.kind == "weights"}
     if model in weights:
         return ensure(model)
+    shown = one_line(str(model))
     if os.path.lexists(model):
         raise InputError(f"no model {shown}: a file or a broken link")
     if isinstance(model, Path):

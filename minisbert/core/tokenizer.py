@@ -104,8 +104,7 @@ class Tokenizer:
     def __init__(self, backend: Backend, limit: int, pad_id: int = 0):
         backend.no_padding()
         backend.no_truncation()
-        self.backend = backend
-        self.pad_id = pad_id
+        self.backend, self.pad_id = backend, pad_id
         self.single_template = template(backend, "a")  # [CLS] 0 [SEP]
         self.pair_template = template(backend, "a", "a")  # [CLS] 0 [SEP] 1 [SEP]
         if limit < len(self.pair_template):
@@ -132,7 +131,8 @@ class Tokenizer:
     def frame(self, ids: Sequence[int]) -> list[int]:
         """Put the special tokens around the ids of one text, cut to ``limit``."""
         keep = self.limit - len(self.single_template) + 1
-        return assemble(self.single_template, [self.cut(ids, keep)])[0]
+        kept = ids if len(ids) <= keep else self.cut(ids, keep)
+        return [x for sentence, token, _ in self.single_template for x in ([token] if sentence is None else kept)]
 
     def cut(self, ids: Sequence[int], keep: int) -> Sequence[int]:
         """The first ``keep`` ids, or the last ones if texts lose their start."""
@@ -157,7 +157,7 @@ class Tokenizer:
         """Each whole text as ids, without special tokens."""
         # subtle: the library's own truncation keeps everything it cuts, for pairs as a product of both sides:
         # two texts of 100,000 tokens would take all memory. It is off; ``cut`` cuts.
-        with reading(f"the tokenizer cannot encode {one_line(texts[0]) if texts else texts} or a text after it"):
+        with reading(f"the tokenizer cannot encode {texts[:1]!r:.90} or a text after it"):
             if len(texts) == 1:  # without the library's threads, which would have to wake up
                 found = [self.backend.encode(texts[0], add_special_tokens=False).ids]
             else:

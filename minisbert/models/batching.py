@@ -113,14 +113,11 @@ def unpack(hidden: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def reporting(batches: Iterator[Any], progress: Progress | None) -> Iterator[Any]:
-    """Tell ``progress``, if there is one, of each batch that is done."""
-    return batches if progress is None else _reporting(batches, progress)
-
-
-def _reporting(batches: Iterator[Any], progress: Progress) -> Iterator[Any]:
+    """Yield batches, and tell ``progress``, if there is one, of each that is done."""
     for batch in batches:
         yield batch
-        progress.update(batch.tokens)
+        if progress is not None:
+            progress.update(batch.tokens)
 
 
 def packed_batches(tokens: Tokens, batch_tokens: int) -> Iterator[Batch]:

@@ -221,7 +221,8 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
 
     def batches(self, tokens: Tokens, batch_size: int | None = None) -> Iterator[Any]:
         """Split a call's texts into batches of as many tokens as ``batch_size`` texts of 64 tokens have."""
-        return reporting(packed_batches(tokens, TEXT_TOKENS * (batch_size or BATCH_SIZE)), tokens.progress)
+        batches = packed_batches(tokens, TEXT_TOKENS * (batch_size or BATCH_SIZE))
+        return batches if tokens.progress is None else reporting(batches, tokens.progress)
 
     def token_states(self, batch: Any) -> list[Tensor]:
         """Compute the hidden states (T, D) of each text of a batch."""
@@ -294,7 +295,9 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
             vectors = vectors[0]
         if convert_to_tensor or (single and not convert_to_numpy):
             return vectors
-        return as_array(vectors) if convert_to_numpy else list(vectors)
+        if not convert_to_numpy:
+            return list(vectors)
+        return as_array(vectors) if vectors.dtype == torch.bfloat16 else vectors.numpy()
 
     def vectors_of(
         self,

@@ -65,9 +65,16 @@ def read_tokenizer(
     pad_id = config.pad_token_id or 0
     check_vocabulary(files.backend, config.vocab_size, folder, pad_id)
     check_inputs_supported(files, relative=getattr(family, "relative", False))
-    limit = choose_limit(folder, limit, files.limit, config.positions)
+    positions = config.positions
+    if limit is None:  # what the folder states may be huge, if the model's author set no limit
+        limit = positions if files.limit is None else min(files.limit, positions)
+    else:
+        check_count("a maximum length", limit)
+        if limit > positions:
+            table = f"the position table of {folder.path}, which has {positions}"
+            raise InputError(f"a maximum length of {limit} is above {table}")
     with reading(folder.path):
-        tokenizer = Tokenizer(files.backend, limit, pad_id)
+        tokenizer = Tokenizer(files.backend, int(limit), pad_id)
         tokenizer.cut_start = files.truncation_side == "left"
         # not every encoder gets token types
         typed = files.tokenizer_class in TYPED_CLASSES
@@ -151,17 +158,6 @@ def check_inputs_supported(files: TokenizerFiles, relative: bool) -> None:
     if files.model_inputs is not None and "attention_mask" not in files.model_inputs:
         place = files.options.place("model_input_names")
         raise unsupported(place, "model_input_names", files.model_inputs, "attention_mask must be one")
-
-
-def choose_limit(folder: ModelFolder, limit: int | None, stated: int | None, positions: int) -> int:
-    """The largest number of tokens of a text: the caller's ``limit``, else what the folder states or can do."""
-    if limit is None:
-        return positions if stated is None else min(stated, positions)  # huge if the model's author set none
-    check_count("a maximum length", limit)
-    if limit > positions:
-        table = f"the position table of {folder.path}, which has {positions}"
-        raise InputError(f"a maximum length of {limit} is above {table}")
-    return int(limit)
 
 
 def with_limit(tokenizer: Tokenizer, limit: int) -> Tokenizer:

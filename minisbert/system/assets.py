@@ -114,7 +114,7 @@ def ensure(name: str) -> Path:
     Raises ``InputError`` if no source can serve it, or if ``MINISBERT_OFFLINE=1`` forbids the download.
     """
     wanted = asset(name)
-    if wanted.state() != "complete":
+    if problems(wanted, hashed=False):
         fetch(wanted)
     return wanted.folder
 

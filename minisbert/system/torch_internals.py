@@ -65,9 +65,7 @@ def suits(x: Tensor, weight: Tensor) -> bool:
 
 def fastest_linear() -> AbstractContextManager:
     """Return a context in which linear layers without gradients are oneDNN's on CPUs where those are faster."""
-    if ONEDNN and fastest_products()[0] == "oneDNN":
-        return OneDNNLinear()
-    return nullcontext()
+    return OneDNNLinear() if ONEDNN and fastest_products()[0] == "oneDNN" else nullcontext()
 
 
 def int8_products(a: Tensor, b: Tensor) -> Tensor:
