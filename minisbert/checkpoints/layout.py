@@ -49,12 +49,6 @@ from minisbert.system.files import MOST_BYTES, write_json
 from minisbert.system.hub import download_model, is_hub_name
 
 POOLING_NAMES = tuple("mean cls max mean_sqrt_len_tokens weightedmean lasttoken attention first-last pooler".split())
-# flags of older files after ``core.POOLING_FLAGS``, in the order in which sentence-transformers concatenates
-MORE_POOLING_FLAGS = {
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}
 
 SENTENCE_ENCODER = "SentenceEncoder"  # opens any folder that no other class claims
 # What marks the folder of another class: a ``model_type`` in config.json or config_sentence_transformers.json, a key of
@@ -110,14 +104,17 @@ class ModelFolder:
         # modules.json. A module's folder has none of its own.
         self.modules = []
         has_modules = not is_module and self.has(MODULES_FILE)
-        with reading(self.path / MODULES_FILE):
-            for module in self.json(MODULES_FILE, list) if has_modules else []:
-                # MLMTransformer is a Transformer with another head
-                name, place = OWN.sub("", module["type"]).removeprefix("MLM"), Path(module["path"])
-                if place.is_absolute() or ".." in place.parts:
-                    raise ValueError(f"path {one_line(str(place))} leads out of the folder")
-                if name != "Dropout":  # changes no vector
-                    self.modules.append((name, place.as_posix()))
+        for module in self.json(MODULES_FILE, list) if has_modules else []:
+            stated = [module.get(key) for key in ("type", "path")] if isinstance(module, dict) else []
+            if [type(value) for value in stated] != [str, str]:
+                needed = f"each module must state 'type' and 'path', not {one_line(module)}"
+                raise InputError(f"{self.path / MODULES_FILE}: {needed}")
+            # MLMTransformer is a Transformer with another head
+            name, place = OWN.sub("", stated[0]).removeprefix("MLM"), Path(stated[1])
+            if place.is_absolute() or ".." in place.parts:
+                raise InputError(f"{self.path / MODULES_FILE}: path {one_line(stated[1])} leads out of the folder")
+            if name != "Dropout":  # changes no vector
+                self.modules.append((name, place.as_posix()))
         names = [name for name, _ in self.modules]
 
         # config.json
@@ -225,13 +222,9 @@ class ModelFolder:
         for place in self.places("Pooling"):
             path = f"{place}/{CONFIG}"
             content = self.json(path, needed=True)
-            names = pooling_modes(content)
-            if not names and "pooling_mode" not in content:
-                names = ["mean"]  # the default of sentence-transformers
-            # the book knows three flags and returns others as they are, in the order in which the file has them;
-            # sentence-transformers concatenates in an order of its code
-            modes = [name for name in names if name not in MORE_POOLING_FLAGS]
-            modes += [mode for flag, mode in MORE_POOLING_FLAGS.items() if flag in names]
+            modes = pooling_modes(content)
+            if not modes and "pooling_mode" not in content:
+                modes = ["mean"]  # the default of sentence-transformers
             if not modes or not set(modes).issubset(POOLING_NAMES):
                 raise unsupported(self.path / path, "pooling_mode", modes, f"supported: {', '.join(POOLING_NAMES)}")
             return "+".join(modes)

@@ -41,7 +41,14 @@ def cosine_matrix(u: Tensor, v: Tensor) -> Tensor:
 
 
 # sentence-transformers' flags for the poolings, in the order in which it concatenates their results
-POOLING_FLAGS = {f"pooling_mode_{mode}_token{s}": mode for mode, s in (("cls", ""), ("max", "s"), ("mean", "s"))}
+POOLING_FLAGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
 
 OWN = re.compile(r"^sentence_transformers\.(.*\.)?")  # before the name of a class
 LIMITS = (("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length"))

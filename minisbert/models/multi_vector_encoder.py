@@ -23,7 +23,6 @@ from minisbert.checkpoints.encoder_settings import (
     SENTENCE,
     TEXT_SETTINGS,
     WRITTEN,
-    DenseSettings,
     EncoderSettings,
     JsonSettings,
     unsupported,
@@ -85,13 +84,6 @@ class MultiVectorSettings(EncoderSettings):
 
     similarities: ClassVar[tuple[str, ...]] = ("maxsim",)
     model_types: ClassVar[tuple[str, ...]] = ("MultiVectorEncoder",)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenDense(DenseSettings):
-    """A dense layer over the tokens' states."""
-
-    reads: ClassVar[str] = "token_embeddings"
 
 
 def read_multi_vector_settings(folder: ModelFolder) -> MultiVectorSettings:
@@ -165,7 +157,7 @@ class MultiVectorEncoder(SentenceEncoder):
             raise InputError(f"pooling {pooling}: {folder.path} is a MultiVectorEncoder, which pools nothing")
         settings, normalize = read_multi_vector_settings(folder), normalizes_tokens(folder)
         bert = load_transformer(folder.encoder)
-        dense = load_dense_layer(folder, folder.places("Dense")[0], TokenDense)
+        dense = load_dense_layer(folder, folder.places("Dense")[0], TOKENS)
         tokenizer = read_tokenizer(folder.encoder, limit)
         return cls(tokenizer, bert, dense, settings, normalize).eval()
 

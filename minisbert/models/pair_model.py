@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from minisbert.checkpoints.encoder_settings import CONFIG, HEAD_FILE, PairHeadSettings
+from minisbert.checkpoints.encoder_settings import CONFIG, HEAD_FILE
 from minisbert.checkpoints.layout import ModelFolder, find_model
 from minisbert.checkpoints.weights import read_weights, unfilled, write_safetensors
 from minisbert.core import InputError, one_line, reading
@@ -383,17 +383,19 @@ class CrossEncoder(PairModel):
 
 def read_pair_model(folder: ModelFolder, limit: int | None) -> tuple[SentenceEncoder, Head, str, list[str]]:
     """Read the encoder, the head, the task and the labels of a folder that ``PairModel.save`` wrote."""
-    about = PairHeadSettings.read(folder.json_settings(HEAD_FILE))
+    about = folder.json_settings(HEAD_FILE)
+    name, task, settings = about.get("head", str), about.get("task", str), about.get("settings", dict, {})
+    labels = about.get("labels", list, [], items=str)
     encoder = SentenceEncoder.from_folder(folder, limit=limit)
     path = folder.path / "head.safetensors"
     with reading(folder.path / HEAD_FILE):
-        if about.head not in PAIR_HEADS:
-            raise ValueError(f"head must be one of {', '.join(PAIR_HEADS)}, not {one_line(about.head)}")
-        kind = PAIR_HEADS[about.head]
+        if name not in PAIR_HEADS:
+            raise ValueError(f"head must be one of {', '.join(PAIR_HEADS)}, not {one_line(name)}")
+        kind = PAIR_HEADS[name]
         needed = [name for name in inspect.signature(kind.__init__).parameters if name != "self"]
-        if set(about.settings) != set(needed):  # a setting that is left out must not fall back to a default
-            raise ValueError(f"settings {one_line(about.settings)} must state each of {', '.join(needed)}")
+        if set(settings) != set(needed):  # a setting that is left out must not fall back to a default
+            raise ValueError(f"settings {one_line(settings)} must state each of {', '.join(needed)}")
         with unfilled():  # the weights are replaced at once
-            head = kind(**about.settings)
+            head = kind(**settings)
     fill(head, read_weights(path), path)
-    return encoder, head, about.task, about.labels
+    return encoder, head, task, labels  # the model's constructor checks the latter two

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from minisbert.checkpoints.encoder_settings import CONFIG, WEIGHTS, DenseSettings, unsupported
+from minisbert.checkpoints.encoder_settings import CONFIG, WEIGHTS, check_module_names, unsupported
 from minisbert.checkpoints.layout import ModelFolder
 from minisbert.checkpoints.weights import read_weights, unfilled, write_safetensors
 from minisbert.core import InputError, reading
@@ -152,19 +152,19 @@ class Dense(nn.Module):
         write_safetensors(self.state_dict(), folder / WEIGHTS)
 
 
-def load_dense_layer(folder: ModelFolder, place: str, kind: type[DenseSettings] = DenseSettings) -> Dense:
-    """Open the dense layer in the subfolder ``place``."""
+def load_dense_layer(folder: ModelFolder, place: str, reads: str = "sentence_embedding") -> Dense:
+    """Open the dense layer in the subfolder ``place``. ``reads`` is what it reads and writes: a text's vector."""
     path = folder.path / place / CONFIG
-    settings = kind.read(folder.json_settings(f"{place}/{CONFIG}", needed=True))
-    activation = None
-    for name, stored in ACTIVATION_PATHS.items():
-        if settings.activation_function == stored:
-            activation = name
-    if activation is None:
-        reason = f"{', '.join(DENSE_ACTIVATIONS)} are"
-        raise unsupported(path, "activation_function", settings.activation_function, reason)
+    settings = folder.json_settings(f"{place}/{CONFIG}", needed=True)
+    check_module_names(settings, reads)
+    settings.choice("use_residual", False)
+    stated = settings.get("activation_function", str, ACTIVATION_PATHS["tanh"])
+    names = {stored: name for name, stored in ACTIVATION_PATHS.items()}
+    if stated not in names:
+        raise unsupported(path, "activation_function", stated, f"{', '.join(DENSE_ACTIVATIONS)} are")
+    widths = settings.needed_size("in_features"), settings.needed_size("out_features")
     with reading(path), unfilled():  # the weights are replaced at once
-        dense = Dense(settings.in_features, settings.out_features, settings.bias, activation)
+        dense = Dense(*widths, settings.get("bias", bool, True), names[stated])
     weights = folder.path / place / WEIGHTS
     fill(dense, read_weights(weights), weights)
     return dense

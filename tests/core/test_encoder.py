@@ -160,7 +160,7 @@ def test_a_broken_list_of_modules(folder, content):
         ({"pooling_mode_max_tokens": True, "pooling_mode_mean_tokens": False}, ["max"]),
         # flags have one order, whatever the order in the file
         ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}, ["cls", "mean"]),
-        ({"pooling_mode_mean_sqrt_len_tokens": True}, ["pooling_mode_mean_sqrt_len_tokens"]),
+        ({"pooling_mode_mean_sqrt_len_tokens": True}, ["mean_sqrt_len_tokens"]),
         ({"word_embedding_dimension": 24}, []),
     ],
 )

@@ -201,7 +201,7 @@ def test_folders_that_are_no_pair_models(tiny, tmp_path):
         ({"head": "bilinear"}, "head must be one of cross-encoder, concat, cross-attention, not 'bilinear'"),
         ({"head": "cross-encoder"}, "settings"),
         ({"task": "ranking"}, "task must be"),
-        ({"task": None}, "'task'"),
+        ({"task": None}, "task must be"),
         ({"task": "classes"}, "two or more, each with a label"),
         ({"labels": ["a", 3]}, "labels must be"),
         ({"settings": None}, "settings"),
