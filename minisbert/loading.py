@@ -14,7 +14,8 @@ import torch
 
 from minisbert.backends.cuda import CudaEncoder, choose_half, has_graph
 from minisbert.backends.package import CompiledEncoder, CompiledPairModel
-from minisbert.checkpoints.layout import MASKED_MODULE, ModelFolder, find_model
+from minisbert.checkpoints.layout import ModelFolder, find_model
+from minisbert.checkpoints.tokenizer_files import read_tokenizer
 from minisbert.core import InputError, one_line
 from minisbert.core.tokenizer import Tokenizer
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
@@ -22,7 +23,6 @@ from minisbert.models.pair_model import SEVERAL, PairModel, PairScorer
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.sparse_encoder import SparseEncoder
 from minisbert.models.static_encoder import StaticEncoder
-from minisbert.models.tokenizer import read_tokenizer
 from minisbert.system.console import say
 from minisbert.system.devices import choose_device
 
@@ -145,10 +145,7 @@ def load_tokenizer(model: str | Path, limit: int | None = None) -> Tokenizer:
     folder = ModelFolder(find_model(model))
     if folder.model_class == "StaticEncoder":
         return StaticEncoder.from_folder(folder, limit=limit).tokenizer
-    module = None
-    if folder.model_class == "SparseEncoder":
-        module = MASKED_MODULE
-    return read_tokenizer(folder.encoder, limit, module)
+    return read_tokenizer(folder.encoder, limit)
 
 
 def uncompiled(encoder: Encoder) -> Encoder:

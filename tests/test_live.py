@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from minisbert.architectures.relatives import ENCODER_FAMILIES
+from minisbert.checkpoints.tokenizer_files import read_tokenizer
 from minisbert.checkpoints.weights import load_transformer, save_bert
 from minisbert.core.bert import Bert
 from minisbert.core.tokenizer import pad_batch
 from minisbert.data.datasets import SPLITS, load_scored_pairs
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.tokenizer import read_tokenizer
 from tests.parity import GRADIENT, MINILM_HIDDEN, MINILM_VECTOR, PIECE, assert_parity
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from minisbert.checkpoints.tokenizer_files import read_tokenizer
 from minisbert.core import bert
 from minisbert.core.encoder import load_bert
-from minisbert.models.tokenizer import read_tokenizer
 from tests import by_hand_checks, formula_checks, head_checks, loss_checks, metric_checks, pipeline_checks  # noqa: F401  (their checks)
 from tests.checks import CHECKS
 from tests.parity import COMPARISONS, MINILM_HIDDEN, REFERENCE, assert_parity, golden

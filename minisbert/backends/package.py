@@ -30,13 +30,13 @@ from torch import Tensor, nn
 
 from minisbert.checkpoints.encoder_settings import JsonSettings
 from minisbert.checkpoints.layout import ModelFolder, find_model
+from minisbert.checkpoints.tokenizer_files import read_tokenizer
 from minisbert.core import InputError, one_line, reading
 from minisbert.models.batching import Batch
 from minisbert.models.encoder import TextEncoder
 from minisbert.models.guards import check_choice
 from minisbert.models.pair_model import PairScorer
 from minisbert.models.pooling import choose_pooling
-from minisbert.models.tokenizer import read_tokenizer
 from minisbert.system.assets import file_hash, home
 from minisbert.system.console import check_usage, say
 from minisbert.system.devices import instruction_sets

@@ -40,7 +40,7 @@ from minisbert.checkpoints.encoder_settings import (
     check_module_names,
     unsupported,
 )
-from minisbert.core import InputError, one_line, read_json, reading
+from minisbert.core import InputError, one_line, read_json
 from minisbert.core.encoder import OWN, pooling_modes
 from minisbert.core.weights import BERT, BertConfig, Family
 from minisbert.system.assets import assets, ensure
@@ -94,25 +94,25 @@ class ModelFolder:
     holds_pair_model: bool  # there is a head for pairs, a ``PairModel``'s or a CrossEncoder's
     described: bool  # sentence-transformers reads its own settings here; elsewhere they are leftovers
     model_class: str  # the class that opens the folder, a key of ``ORDERS``
+    task: str  # what the encoder computes: ``transformer_task`` of sentence-transformers
     encoder: "ModelFolder"  # the folder of the encoder and its tokenizer
 
     def __init__(self, path: str | Path, is_module: bool = False):
         self.path = Path(path)
-        self.files: dict[str, bytes] = {}
         self.contents: dict[str, Any] = {}  # of JSON files
 
         # modules.json. A module's folder has none of its own.
         self.modules = []
         has_modules = not is_module and self.has(MODULES_FILE)
         for module in self.json(MODULES_FILE, list) if has_modules else []:
-            stated = [module.get(key) for key in ("type", "path")] if isinstance(module, dict) else []
-            if [type(value) for value in stated] != [str, str]:
+            kind, stated = (module.get("type"), module.get("path")) if isinstance(module, dict) else (None, None)
+            if not isinstance(kind, str) or not isinstance(stated, str):
                 needed = f"each module must state 'type' and 'path', not {one_line(module)}"
                 raise InputError(f"{self.path / MODULES_FILE}: {needed}")
             # MLMTransformer is a Transformer with another head
-            name, place = OWN.sub("", stated[0]).removeprefix("MLM"), Path(stated[1])
+            name, place = OWN.sub("", kind).removeprefix("MLM"), Path(stated)
             if place.is_absolute() or ".." in place.parts:
-                raise InputError(f"{self.path / MODULES_FILE}: path {one_line(stated[1])} leads out of the folder")
+                raise InputError(f"{self.path / MODULES_FILE}: path {one_line(stated)} leads out of the folder")
             if name != "Dropout":  # changes no vector
                 self.modules.append((name, place.as_posix()))
         names = [name for name, _ in self.modules]
@@ -150,26 +150,18 @@ class ModelFolder:
                 unread = f"modules {', '.join(names)} are not supported, only {readable.replace(' ', ', ')}"
                 raise InputError(f"{self.path / MODULES_FILE}: {unread}")
 
-        self.encoder = self
+        self.encoder, self.task = self, "feature-extraction"
+        if self.classifier:
+            self.task = "sequence-classification"
         for name, place in self.modules:
             if name == "Transformer" and place != ".":
                 self.encoder = ModelFolder(self.path / place, is_module=True)
-
-    @classmethod
-    def of(cls, folder: "str | Path | ModelFolder") -> "ModelFolder":
-        return folder if isinstance(folder, ModelFolder) else cls(folder)
+        if self.model_class == "SparseEncoder":
+            self.encoder.task = "fill-mask"
 
     def has(self, name: str) -> bool:
         """Return whether there is such a file; ``InputError`` as ``has_file``."""
         return has_file(self.path / name)
-
-    def read(self, name: str) -> bytes:
-        """Read the bytes of a file, once."""
-        if name not in self.files:
-            self.has(name)
-            with reading(self.path / name):
-                self.files[name] = (self.path / name).read_bytes()
-        return self.files[name]
 
     def json(self, name: str, kind: type = dict, needed: bool = False) -> Any:
         """Read the contents of a JSON file; an empty object (or list) if there is none and it is not ``needed``."""
@@ -267,21 +259,6 @@ def write_modules(folder: Path, classes: list[str], package: str = "models") -> 
         (folder / place).mkdir(exist_ok=True)
     write_json(folder / MODULES_FILE, modules)
     return places
-
-
-def transformer_module(task: str, result: str, output: str) -> dict[str, Any]:
-    """Return the only value supported for each key that a Transformer module may state about itself."""
-    return {
-        "transformer_task": task,
-        "modality_config": {"text": {"method": "forward", "method_output_name": result}},
-        "module_output_name": output,
-        "tokenizer_name_or_path": None,
-    }
-
-
-ENCODER_MODULE = transformer_module("feature-extraction", "last_hidden_state", "token_embeddings")
-CLASSIFIER_MODULE = transformer_module("sequence-classification", "logits", "scores")  # of a CrossEncoder
-MASKED_MODULE = transformer_module("fill-mask", "logits", "token_embeddings")  # of SPLADE
 
 
 def find_model(model: str | Path) -> Path:

@@ -1,4 +1,4 @@
-"""Read the tokenizer of a folder as transformers 5 and sentence-transformers do: vocabulary, class, options, limits.
+"""Read the tokenizer of a folder as transformers 5 and sentence-transformers do, into the book's class; and write it.
 
 Who writes which file, and what it says:
 
@@ -18,12 +18,14 @@ Who writes which file, and what it says:
 docs/models.md lists the classes. Imports ``core``, ``system``, and the folder's layout and settings.
 """
 
+import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
@@ -33,12 +35,14 @@ from minisbert.checkpoints.encoder_settings import (
     SPECIAL_TOKENS,
     TEXT_SETTINGS,
     TOKENIZER_CONFIG,
+    VOCABULARY_FILES,
     JsonSettings,
     unsupported,
 )
-from minisbert.checkpoints.layout import CLASSIFIER_MODULE, ENCODER_MODULE, ModelFolder
+from minisbert.checkpoints.layout import ModelFolder
 from minisbert.core import InputError, one_line, reading
-from minisbert.system.files import listed, read_text
+from minisbert.core.tokenizer import Tokenizer
+from minisbert.system.files import listed, read_text, write_json
 
 TOKENIZER = "tokenizer.json"
 PROBE = "A cat, ÉŠſ 1"  # shows tables of characters that are damaged before a user's text does
@@ -53,6 +57,13 @@ LIMITS = (
     (TOKENIZER_CONFIG, "max_len"),  # transformers in 2019
 )
 
+LATE_INTERACTION = ("query_length", "document_length", "query_expansion")  # a MultiVectorEncoder's; only saved again
+# what a Transformer module computes by its ``transformer_task``: the result that it takes, and the name it gives it
+TASKS = {
+    "feature-extraction": ("last_hidden_state", "token_embeddings"),
+    "sequence-classification": ("logits", "scores"),  # a CrossEncoder
+    "fill-mask": ("logits", "token_embeddings"),  # SPLADE
+}
 # arguments of transformers' functions that change no vector: where files come from, and how it computes
 DOWNLOAD_ARGUMENTS = set("cache_dir local_files_only revision subfolder token trust_remote_code use_auth_token".split())
 COMPUTE_ARGUMENTS = set("add_pooling_layer attn_implementation device_map dtype low_cpu_mem_usage torch_dtype".split())
@@ -82,65 +93,114 @@ LEFT_CLASSES = ("GemmaTokenizer",)  # pad before a text unless the files say oth
 Files = list[tuple[Path, dict[str, Any]]]  # a file and its contents; a later one overrides those before it
 
 
-@dataclass(frozen=True)
-class TokenizerFiles:
-    """A tokenizer as the files of its folder describe it."""
+@dataclass
+class Source:
+    """What a tokenizer was read from, for ``write_tokenizer``: the folder may be gone by then."""
 
-    backend: Backend
-    tokenizer_class: str  # without ``Fast``
-    options: JsonSettings  # ``tokenizer_config.json``, and over it ``arguments``
-    arguments: dict[str, Any]  # what ``sentence_bert_config.json`` passes to the tokenizer
-    lower_case: bool  # by ``sentence_bert_config.json``, whatever the class does
-    limit: int | None  # tokens of a text; None if no file states it
-    padding_side: str
-    truncation_side: str
-    model_inputs: list[str] | None  # the tensors that the encoder gets of a text; None for the class's own
+    content: bytes | None  # of tokenizer.json
+    settings: dict[str, dict]  # of other files
+    text_settings: dict[str, Any]  # more of sentence_bert_config.json than the limit
+    vocabulary: bool  # there are files of ``VOCABULARY_FILES``
 
 
-def read_tokenizer_files(folder: ModelFolder, rows: int, module: dict[str, Any] | None = None) -> TokenizerFiles:
-    """Read the tokenizer of a folder whose embedding table has ``rows`` rows.
+def read_tokenizer(folder: str | Path | ModelFolder, limit: int | None = None) -> Tokenizer:
+    """Read the tokenizer in an encoder's folder.
 
-    ``module`` is what the encoder's module may state, by default ``ENCODER_MODULE`` or, with a classifier,
-    ``CLASSIFIER_MODULE``. Raises ``InputError`` for files that are missing or damaged, and for settings that are not
-    supported.
+    The maximum number of tokens is ``limit``, else the first of ``LIMITS`` that a file states; never more than the
+    encoder has positions. Raises ``InputError`` for files that are missing or damaged, for settings that are not
+    supported, and for a ``limit`` out of range.
     """
-    texts, arguments, call = read_text_settings(folder, module)
+    folder = folder if isinstance(folder, ModelFolder) else ModelFolder(folder)
+    family, config = folder.config
+    texts, arguments, call = read_text_settings(folder)
     files = [(folder.path / TOKENIZER_CONFIG, folder.json(TOKENIZER_CONFIG)), (texts.path, arguments)]
     options = JsonSettings(*files)
+
+    # the limit
     calls = JsonSettings((texts.path, arguments), (texts.path, call))
     sources = {"call": calls, TEXT_SETTINGS: texts, TOKENIZER_CONFIG: options}
     stated = [sources[file].get(key, int) for file, key in LIMITS]
+    if limit is None:
+        limit = min(next((tokens for tokens in stated if tokens is not None), config.positions), config.positions)
+    if isinstance(limit, bool) or not isinstance(limit, int | np.integer) or limit < 1:
+        raise InputError(f"a maximum length must be an integer from 1, not {one_line(limit)}")
+    if limit > config.positions:
+        table = f"the position table of {folder.path}, which has {config.positions}"
+        raise InputError(f"a maximum length of {limit} is above {table}")
+
+    # the library's tokenizer, and the ends at which a text is padded and cut: from the options, else from
+    # tokenizer.json, else the usual ones
+    name = find_class(folder, options)
+    content = None
+    if folder.has(TOKENIZER):
+        with reading(folder.path / TOKENIZER):
+            content = (folder.path / TOKENIZER).read_bytes()
     with reading(folder.path / TOKENIZER_CONFIG):
-        name = find_class(folder, options)
-        backend = build_backend(folder, name, options, files, rows)
+        backend = build_backend(folder, content, name, options, files, config.vocab_size)
         lower_case = texts.get("do_lower_case", bool, False)
         if lower_case:
             # before the tokenizer's own normalizer sees the text, unless that does it already
             stages = normalizer_stages(backend)
             if not any(isinstance(stage, normalizers.Lowercase) for stage in stages):
                 backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *stages])
-        # the sides at which a text is padded and cut: from the options, else from tokenizer.json, else the usual ones
         padding_side = "left" if name in LEFT_CLASSES else "right"
         if backend.padding is not None:
             padding_side = backend.padding["direction"].lower()
         truncation_side = backend.truncation["direction"].lower() if backend.truncation is not None else "right"
-    return TokenizerFiles(
-        backend,
-        tokenizer_class=name,
-        options=options,
-        arguments=arguments,
-        lower_case=lower_case,
-        limit=next((limit for limit in stated if limit is not None), None),
-        padding_side=options.choice("padding_side", None, "left", "right") or padding_side,
-        truncation_side=options.choice("truncation_side", None, "left", "right") or truncation_side,
-        model_inputs=options.get("model_input_names", list, items=str),
-    )
+    padding_side = options.choice("padding_side", None, "left", "right") or padding_side
+    truncation_side = options.choice("truncation_side", None, "left", "right") or truncation_side
+
+    # what the encoder cannot be given
+    pad_id = config.pad_token_id or 0
+    check_vocabulary(backend, config.vocab_size, folder, pad_id)
+    if padding_side == "left" and not getattr(family, "relative", False):  # it counts distances
+        reason = "pads before a text move its positions"
+        if name in LEFT_CLASSES:
+            reason += f" ({name} puts them there unless padding_side is right)"
+        raise unsupported(options.place("padding_side"), "padding_side", "left", reason)
+    inputs = options.get("model_input_names", list, items=str)  # the tensors that it gets of a text
+    if inputs is not None and "attention_mask" not in inputs:
+        reason = "attention_mask must be one"
+        raise unsupported(options.place("model_input_names"), "model_input_names", inputs, reason)
+
+    with reading(folder.path):
+        tokenizer = Tokenizer(backend, int(limit), pad_id)
+    tokenizer.cut_start = truncation_side == "left"
+    # not every encoder gets token types
+    typed = name in TYPED_CLASSES if inputs is None else "token_type_ids" in inputs
+    if not typed:
+        for slots in (tokenizer.single_template, tokenizer.pair_template):
+            slots[:] = [(sequence, token, 0) for sequence, token, _ in slots]
+    if any(kind != 0 for _, _, kind in tokenizer.single_template):
+        raise InputError(f"{folder.path / TOKENIZER}: token types of one text must be 0 in post_processor")
+    if getattr(config, "position_offset", 0):  # RoBERTa and MPNet have no position for padding
+        tokenizer.forbidden = pad_id
+
+    # what ``write_tokenizer`` writes again
+    more = {key: value for key, (_, value) in texts.values.items() if key in LATE_INTERACTION}
+    if lower_case:
+        more["do_lower_case"] = True
+    settings = dict(folder.json(TOKENIZER_CONFIG))
+    for key, value in arguments.items():
+        # where the source came from says nothing of the copy, and the limit is written as max_seq_length
+        if value is not None and key not in DOWNLOAD_ARGUMENTS and key != "model_max_length":
+            settings[key] = value
+    if tokenizer.cut_start:
+        settings["truncation_side"] = "left"
+    if folder.json(CONFIG).get("tokenizer_class"):
+        # config.json is written anew without it
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast" if name == GENERIC_CLASS else name
+    others = {TOKENIZER_CONFIG: settings, SPECIAL_TOKENS: folder.json(SPECIAL_TOKENS)}
+    vocabulary = any((folder.path / file).is_file() for file in VOCABULARY_FILES)
+    tokenizer.source = Source(content, others, more, vocabulary)
+    return tokenizer
 
 
-def read_text_settings(folder: ModelFolder, module: dict[str, Any] | None) -> tuple[JsonSettings, dict, dict]:
+def read_text_settings(folder: ModelFolder) -> tuple[JsonSettings, dict, dict]:
     """Read ``sentence_bert_config.json``: its settings, arguments for the tokenizer, arguments for each call of it.
 
-    Raises ``InputError`` for an encoder's module other than ``module``, and for arguments that may change vectors.
+    Raises ``InputError`` for an encoder's module that does another task than the folder's class computes, and for
+    arguments that may change vectors.
     """
     path = folder.path / TEXT_SETTINGS
     if not folder.described:
@@ -150,8 +210,14 @@ def read_text_settings(folder: ModelFolder, module: dict[str, Any] | None) -> tu
     old = sorted(folder.path.glob(OLD_TEXT_SETTINGS))
     if not content and old and old != [path]:
         raise InputError(f"{old[0]} has the name of an old version and is not read: rename it to {TEXT_SETTINGS}")
-    if module is None:
-        module = CLASSIFIER_MODULE if folder.classifier else ENCODER_MODULE
+    # the only value supported of each key that the module may state about itself
+    result, output = TASKS[folder.task]
+    module = {
+        "transformer_task": folder.task,
+        "modality_config": {"text": {"method": "forward", "method_output_name": result}},
+        "module_output_name": output,
+        "tokenizer_name_or_path": None,
+    }
     for key, only in module.items():
         if content.get(key, only) != only:
             raise unsupported(path, key, content[key], "it may change the vectors")
@@ -190,9 +256,18 @@ def find_class(folder: ModelFolder, options: JsonSettings) -> str:
     return name
 
 
-def build_backend(folder: ModelFolder, name: str, options: JsonSettings, files: Files, rows: int) -> Backend:
-    """Build the library's tokenizer with what the class of this name in transformers gives it."""
-    backend = read_backend(folder)
+def build_backend(
+    folder: ModelFolder, content: bytes | None, name: str, options: JsonSettings, files: Files, rows: int
+) -> Backend:
+    """Build the library's tokenizer with what the class of this name in transformers gives it.
+
+    ``content`` is tokenizer.json; without it, BERT's or RoBERTa's vocabulary is read. The embedding table has ``rows``.
+    """
+    if content is None:
+        backend = read_vocabulary(folder)
+    else:
+        with reading(folder.path / TOKENIZER):
+            backend = Backend.from_buffer(content)
     decoder = options.get("added_tokens_decoder", dict, items=dict)
     # folders that transformers wrote before it had this key: it reads special_tokens_map.json of no others
     if decoder is None:
@@ -212,8 +287,16 @@ def build_backend(folder: ModelFolder, name: str, options: JsonSettings, files: 
         tokenizer.rebuild(backend, options, special)
     if decoder is not None:
         special.check_decoder(decoder, rebuilt=name != GENERIC_CLASS)
-    # after the class has rebuilt the rest, which may replace tokens
-    special.add(rows)
+    # Register the named tokens as special so that they are never split: after the class has rebuilt the rest, which may
+    # replace tokens. One that is not in the vocabulary gets the next id if the embedding table has a row for it.
+    in_backend = {token.content: token for token in backend.get_added_tokens_decoder().values()}
+    for token in special.named:
+        if token.content in in_backend:
+            token = in_backend[token.content]  # with its flags, such as lstrip
+            token.special = True
+            backend.add_special_tokens([token])
+        elif backend.token_to_id(token.content) is not None or backend.get_vocab_size() < rows:
+            backend.add_special_tokens([token])
     backend.encode_special_tokens = options.get("split_special_tokens", bool, False)
     # Ignore ordinary exceptions, since the probe may be untypical; a Rust panic means that the file is damaged.
     with reading(folder.path / TOKENIZER), suppress(Exception):
@@ -221,12 +304,8 @@ def build_backend(folder: ModelFolder, name: str, options: JsonSettings, files: 
     return backend
 
 
-def read_backend(folder: ModelFolder) -> Backend:
-    """Read the library's tokenizer from ``tokenizer.json``, or make it of BERT's or RoBERTa's vocabulary."""
-    if folder.has(TOKENIZER):
-        with reading(folder.path / TOKENIZER):
-            return Backend.from_buffer(folder.read(TOKENIZER))
-    # the formats from before tokenizer.json
+def read_vocabulary(folder: ModelFolder) -> Backend:
+    """Make the library's tokenizer of BERT's or RoBERTa's vocabulary, as it was before tokenizer.json."""
     if folder.has("vocab.txt"):
         return read_word_pieces(folder.path / "vocab.txt")
     if folder.has("vocab.json") and folder.has("merges.txt"):
@@ -326,20 +405,6 @@ class SpecialTokens:
         if other:
             reason = f"added_tokens of tokenizer.json differ in {', '.join(sorted(other))}"
             raise unsupported(self.paths["added_tokens_decoder"], "added_tokens_decoder", decoder, reason)
-
-    def add(self, rows: int) -> None:
-        """Register the named tokens as special so that they are never split.
-
-        A token that is not in the vocabulary gets the next id if the embedding table, of ``rows`` rows, has one for it.
-        """
-        in_backend = {token.content: token for token in self.backend.get_added_tokens_decoder().values()}
-        for token in self.named:
-            if token.content in in_backend:
-                token = in_backend[token.content]  # with its flags, such as lstrip
-                token.special = True
-                self.backend.add_special_tokens([token])
-            elif self.backend.token_to_id(token.content) is not None or self.backend.get_vocab_size() < rows:
-                self.backend.add_special_tokens([token])
 
 
 def added_token(value: Any) -> AddedToken | None:
@@ -467,3 +532,26 @@ TOKENIZER_CLASSES = {
     "Qwen2Tokenizer": TokenizerClass(models.BPE, QWEN_TOKENS, rebuild_qwen2),
     "GemmaTokenizer": TokenizerClass(models.BPE, GEMMA_TOKENS, rebuild_gemma),
 }
+
+
+def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
+    """Write the settings that were read, and ``tokenizer.json`` with what they changed, and without lengths."""
+    source = tokenizer.source or Source(None, {}, {}, False)
+    for name, settings in source.settings.items():
+        if settings:
+            write_json(folder / name, settings)
+    if source.vocabulary:
+        # not a copy: beside tokenizer.json the source's files are not read, and may be links to anything
+        tokenizer.backend.model.save(str(folder))
+    current = json.loads(tokenizer.backend.to_str())
+    content = current if source.content is None else json.loads(source.content)
+    for stage in ("added_tokens", "normalizer", "pre_tokenizer", "post_processor"):  # what settings change
+        content[stage] = current[stage]
+    content["padding"] = content["truncation"] = None
+    (folder / TOKENIZER).write_text(json.dumps(content, ensure_ascii=False, indent=2), encoding="utf-8")
+
+
+def text_settings(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return the contents of ``sentence_bert_config.json``."""
+    more = tokenizer.source.text_settings if tokenizer.source else {}
+    return {"max_seq_length": tokenizer.limit, "do_lower_case": False} | more

@@ -41,7 +41,7 @@ def load_transformer(folder: str | Path | ModelFolder) -> Bert:
 
     Raises ``InputError`` with a list of missing, unexpected and misshapen tensors.
     """
-    folder = ModelFolder.of(folder)
+    folder = folder if isinstance(folder, ModelFolder) else ModelFolder(folder)
     return fill_bert(folder, *read_encoder(folder))
 
 

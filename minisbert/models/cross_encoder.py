@@ -20,6 +20,7 @@ from minisbert.checkpoints.encoder_settings import (
     unsupported,
 )
 from minisbert.checkpoints.layout import ModelFolder
+from minisbert.checkpoints.tokenizer_files import read_tokenizer, write_tokenizer
 from minisbert.checkpoints.weights import (
     fill_bert,
     named_tensors,
@@ -33,7 +34,6 @@ from minisbert.core.heads import JointHead
 from minisbert.core.weights import fill
 from minisbert.models.pooling import Pooling
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.tokenizer import read_tokenizer, write_tokenizer
 from minisbert.system.files import write_json
 
 # activations after the classifier, as the files name them, and the task of a ``PairModel`` that each means

@@ -23,12 +23,11 @@ from minisbert.core import InputError, encoder, one_line
 from minisbert.core.checks import check_texts
 from minisbert.core.encoder import normalize
 from minisbert.core.tokenizer import Tokenizer
-from minisbert.models.batching import Tokens, chunks, packed_batches, reporting, tokenize
+from minisbert.models.batching import Tokens, chunks, packed_batches, reporting, tokenize, with_limit
 from minisbert.models.encode_types import typed_encode
-from minisbert.models.guards import NotFinite, check_choice, check_count
+from minisbert.models.guards import NotFinite, check_choice, check_count, check_tokens, valid_texts
 from minisbert.models.prompts import PROMPT_NAMES, role_prompt, role_prompt_name, with_prompt
 from minisbert.models.similarity import as_array, similarity, similarity_pairwise
-from minisbert.models.tokenizer import check_tokens, valid_texts, with_limit
 from minisbert.search.dense import top_k
 from minisbert.search.quantized import CALIBRATED, PRECISIONS, quantize
 from minisbert.system.console import say

@@ -1,7 +1,7 @@
 """Checks of arguments and batches before a forward pass, which checks no values itself, and eval mode around it."""
 
 import threading
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Integral
 from weakref import WeakKeyDictionary
@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from minisbert.core import InputError, one_line
 from minisbert.core.bert import BertConfig
-from minisbert.core.checks import check_shape
+from minisbert.core.checks import check_shape, check_texts
+from minisbert.core.tokenizer import Encoded
 
 
 class NotFinite(InputError):
@@ -31,6 +32,23 @@ def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
     if not isinstance(value, Hashable) or isinstance(value, Tensor) or value not in choices:
         allowed = ", ".join(str(choice) for choice in choices if choice is not None)
         raise InputError(f"{name} must be one of {allowed}, not {one_line(value)}")
+
+
+def valid_texts(texts: Iterable[str]) -> Iterator[str]:
+    """The texts one by one; ``InputError`` gives the index of one that is not a valid Unicode string."""
+    if isinstance(texts, str | dict | set) or hasattr(texts, "columns") or not isinstance(texts, Iterable):
+        check_texts(texts)
+    for i, text in enumerate(texts):
+        check_texts([text], i)
+        yield text
+
+
+def check_tokens(encoded: Encoded, texts: Sequence[str]) -> Encoded:
+    """Return what was given. Raises ``InputError`` for a text without a token, which an encoder cannot read."""
+    for text, ids in zip(texts, encoded.ids, strict=True):
+        if not len(ids):
+            raise InputError(f"the text {one_line(text)} has no token, and this tokenizer adds none: remove the text")
+    return encoded
 
 
 def check_inputs(

@@ -29,19 +29,19 @@ from minisbert.checkpoints.encoder_settings import (
     write_settings,
 )
 from minisbert.checkpoints.layout import ModelFolder, write_modules
+from minisbert.checkpoints.tokenizer_files import read_tokenizer, text_settings, write_tokenizer
 from minisbert.checkpoints.weights import load_transformer, save_bert
 from minisbert.core import InputError, one_line
 from minisbert.core.bert import Bert
 from minisbert.core.checks import check_texts
 from minisbert.core.encoder import normalize
 from minisbert.core.tokenizer import Tokenizer, pad_batch
-from minisbert.models.batching import budgeted_batches
+from minisbert.models.batching import budgeted_batches, with_limit
 from minisbert.models.encoder import BATCH_SIZE, TEXT_TOKENS
-from minisbert.models.guards import NotFinite, check_choice, check_count, check_ids
+from minisbert.models.guards import NotFinite, check_choice, check_count, check_ids, check_tokens
 from minisbert.models.pooling import Dense, Pooling, load_dense_layer, sentence_width
 from minisbert.models.prompts import PROMPT_NAMES, role_prompt, with_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.tokenizer import check_tokens, read_tokenizer, text_settings, with_limit, write_tokenizer
 from minisbert.search.late_interaction import Matrices, late_top_k
 from minisbert.system.files import write_json
 from minisbert.system.progress import Progress, as_progress

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from minisbert.checkpoints.encoder_settings import EncoderSettings, write_settings
 from minisbert.checkpoints.layout import ModelFolder, write_modules
+from minisbert.checkpoints.tokenizer_files import read_tokenizer, text_settings, write_tokenizer
 from minisbert.checkpoints.weights import load_transformer, save_bert
 from minisbert.core.bert import Bert
 from minisbert.core.checks import check_texts
@@ -33,7 +34,6 @@ from minisbert.models.pooling import (
     sentence_width,
     write_pooling,
 )
-from minisbert.models.tokenizer import read_tokenizer, text_settings, write_tokenizer
 from minisbert.system.devices import choose_dtype
 from minisbert.system.files import atomic_folder
 from minisbert.system.torch_internals import fastest_linear

@@ -24,7 +24,8 @@ from minisbert.checkpoints.encoder_settings import (
     EncoderSettings,
     write_settings,
 )
-from minisbert.checkpoints.layout import MASKED_MODULE, ModelFolder, write_modules
+from minisbert.checkpoints.layout import ModelFolder, write_modules
+from minisbert.checkpoints.tokenizer_files import read_tokenizer, text_settings, write_tokenizer
 from minisbert.checkpoints.weights import load_transformer
 from minisbert.core import InputError, one_line
 from minisbert.core.bert import Bert
@@ -34,7 +35,6 @@ from minisbert.models.guards import check_count
 from minisbert.models.masked_language_model import MaskedHead, load_head, save_masked
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.similarity import as_rows
-from minisbert.models.tokenizer import read_tokenizer, text_settings, write_tokenizer
 from minisbert.search.inverted import InvertedIndex, from_sparse_tensors, sparse_rows, sparse_tensors
 from minisbert.system.files import write_json
 from minisbert.system.progress import Progress, as_progress
@@ -118,7 +118,7 @@ class SparseEncoder(SentenceEncoder):
         own = replace(folder.settings, similarity_fn_name=similarity, truncate_dim=None)
         if own.others.get("max_active_dims") is not None:
             check_count(f"{folder.path / SENTENCE}: max_active_dims", own.others["max_active_dims"])
-        tokenizer = read_tokenizer(folder.encoder, limit, MASKED_MODULE)
+        tokenizer = read_tokenizer(folder.encoder, limit)
         return cls(tokenizer, bert, pooled, own).eval()
 
     @property

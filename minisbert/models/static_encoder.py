@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from minisbert.checkpoints.encoder_settings import CONFIG, WEIGHTS, EncoderSettings, unsupported, write_settings
 from minisbert.checkpoints.layout import ModelFolder, write_modules
-from minisbert.checkpoints.tokenizer_files import check_vocabulary
+from minisbert.checkpoints.tokenizer_files import TOKENIZER, check_vocabulary, text_settings
 from minisbert.checkpoints.weights import read_weights, write_safetensors
 from minisbert.core import InputError, one_line, reading
 from minisbert.core.checks import check_texts
@@ -35,7 +35,6 @@ from minisbert.models.batching import Tokens, lengths_of, reporting
 from minisbert.models.encoder import TextEncoder
 from minisbert.models.guards import check_count
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.tokenizer import text_settings
 from minisbert.system.files import atomic_folder, write_json
 from minisbert.system.progress import Progress
 
@@ -146,8 +145,9 @@ class StaticEncoder(TextEncoder):
         for place in folder.places("StaticEmbedding"):
             inner = ModelFolder(folder.path / place)
         table = read_table(inner.path / WEIGHTS, read_weights(inner.path / WEIGHTS))
-        with reading(inner.path / "tokenizer.json"):
-            backend = Backend.from_buffer(inner.read("tokenizer.json"))
+        inner.has(TOKENIZER)  # refuses a device or a link to nowhere
+        with reading(inner.path / TOKENIZER):
+            backend = Backend.from_buffer((inner.path / TOKENIZER).read_bytes())
             check_vocabulary(backend, len(table), inner)
             if model2vec:
                 tokenizer = Model2VecTokenizer(backend, limit or model2vec_limit(folder))

@@ -8,9 +8,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from minisbert.backends.graphs import VectorGraph
+from minisbert.checkpoints.tokenizer_files import read_tokenizer
 from minisbert.core import InputError
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.tokenizer import read_tokenizer
 from tests.architectures.tiny import (
     GLOBAL,
     LENGTHS,

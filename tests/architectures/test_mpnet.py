@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from minisbert.architectures.mpnet import biased_attention, relative_buckets
+from minisbert.checkpoints.tokenizer_files import read_tokenizer
 from minisbert.core import InputError
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.tokenizer import read_tokenizer
 from tests.architectures.tiny import batch, folder_of, random_model
 from tests.parity import PIECE, assert_parity, golden
 from tests.reference.texts import SENTENCES

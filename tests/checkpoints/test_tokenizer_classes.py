@@ -9,9 +9,8 @@ import pytest
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
-from minisbert.checkpoints.tokenizer_files import DEFAULT_CLASSES, TOKENIZER_CLASSES
+from minisbert.checkpoints.tokenizer_files import DEFAULT_CLASSES, TOKENIZER_CLASSES, read_tokenizer
 from minisbert.core import InputError
-from minisbert.models.tokenizer import read_tokenizer
 from tests.architectures.tiny import folder_of
 from tests.conftest import ROOT
 from tests.parity import REFERENCE

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from minisbert.checkpoints.tokenizer_files import read_tokenizer
 from minisbert.core import InputError
 from minisbert.diagnosis.inspection import inspect, normalised, overlap, training_command
-from minisbert.models.tokenizer import read_tokenizer
 from minisbert.training.run_options import parse
 from tests import toys
 

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minisbert.checkpoints.tokenizer_files import read_tokenizer
 from minisbert.models.batching import (
     FEW_PADS,
     Tokens,
@@ -17,7 +18,6 @@ from minisbert.models.batching import (
     tokenize,
     unpack,
 )
-from minisbert.models.tokenizer import read_tokenizer
 
 TEXTS = ["the cat sits on the mat", "a dog", "a woman eats an apple", "moon", "the horse runs fast over snow"]
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from tokenizers import BertWordPieceTokenizer
 from tokenizers import Tokenizer as Backend
 
+from minisbert.checkpoints.tokenizer_files import read_tokenizer, write_tokenizer
 from minisbert.core import InputError
 from minisbert.core.tokenizer import Tokenizer, token_ids
 from minisbert.loading import load_tokenizer
 from minisbert.models.static_encoder import StaticEncoder, bare_tokenizer
-from minisbert.models.tokenizer import read_tokenizer, write_tokenizer
 from minisbert.system.console import cut_message
 
 # letters at the start of a word and inside it (##); "e" only at the start, so a word that continues with it is unknown

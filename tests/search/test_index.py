@@ -12,11 +12,11 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 from safetensors.torch import save_file
 
+from minisbert.checkpoints.tokenizer_files import read_tokenizer
 from minisbert.commands import encode, mine, pairs, search
 from minisbert.core import InputError
 from minisbert.core.weights import read_safetensors
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.tokenizer import read_tokenizer
 from minisbert.search.dense import top_k
 from minisbert.search.index import (
     Bits,
