@@ -78,8 +78,8 @@ class GemmaLayer(PreNormLayer):
         scale = (config.head_dim / config.query_pre_attn_scalar) ** 0.5
         self.attention.query_norm = GemmaNorm(config.head_dim, config.rms_norm_eps, scale)
         self.attention.key_norm = GemmaNorm(config.head_dim, config.rms_norm_eps)
-        self.attention.causal = False
-        self.feed_forward.gated = gelu_gate
+        self.attention.causal = False  # type: ignore[assignment]  # torch knows modules as modules only
+        self.feed_forward.gated = gelu_gate  # type: ignore[assignment]
 
     def forward(self, x: Tensor, *view: Any) -> tuple[Tensor, Tensor | None]:
         attended, probabilities = self.attention(self.attention_norm(x), *view)

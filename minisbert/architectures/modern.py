@@ -72,6 +72,8 @@ class ModernEncoder(Bert):
     """
 
     view: Callable[[Tensor | None, Tensor, torch.dtype], Sequence[tuple]]
+    config: Any  # of the family
+    embeddings: Any  # a ``WordEmbeddings``, or the book's
 
     def __init__(
         self,

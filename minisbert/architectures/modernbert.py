@@ -97,7 +97,7 @@ class ModernBertNorm(LayerNorm):
     def __init__(self, config: ModernBertConfig):
         super().__init__(config.hidden_size, config.norm_eps)
         if not config.norm_bias:
-            self.bias = None
+            self.bias = None  # type: ignore[assignment]  # the book's always has one
 
     def forward(self, x: Tensor) -> Tensor:
         bias = torch.zeros_like(self.weight) if self.bias is None else self.bias

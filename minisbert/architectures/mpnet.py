@@ -70,7 +70,7 @@ class MPNetConfig(BertConfig):
 
 
 class BiasedAttention(Attention):
-    def forward(self, x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor | None]:  # type: ignore[override]
         """x (B, T, D), bias as in ``biased_attention`` -> (B, T, D) and the probabilities (B, H, T, T)."""
         query, key, value = self.split(self.query(x)), self.split(self.key(x)), self.split(self.value(x))
         context, probabilities = biased_attention(query, key, value, bias, self.dropout if self.training else 0.0)

@@ -142,7 +142,9 @@ class GroupedAttention(Attention):
     def split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # (B, H or G, T, K)
 
-    def forward(self, x: Tensor, mask: Tensor | None, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
+    def forward(  # type: ignore[override]  # it is told the positions, too
+        self, x: Tensor, mask: Tensor | None, rotation: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor | None]:
         """x (B, T, D), mask (B, 1, T, T) -> (B, T, D) and the probabilities (B, H, T, T)."""
         # subtle: each head is normalised before it is rotated, and the norm's weight is the same in all heads
         query = rotate(self.query_norm(self.split(self.query(x))), *rotation)  # (B, H, T, K)

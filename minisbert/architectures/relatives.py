@@ -11,7 +11,7 @@ Imports ``core`` and the files beside this one.
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
@@ -137,7 +137,7 @@ def build_bert(config: BertConfig, pooler: bool) -> Bert:
     """Build a new encoder of any of the families."""
     family = ENCODER_FAMILIES[config.model_type]
     if isinstance(family, Architecture):
-        return family.encoder(config, pooler)
+        return cast(Bert, family.encoder(config, pooler))
     bert = Bert(config, pooler)
     # there is no dropout between DistilBERT's attention and the sum
     if config.model_type == "distilbert":

@@ -135,7 +135,7 @@ class SentenceEncoder(nn.Module):
         return self.encode_tokens(self.tokenizer.encode(texts), batch_size)
 
     @torch.no_grad()
-    def encode_tokens(self, tokens: Encoded, batch_size: int | None = 32) -> np.ndarray:
+    def encode_tokens(self, tokens: Encoded, batch_size: int = 32) -> np.ndarray:
         """The tokens of N texts -> vectors (N, D)."""
         dtype = torch.promote_types(self.dtype, torch.float32)
         vectors = torch.empty(len(tokens.ids), self.width, dtype=dtype).numpy()
@@ -144,7 +144,7 @@ class SentenceEncoder(nn.Module):
             vectors[batch.texts] = self.vectors(*states).to("cpu", dtype).numpy()  # (B, D), in the caller's order
         return vectors
 
-    def batches(self, tokens: Encoded, batch_size: int | None = 32) -> Iterator[Batch]:
+    def batches(self, tokens: Encoded, batch_size: int = 32) -> Iterator[Batch]:
         """Texts of like length side by side, so that few pads are computed."""
         order = sorted(range(len(tokens)), key=lambda text: len(tokens.ids[text]))
         for start in range(0, len(order), batch_size):

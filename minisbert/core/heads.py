@@ -87,7 +87,7 @@ def siamese(width: int, hidden: int = 256, outputs: int = 1, dropout: float = 0.
 class CrossAttention(Attention):
     """Attention between two sentences: queries from a, keys and values from b (``torch.nn.MultiheadAttention``)."""
 
-    def forward(self, a: Tensor, b: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, a: Tensor, b: Tensor, mask: Tensor | None = None) -> Tensor:  # type: ignore[override]
         """a (B, T, D), b (B, S, D), mask (B, S) True for b's real tokens -> what a's tokens found in b, (B, T, D)."""
         visible = None if mask is None else mask.bool()[:, None, None, :]  # (B, 1, 1, S)
         query, key, value = self.split(self.query(a)), self.split(self.key(b)), self.split(self.value(b))

@@ -128,7 +128,7 @@ class Tokenizer:
         keep = self.limit - len(self.single_template) + 1  # what the special tokens leave
         return Encoded(rows, [[0] * len(ids) for ids in rows], [len(ids) > keep for ids in pieces])
 
-    def frame(self, ids: Sequence[int]) -> list[int]:
+    def frame(self, ids: Sequence[int]) -> Sequence[int]:
         """Put the special tokens around the ids of one text, cut to ``limit``."""
         keep = self.limit - len(self.single_template) + 1
         kept = ids if len(ids) <= keep else self.cut(ids, keep)

@@ -323,7 +323,8 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
             tokens.progress.expect(len(keys), sum(map(len, computed.ids)))
         try:
             with self.computing(dtype) as computed.dtype:
-                found = self.encode_tokens(computed, batch_size)  # (n, width)
+                # None, for which the book has no case, is the default of ``batches`` below
+                found = self.encode_tokens(computed, batch_size)  # type: ignore[arg-type]  # (n, width)
         except torch.OutOfMemoryError as error:
             batch_tokens = TEXT_TOKENS * (batch_size or BATCH_SIZE)
             raise too_little_memory(self.device, batch_tokens, self.hidden_size, TEXT_TOKENS) from error
