@@ -9,7 +9,6 @@ from safetensors.torch import load_file, save_file
 
 from minisbert.checkpoints.weights import load_transformer, save_bert, write_safetensors
 from minisbert.core import InputError
-from minisbert.models.guards import check_inputs
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.conftest import ROOT
 from tests.parity import MINILM_HIDDEN, REFERENCE, assert_parity
@@ -29,11 +28,6 @@ def edit_json(path, **changes):
 def edit_tensors(folder, change):
     tensors = load_file(folder / "model.safetensors")
     save_file(change(tensors) or tensors, folder / "model.safetensors")
-
-
-def test_a_checkpoint_without_pooler_has_none(folder):
-    edit_tensors(folder, lambda tensors: {k: v for k, v in tensors.items() if not k.startswith("pooler")})
-    assert load_transformer(folder).pooler is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
@@ -118,10 +112,6 @@ FAULTS = [
     # without their scales they are not weights
     (lambda tensors: {name: x.to(torch.float8_e4m3fn) for name, x in tensors.items()}, "float8_e4m3fn"),
     (
-        lambda tensors: {key: value for key, value in tensors.items() if key != "pooler.dense.bias"},
-        r"missing pooler\.dense\.bias",
-    ),
-    (
         lambda tensors: tensors | {f"more.{i}": torch.ones(1) for i in range(100)},
         r"^[^\n]*(\n  unexpected more.*){19}\n  and 81 more$",
     ),
@@ -148,12 +138,9 @@ def test_missing_weights_say_what_stands_there_instead(folder):
     ("where", "message"),
     [
         ({"a": "model-00003-of-00003.safetensors"}, r"model-00003-of-00003\.safetensors is missing"),
-        ({"a": "a" * 999 + ".safetensors"}, "is missing"),
         ({"a": f"../model/{FIRST}"}, "not the name of a safetensors file"),
-        ({"a": f"..\\{FIRST}"}, "not the name of a safetensors file"),
         ({"a": "pytorch_model.bin"}, r"pytorch_model\.bin"),
         ({"a": None}, "weight_map"),
-        ([FIRST], "weight_map"),
         ({}, r"model\.safetensors is missing"),
         ({"a": FIRST}, r"does not fit .*\n  missing embeddings"),
     ],
@@ -176,11 +163,7 @@ def test_a_tensor_in_two_shards_is_a_fault(folder):
 
 def test_a_config_without_sizes_or_without_a_config(folder):
     edit_json(folder / "config.json", hidden_size=..., vocab_size=...)
-    for path, fault in (
-        (folder, "vocab_size"),
-        (folder, "config.json"),
-        (folder / "nowhere", "config.json"),
-    ):
+    for path, fault in ((folder, "vocab_size"), (folder, "config.json"), (folder / "nowhere", "config.json")):
         with pytest.raises(InputError, match=f"{path}.*{fault}"):
             load_transformer(path)
         (folder / "config.json").unlink(missing_ok=True)
@@ -225,16 +208,6 @@ def test_pretraining_heads_of_other_families_are_skipped_by_name(tmp_path, sourc
     save_bert(found, folder)
     saved = json.loads((folder / "config.json").read_text())
     assert (saved["model_type"], saved["architectures"]) == (family, [architecture])
-
-
-def test_positions_and_token_types_of_other_families():
-    roberta, distilbert = (load_transformer(REFERENCE / name).config for name in ("tiny-roberta", "tiny-distiluse"))
-    assert (roberta.max_position_embeddings, roberta.position_offset, roberta.positions) == (27, 2, 25)
-    with pytest.raises(ValueError, match="26 tokens, but the position table has 25"):
-        check_inputs(roberta, torch.ones(1, 26, dtype=torch.long))
-    ids = torch.ones(1, 3, dtype=torch.long)
-    with pytest.raises(ValueError, match="this model has no types"):
-        check_inputs(distilbert, ids, token_types=torch.ones_like(ids))
 
 
 # ------------------------------------------------------------------------------- sizes, before they are built
