@@ -134,9 +134,16 @@ def atomic_folder(target: str | Path) -> Iterator[Path]:
                 name = path.relative_to(target)
                 if not (new / name).exists() and not OF_FORMER_MODEL.fullmatch(name.as_posix()):
                     raise InputError(f"{path} would be lost: move it away, or choose another folder than {target}")
+            old = new.with_name(f"{new.name}.old")  # renamed, so that a kill or a full disk here loses neither
             if target.is_dir():
-                shutil.rmtree(target)
-            os.replace(new, target)
+                os.replace(target, old)
+            try:
+                os.replace(new, target)
+            except OSError:
+                if old.is_dir():
+                    os.replace(old, target)
+                raise
+            shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(new, ignore_errors=True)
 
