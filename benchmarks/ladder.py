@@ -27,7 +27,7 @@ from minisbert.core import bert
 from minisbert.core.encoder import normalize
 from minisbert.core.tokenizer import pad_batch
 from minisbert.data.datasets import load_scored_pairs
-from minisbert.models.batching import packed_batches
+from minisbert.models.batching import Tokens, packed_batches
 from minisbert.models.encoder import BATCH_TOKENS
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import bounded, run_command
@@ -62,8 +62,8 @@ def by_length(encoder: SentenceEncoder, ids: Ids) -> Tensor:
 def packed(encoder: SentenceEncoder | CompiledEncoder, ids: Ids) -> Tensor:
     """Several texts in one row, as ``encode`` makes its batches: hardly any pads, and batches of one shape."""
     vectors = torch.empty(len(ids), encoder.width)
-    for batch in packed_batches([array("i", row).tobytes() for row in ids], BATCH_TOKENS):
-        vectors[batch.texts] = encoder.vectors(batch)
+    for batch in packed_batches(Tokens([array("i", row) for row in ids], [], []), BATCH_TOKENS):
+        vectors[batch.texts] = encoder.vectors(*encoder.states(batch))
     return vectors
 
 

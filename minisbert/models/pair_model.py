@@ -394,6 +394,9 @@ def read_pair_model(folder: ModelFolder, limit: int | None) -> tuple[SentenceEnc
         needed = [name for name in inspect.signature(kind.__init__).parameters if name != "self"]
         if set(settings) != set(needed):  # a setting that is left out must not fall back to a default
             raise ValueError(f"settings {one_line(settings)} must state each of {', '.join(needed)}")
+        for key, value in settings.items():
+            if not isinstance(value, str if key in ("concat", "variant") else int | float):
+                raise ValueError(f"settings: {key} cannot be {one_line(value)}")
         with unfilled():  # the weights are replaced at once
             head = kind(**settings)
     fill(head, read_weights(path), path)

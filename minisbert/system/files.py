@@ -110,7 +110,10 @@ def atomic_file(target: str | Path) -> Iterator[Path]:
         new.unlink(missing_ok=True)
 
 
-OF_FORMER_MODEL = re.compile(r"README\.md|\.gitattributes|\d+_\w+/config\.json")  # what a replaced model may take along
+# what a model that is replaced may take along
+OF_FORMER_MODEL = re.compile(
+    r"README\.md|\.gitattributes|\d+_\w+/(config\.json|model\.safetensors)"
+)  # what a replaced model may take along
 
 
 @contextmanager

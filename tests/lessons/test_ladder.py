@@ -1,5 +1,6 @@
 """The ladder: every master passes, every stub and every mistake fails and is named, other ways to write it pass."""
 
+import inspect
 from types import FunctionType
 
 import numpy as np
@@ -18,6 +19,7 @@ OF_PIECES = {name: mistake.target for name, mistake in MISTAKES.items() if mista
 
 def written_again(function):
     """The same function with a code object of its own: the master itself is refused."""
+    function = inspect.unwrap(function)  # of ``fused_by``
     code, space = function.__code__.replace(), function.__globals__
     again = FunctionType(code, space, function.__name__, function.__defaults__, function.__closure__)
     again.__kwdefaults__ = function.__kwdefaults__

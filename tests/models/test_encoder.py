@@ -167,7 +167,7 @@ IDIOMS = {
 
 
 def set_length(model):
-    model.max_seq_length = 4
+    model.max_seq_length = 5
 
 
 def set_prompts(model):

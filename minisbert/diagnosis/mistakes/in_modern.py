@@ -47,7 +47,7 @@ def _(positions: Tensor, width: int, base: float, dtype: torch.dtype) -> tuple[T
 # -------------------------------------------------------------------------------------- causal masks
 
 
-@mistake(qwen3.Decoder, "views", "causal mask forgotten", "tokens of a decoder see what comes after them")
+@mistake(qwen3.Decoder, "view", "causal mask forgotten", "tokens of a decoder see what comes after them")
 def _(self: qwen3.Decoder, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[tuple]:
     config = cast(qwen3.DecoderConfig, self.config)
     rotation = modern.rotary(positions, config.head_dim, config.rope_theta, dtype)
