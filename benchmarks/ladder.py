@@ -16,6 +16,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -27,8 +28,7 @@ from minisbert.core import bert
 from minisbert.core.encoder import normalize
 from minisbert.core.tokenizer import pad_batch
 from minisbert.data.datasets import load_scored_pairs
-from minisbert.models.batching import Tokens, packed_batches
-from minisbert.models.encoder import BATCH_TOKENS
+from minisbert.models.batching import Tokens
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import bounded, run_command
 from minisbert.system.devices import keep_freed_memory
@@ -59,12 +59,10 @@ def by_length(encoder: SentenceEncoder, ids: Ids) -> Tensor:
     return padded(encoder, ids, sorted(range(len(ids)), key=lambda row: -len(ids[row])))
 
 
-def packed(encoder: SentenceEncoder | CompiledEncoder, ids: Ids) -> Tensor:
+def packed(encoder: SentenceEncoder | CompiledEncoder, ids: Ids, dtype: torch.dtype = torch.float32) -> Tensor:
     """Several texts in one row, as ``encode`` makes its batches: hardly any pads, and batches of one shape."""
-    vectors = torch.empty(len(ids), encoder.width)
-    for batch in packed_batches(Tokens([array("i", row) for row in ids], [], []), BATCH_TOKENS):
-        vectors[batch.texts] = encoder.vectors(*encoder.states(batch))
-    return vectors
+    tokens = Tokens([array("i", row) for row in ids], [], [], dtype=dtype)
+    return torch.from_numpy(encoder.encode_tokens(tokens, batch_size=None))
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,7 @@ STEPS = [
     Step("sorted by length", by_length, fused=False),
     Step("several texts in one row", packed, fused=False),
     Step("fused operations", packed),
-    Step("bfloat16", packed, dtype="bfloat16"),
+    Step("bfloat16", partial(packed, dtype=torch.bfloat16), dtype="bfloat16"),
     Step("compiled, float32 again", packed, compiled=True),
     Step("compiled, bfloat16", packed, dtype="bfloat16", compiled=True),
 ]

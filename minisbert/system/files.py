@@ -111,9 +111,7 @@ def atomic_file(target: str | Path) -> Iterator[Path]:
 
 
 # what a model that is replaced may take along
-OF_FORMER_MODEL = re.compile(
-    r"README\.md|\.gitattributes|\d+_\w+/(config\.json|model\.safetensors)"
-)  # what a replaced model may take along
+OF_FORMER_MODEL = re.compile(r"README\.md|\.gitattributes|\d+_\w+/(config\.json|model\.safetensors)")
 
 
 @contextmanager
