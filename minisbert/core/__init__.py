@@ -6,8 +6,7 @@
     pooling     hidden states to one vector       data      rows to batches
     encoder     the four above in one object      loop      the schedule, AdamW, and the training loop
 
-Each chapter imports torch, numpy, tokenizers, safetensors, chapters before it, and the appendix ``checks``. The folder
-works on its own: command lines, progress, downloads, processes and speed live in the rooms around it.
+Each chapter imports torch, numpy, tokenizers, safetensors, chapters before it, and the appendix ``checks``.
 """
 
 from .checks import InputError, one_line, read_json, reading

@@ -41,14 +41,9 @@ def cosine_matrix(u: Tensor, v: Tensor) -> Tensor:
 
 
 # sentence-transformers' flags for the poolings, in the order in which it concatenates their results
-POOLING_FLAGS = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}
+FLAGS = "cls_token max_tokens mean_tokens mean_sqrt_len_tokens weightedmean_tokens lasttoken".split()
+MODES = "cls max mean mean_sqrt_len_tokens weightedmean lasttoken".split()
+POOLING_FLAGS = {f"pooling_mode_{flag}": mode for flag, mode in zip(FLAGS, MODES, strict=True)}
 
 OWN = re.compile(r"^sentence_transformers\.(.*\.)?")  # before the name of a class
 LIMITS = (("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length"))
@@ -108,8 +103,7 @@ class SentenceEncoder(nn.Module):
 
     def __init__(self, tokenizer: Tokenizer, bert: Bert, pooling: Pooling, normalize: bool):
         super().__init__()
-        self.tokenizer = tokenizer
-        self.bert = bert
+        self.tokenizer, self.bert = tokenizer, bert
         self.pooling = pooling
         self.normalize = normalize  # scale each vector to length 1
         self.width = bert.config.hidden_size * len(pooling.names)  # columns of a vector
