@@ -6,6 +6,7 @@ More objectives, recipes, resuming and several processes: minisbert train --help
 """
 
 import argparse
+import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from minisbert.core import InputError, heads, losses, metrics
 from minisbert.core.data import TextColumns, length_grouped_batches
 from minisbert.core.loop import adamw, fit, linear_schedule
 from minisbert.data import datasets, formats
-from minisbert.data.batches import unique_batches
+from minisbert.data.batches import MICRO_TOKENS, equal_parts, unique_batches
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import bounded, run_command
 from minisbert.system.devices import choose_dtype
@@ -25,19 +26,18 @@ from minisbert.system.progress import Bar
 
 def read_rows(loss: str, data: str | None) -> tuple[list[Sequence[str]], torch.Tensor]:
     """The training texts in columns, and the rows' labels: scores for cosine, classes for softmax, else none."""
-    source = datasets.Sources(data=data)
     if loss == "simcse":
-        texts, _ = datasets.plain_texts(source)
+        texts, _ = datasets.plain_texts(datasets.Sources(data=data))
         return [texts, texts], torch.empty(0)  # dropout makes two views of each text
     if loss in ("ranking", "triplet"):
-        triplets, _ = datasets.triplet_rows(source, only_triplets=loss == "triplet")
+        triplets, _ = datasets.triplet_rows(datasets.Sources(data=data), only_triplets=loss == "triplet")
         return list(zip(*triplets, strict=True)), torch.empty(0)
     if loss == "softmax":
         rows = datasets.load_labelled(data or "snli", formats.NLI).rows
         classes = formats.class_names(row.label for row in rows)
         labels = torch.tensor([classes.index(row.label) for row in rows])
     else:
-        rows = datasets.scored_rows(source, splits=["train"])[0]["train"]
+        rows = datasets.scored_rows(datasets.Sources(data=data), splits=["train"])[0]["train"]
         labels = torch.tensor([row.score / 5 for row in rows])  # people's scores are 0 to 5
     return [[row.sentence1 for row in rows], [row.sentence2 for row in rows]], labels
 
@@ -78,20 +78,21 @@ def train(options: argparse.Namespace) -> None:
             return losses.simcse_loss(u, v)
         return losses.multiple_negatives_ranking_loss(u, v, torch.cat(negatives) if negatives else None)
 
-    draw = length_grouped_batches
-    if options.loss in ("ranking", "simcse"):  # rows that share a text would be false negatives of each other
-        draw = partial(unique_batches, list(zip(*columns, strict=True)))
+    draw, most = length_grouped_batches, MICRO_TOKENS if encoder.device.type == "cpu" else math.inf
+    if options.loss in ("ranking", "simcse"):  # a batch is whole, and rows that share a text would be false negatives
+        draw, most = partial(unique_batches, list(zip(*columns, strict=True))), math.inf
+    parts = partial(equal_parts, lengths=texts.lengths, most=most)
     generator = torch.Generator().manual_seed(options.seed)
     epochs = [draw(texts.lengths, options.batch_size, generator) for _ in range(options.epochs)]
     batches = [batch for epoch in epochs for batch in epoch][: options.max_steps]
     before = {split: evaluate(encoder, pairs) for split, pairs in judged.items()}
     best, best_step = before["dev"], 0
     encoder.save(out)
-    optimizer, bar = adamw(parameters, options.lr), Bar(total=len(batches), unit=" steps")
-    schedule = partial(linear_schedule, warmup=-(-len(batches) // 10), total=len(batches))
-    for step in fit(encoder.train(), loss, batches, optimizer, schedule, clip=1.0):
+    schedule = partial(linear_schedule, warmup=math.ceil(len(batches) / 10), total=len(batches))
+    steps = fit(encoder.train(), loss, batches, adamw(parameters, options.lr), schedule, clip=1.0, micro_batches=parts)
+    bar = Bar(steps, total=len(batches), unit=" steps")
+    for step in bar:
         bar.set_postfix_str(f"loss {step.loss:.4f}", refresh=False)
-        bar.update()
         if step.number % len(epochs[0]) == 0 or step.number == len(batches):
             scores = evaluate(encoder, judged["dev"])
             bar.clear()
@@ -99,7 +100,6 @@ def train(options: argparse.Namespace) -> None:
             if scores[1] > best[1]:
                 best, best_step = scores, step.number
                 encoder.save(out)
-    bar.close()
     after = {"dev": best, "test": evaluate(SentenceEncoder.load(out), judged["test"])}
     print(f"\ntrained {len(batches)} steps; best by dev: step {best_step}, in {out}\nx 100{'dev':>23}{'test':>18}")
     for row, name in enumerate(("pearson", "spearman")):

@@ -54,7 +54,7 @@ def test_the_scores_are_those_of_the_trainer(files, tiny, tmp_path, capsys):
     train(options(files, tiny, tmp_path / "bare", epochs=2))
     bare = capsys.readouterr().out
     flags = ["--data", files["scored"], "--dev", files["dev"], "--test", files["test"], "--model", str(tiny)]
-    flags += ["--epochs", "2", "--batch-size", "8", "--lr", "1e-3", "--micro-tokens", "100000", "--device", "cpu"]
+    flags += ["--epochs", "2", "--batch-size", "8", "--lr", "1e-3", "--device", "cpu"]
     main([*flags, "--out", str(tmp_path / "run")])
     scores = toys.results(tmp_path / "run")
     for split in ("dev", "test"):

@@ -1,10 +1,22 @@
 """Batches in which no text occurs twice, for losses whose negatives are the other rows of the batch."""
 
+import math
 from collections.abc import Hashable, Sequence
 
 import torch
 
+MICRO_TOKENS = 768  # of a part of a batch: no slower on a CPU, and memory stops growing with the batch
 MOST_HOSTS = 100  # batches that are tried for a row left alone
+
+
+def equal_parts(rows: Sequence[int], lengths: Sequence[int], most: float = MICRO_TOKENS) -> list[list[int]]:
+    """Divide a batch into parts of equal size with about ``most`` tokens each, for losses that are a mean over rows.
+
+    Rows of a batch are of like length, and a short last part would waste a call.
+    """
+    tokens = sum(lengths[row] for row in rows)
+    size = math.ceil(len(rows) / max(1, math.ceil(tokens / most)))
+    return [list(rows[start : start + size]) for start in range(0, len(rows), size)]
 
 
 def unique_batches(

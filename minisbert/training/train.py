@@ -14,6 +14,7 @@ from minisbert.checkpoints.layout import ModelFolder, find_model
 from minisbert.core import InputError
 from minisbert.core.bert import Attention, Bert
 from minisbert.core.loop import Diverged, adamw, fit, linear_schedule
+from minisbert.data.batches import MICRO_TOKENS, equal_parts
 from minisbert.data.datasets import plain_texts, shared_rows
 from minisbert.evaluation.retrieval import Retrieval, load_retrieval_folder
 from minisbert.loading import open_kind
@@ -37,7 +38,6 @@ from minisbert.training.step_graphs import FlatAdamW, GraphedNetwork, use_graphs
 
 Maker = Callable[[RunSettings, SentenceEncoder], Objective]
 Counts = tuple[int, int]  # a model's parameters, and those of them that are trained
-MICRO_TOKENS = 768  # per process and part: no slower on a CPU, and memory stops growing with the batch
 CACHED_TOKENS = 4096  # per process: a larger batch whose loss compares rows is cached, for a quarter more time
 
 
@@ -330,6 +330,4 @@ def micro_batches(
     tokens = sum(objective.lengths[row] for row in rows) / processes
     if device.type != "cpu" or (tokens <= CACHED_TOKENS and not objective.separable):
         return whole(rows)
-    # parts of equal size, and not cut(): rows of a batch are of like length, and a short last part would waste a call
-    size = math.ceil(len(rows) / math.ceil(tokens / MICRO_TOKENS))
-    return [list(rows[start : start + size]) for start in range(0, len(rows), size)]
+    return equal_parts(rows, objective.lengths, MICRO_TOKENS * processes)
