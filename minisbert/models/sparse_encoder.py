@@ -35,7 +35,7 @@ from minisbert.models.guards import check_count
 from minisbert.models.masked_language_model import MaskedHead, load_head, save_masked
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.similarity import as_rows
-from minisbert.search.inverted import InvertedIndex, from_sparse_tensors, sparse_rows, sparse_tensors
+from minisbert.search.inverted import InvertedIndex, from_sparse_tensors, no_beta_warning, sparse_rows, sparse_tensors
 from minisbert.system.files import write_json
 from minisbert.system.progress import Progress, as_progress
 
@@ -176,7 +176,8 @@ class SparseEncoder(SentenceEncoder):
                 rows.append(sparse_rows(dense, most).to_sparse_coo())
                 truncated += self.truncated
         self.truncated = truncated
-        return torch.cat(rows).to_sparse_csr()
+        with no_beta_warning():
+            return torch.cat(rows).to_sparse_csr()
 
     def decode(self, vectors: np.ndarray | Tensor, top_k: int | None = None) -> list:
         """List the words of each vector (N, V) by weight: ``[[("cat", 1.9), ("kitten", 0.7)]]``; of one (V,), its list.

@@ -6,7 +6,8 @@ Legend: N texts, V words of the vocabulary, Q queries; a row has few weights tha
 """
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +21,16 @@ from minisbert.system.progress import Bar
 
 CSR = ("indptr", "indices", "values", "width")  # names of the tensors in a file
 
-with warnings.catch_warnings():  # torch says once in a process that CSR is in beta: here, where nobody hears it
-    warnings.simplefilter("ignore")
-    torch.zeros(1, 1).to_sparse_csr()
+
+@contextmanager
+def no_beta_warning() -> Iterator[None]:
+    """Leave out what torch says of the first CSR tensor in a process: that such tensors are in beta."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+        yield
 
 
+@no_beta_warning()
 def sparse_rows(dense: Tensor, top: int | None = None) -> Tensor:
     """Convert dense rows (N, V) to CSR; with ``top`` only the largest numbers of each row, ties by column."""
     if top is not None:
@@ -34,6 +40,7 @@ def sparse_rows(dense: Tensor, top: int | None = None) -> Tensor:
     return dense.to_sparse_csr()
 
 
+@no_beta_warning()
 def scaled_rows(rows: Tensor) -> Tensor:
     """Scale CSR rows (N, V) to length 1; rows without a weight stay as they are."""
     starts, values = rows.crow_indices(), rows.values().double()
@@ -55,6 +62,7 @@ def read_sparse(path: str | Path) -> Tensor:
         return from_sparse_tensors(read_weights(Path(path)))
 
 
+@no_beta_warning()
 def from_sparse_tensors(tensors: Mapping[str, Tensor]) -> Tensor:
     """Invert ``sparse_tensors``; ``KeyError`` for a missing tensor, ``ValueError`` if they do not fit together."""
     indptr, indices, values, width = (tensors[name] for name in CSR)
