@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 from minisbert.__main__ import command_files
-from minisbert.system.command_line import Parser
+from minisbert.system.console import Parser
 from minisbert.training.run_options import make_parser
 
 if TYPE_CHECKING:

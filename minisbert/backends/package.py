@@ -28,8 +28,7 @@ import torch
 from filelock import FileLock
 from torch import Tensor, nn
 
-from minisbert.checkpoints.encoder_settings import JsonSettings
-from minisbert.checkpoints.layout import ModelFolder, find_model
+from minisbert.checkpoints.layout import JsonSettings, ModelFolder, find_model
 from minisbert.checkpoints.tokenizer_files import read_tokenizer
 from minisbert.core import InputError, one_line, reading
 from minisbert.models.batching import Batch

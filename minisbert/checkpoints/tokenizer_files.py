@@ -15,7 +15,7 @@ Who writes which file, and what it says:
     sentence_bert_config.json  sentence-transformers: the limit, ``do_lower_case``, and arguments for the tokenizer,
                                which override tokenizer_config.json
 
-docs/models.md lists the classes. Imports ``core``, ``system``, and the folder's layout and settings.
+docs/models.md lists the classes. Imports ``core``, ``system``, and the folder's layout.
 """
 
 import json
@@ -29,7 +29,7 @@ import numpy as np
 from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
-from minisbert.checkpoints.encoder_settings import (
+from minisbert.checkpoints.layout import (
     CONFIG,
     OLD_TEXT_SETTINGS,
     SPECIAL_TOKENS,
@@ -37,9 +37,9 @@ from minisbert.checkpoints.encoder_settings import (
     TOKENIZER_CONFIG,
     VOCABULARY_FILES,
     JsonSettings,
+    ModelFolder,
     unsupported,
 )
-from minisbert.checkpoints.layout import ModelFolder
 from minisbert.core import InputError, one_line, reading
 from minisbert.core.tokenizer import Tokenizer
 from minisbert.system.files import listed, read_text, write_json

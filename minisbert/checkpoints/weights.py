@@ -3,7 +3,7 @@
 Reading is the book's (``core/weights.py``); here it covers every family, and does not fill weights with random numbers
 that are replaced at once. Only safetensors are opened. What is loaded is a copy of the file's: a model may be saved
 over its own source, or its files changed in place by another program (``rsync --inplace``), while it is in use.
-Imports ``core``, ``system``, ``architectures``, and the folder's layout and settings.
+Imports ``core``, ``system``, ``architectures``, and the folder's layout.
 """
 
 import dataclasses
@@ -22,8 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from minisbert.architectures.modern import Architecture
 from minisbert.architectures.relatives import ELECTRA, ENCODER_FAMILIES, build_bert
-from minisbert.checkpoints.encoder_settings import CONFIG, WEIGHTS, WEIGHTS_INDEX, unsupported
-from minisbert.checkpoints.layout import ModelFolder, has_file
+from minisbert.checkpoints.layout import CONFIG, WEIGHTS, WEIGHTS_INDEX, ModelFolder, has_file, unsupported
 from minisbert.core import InputError, one_line, reading, weights
 from minisbert.core.bert import Bert, BertConfig
 from minisbert.core.weights import read_safetensors

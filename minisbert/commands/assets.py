@@ -8,8 +8,7 @@ MINISBERT_HOME moves the folders, MINISBERT_OFFLINE=1 forbids the network, HF_EN
 """
 
 from minisbert.system.assets import asset, assets, fetch, problems
-from minisbert.system.command_line import command_parser
-from minisbert.system.console import run_command
+from minisbert.system.console import command_parser, run_command
 
 parser = command_parser("assets", __doc__)
 actions = parser.add_subparsers(dest="command", required=True)

@@ -15,8 +15,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from minisbert.commands.options import add_model_options, add_prompt_option, load_pooled, prompt_of
-from minisbert.system.command_line import command_parser
-from minisbert.system.console import check_usage, exiting, run_command
+from minisbert.system.console import check_usage, command_parser, exiting, run_command
 
 if TYPE_CHECKING:
     from minisbert.diagnosis.certificate import Certificate

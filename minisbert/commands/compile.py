@@ -15,8 +15,7 @@ import time
 from pathlib import Path
 
 from minisbert.commands.options import add_model_option, add_pooling_option, check_written
-from minisbert.system.command_line import add_threads_option, command_parser
-from minisbert.system.console import run_command, say
+from minisbert.system.console import add_threads_option, command_parser, run_command, say
 
 parser = command_parser("compile", __doc__)
 add_model_option(parser, "model")

@@ -10,8 +10,7 @@ from pathlib import Path
 from minisbert.commands.options import add_device_options, add_model_option
 from minisbert.core import InputError
 from minisbert.system.assets import local_path
-from minisbert.system.command_line import command_parser
-from minisbert.system.console import bounded, run_command, say
+from minisbert.system.console import bounded, command_parser, run_command, say
 from minisbert.system.files import check_output
 
 parser = command_parser("distill-static", __doc__)

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 from minisbert.commands.options import CORPUS_FILES, add_model_options, add_prompt_option, check_written, chosen_encoder
 from minisbert.core import InputError
 from minisbert.data.lines import every_text, text_lines
-from minisbert.system.command_line import command_parser
-from minisbert.system.console import check_usage, cut_message, run_command, say
+from minisbert.system.console import check_usage, command_parser, cut_message, run_command, say
 from minisbert.system.files import atomic_file
 
 if TYPE_CHECKING:

@@ -30,8 +30,7 @@ from minisbert.commands.options import (
     say_unread,
 )
 from minisbert.core import InputError
-from minisbert.system.command_line import command_parser
-from minisbert.system.console import check_usage, cut_message, run_command, say, score_scale
+from minisbert.system.console import check_usage, command_parser, cut_message, run_command, say, score_scale
 
 if TYPE_CHECKING:
     from minisbert.loading import Encoder

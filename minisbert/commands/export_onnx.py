@@ -16,8 +16,7 @@ import numpy as np
 from minisbert.commands.options import add_model_option
 from minisbert.core import InputError
 from minisbert.system.assets import local_path
-from minisbert.system.command_line import command_parser
-from minisbert.system.console import run_command, say
+from minisbert.system.console import command_parser, run_command, say
 from minisbert.system.files import atomic_folder, check_output
 
 LARGEST = 1e-4  # of a difference to a unit vector's number: float32 in another order stays far below

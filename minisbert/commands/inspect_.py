@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from minisbert.system.assets import asset, local_path
-from minisbert.system.command_line import command_parser
-from minisbert.system.console import exiting, run_command, say, score_scale
+from minisbert.system.console import command_parser, exiting, run_command, say, score_scale
 from minisbert.system.files import check_output
 
 DEFAULT = "all-MiniLM-L6-v2"

@@ -28,8 +28,7 @@ from minisbert.commands.options import (
     stored_codes,
 )
 from minisbert.core import InputError
-from minisbert.system.command_line import command_parser
-from minisbert.system.console import check_usage, run_command, say
+from minisbert.system.console import check_usage, command_parser, run_command, say
 from minisbert.system.files import atomic_file, listed
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from minisbert.core import InputError, one_line
 from minisbert.data.lines import read_texts
 from minisbert.system.assets import local_path
-from minisbert.system.command_line import add_threads_option
-from minisbert.system.console import bounded, cut_message, say
+from minisbert.system.console import add_threads_option, bounded, cut_message, say
 from minisbert.system.files import check_ending, check_output
 
 if TYPE_CHECKING:

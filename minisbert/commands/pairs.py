@@ -17,8 +17,7 @@ from minisbert.commands.options import (
     stored_codes,
 )
 from minisbert.core import InputError
-from minisbert.system.command_line import command_parser
-from minisbert.system.console import bounded, run_command, say
+from minisbert.system.console import bounded, command_parser, run_command, say
 
 parser = command_parser("pairs", __doc__)
 parser.add_argument("file", metavar="FILE", help=f"{CORPUS_FILES}; empty lines are skipped")

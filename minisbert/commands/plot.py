@@ -9,8 +9,7 @@ from pathlib import Path
 
 from minisbert.core import InputError, reading
 from minisbert.evaluation import plots
-from minisbert.system.command_line import command_parser
-from minisbert.system.console import run_command, say
+from minisbert.system.console import command_parser, run_command, say
 from minisbert.system.files import check_ending, check_output, read_text
 from minisbert.training import RUN_CONFIG, RUN_LOG
 

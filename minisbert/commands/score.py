@@ -13,8 +13,7 @@ import numpy as np
 from minisbert.commands.options import add_device_options, add_length_options, opened, say_cut_pairs
 from minisbert.core import InputError, reading
 from minisbert.data.lines import Rows
-from minisbert.system.command_line import command_parser
-from minisbert.system.console import run_command
+from minisbert.system.console import command_parser, run_command
 
 SIX_PAIRS = (  # the pairs of the STS-B notebook, and the scores that it expects
     ("I love eating apples", "The capital of France is Paris", 0),

@@ -22,8 +22,7 @@ from minisbert.commands.options import (
     say_cut_pairs,
     stored_codes,
 )
-from minisbert.system.command_line import command_parser
-from minisbert.system.console import bounded, check_usage, run_command, say
+from minisbert.system.console import bounded, check_usage, command_parser, run_command, say
 
 parser = command_parser("search", __doc__)
 parser.add_argument("corpus", metavar="CORPUS", help=f"{CORPUS_FILES}; empty lines are skipped")

@@ -14,8 +14,7 @@ import socket
 
 from minisbert.commands.options import add_model_options, chosen_encoder
 from minisbert.core import InputError
-from minisbert.system.command_line import command_parser
-from minisbert.system.console import bounded, check_usage, run_command, say
+from minisbert.system.console import bounded, check_usage, command_parser, run_command, say
 
 CONNECTIONS = 500  # at a time, below the files that most systems let a process open; uvicorn answers others with 503
 

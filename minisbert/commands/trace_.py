@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minisbert.commands.options import add_model_option, add_pooling_option, check_written
-from minisbert.system.command_line import add_threads_option, command_parser
-from minisbert.system.console import check_usage, exiting, run_command, say
+from minisbert.system.console import add_threads_option, check_usage, command_parser, exiting, run_command, say
 from minisbert.system.files import atomic_file
 
 if TYPE_CHECKING:

@@ -4,8 +4,7 @@ minisbert version
 """
 
 from minisbert import __version__
-from minisbert.system.command_line import command_parser
-from minisbert.system.console import run_command
+from minisbert.system.console import command_parser, run_command
 
 parser = command_parser("version", __doc__)
 

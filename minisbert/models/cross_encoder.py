@@ -11,15 +11,15 @@ from pathlib import Path
 from torch import nn
 
 from minisbert.architectures.relatives import CLASSIFIERS, ENCODER_FAMILIES
-from minisbert.checkpoints.encoder_settings import (
+from minisbert.checkpoints.layout import (
     CONFIG,
     MODULES_FILE,
     SENTENCE,
     TOKENIZER_CONFIG,
     WEIGHTS,
+    ModelFolder,
     unsupported,
 )
-from minisbert.checkpoints.layout import ModelFolder
 from minisbert.checkpoints.tokenizer_files import read_tokenizer, write_tokenizer
 from minisbert.checkpoints.weights import (
     fill_bert,

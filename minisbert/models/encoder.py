@@ -17,8 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minisbert.checkpoints.encoder_settings import EncoderSettings
-from minisbert.checkpoints.layout import ModelFolder, find_model
+from minisbert.checkpoints.layout import EncoderSettings, ModelFolder, find_model
 from minisbert.core import InputError, encoder, one_line
 from minisbert.core.checks import check_texts
 from minisbert.core.encoder import normalize

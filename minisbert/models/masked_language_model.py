@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from minisbert.architectures.relatives import ENCODER_FAMILIES
-from minisbert.checkpoints.encoder_settings import CONFIG, WEIGHTS, unsupported
-from minisbert.checkpoints.layout import ModelFolder
+from minisbert.checkpoints.layout import CONFIG, WEIGHTS, ModelFolder, unsupported
 from minisbert.checkpoints.weights import (
     named_tensors,
     read_weights,

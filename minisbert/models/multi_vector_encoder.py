@@ -18,17 +18,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minisbert.checkpoints.encoder_settings import (
+from minisbert.checkpoints.layout import (
     CONFIG,
     SENTENCE,
     TEXT_SETTINGS,
     WRITTEN,
     EncoderSettings,
     JsonSettings,
+    ModelFolder,
     unsupported,
+    write_modules,
     write_settings,
 )
-from minisbert.checkpoints.layout import ModelFolder, write_modules
 from minisbert.checkpoints.tokenizer_files import read_tokenizer, text_settings, write_tokenizer
 from minisbert.checkpoints.weights import load_transformer, save_bert
 from minisbert.core import InputError, one_line

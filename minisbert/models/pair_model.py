@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from minisbert.checkpoints.encoder_settings import CONFIG, HEAD_FILE
-from minisbert.checkpoints.layout import ModelFolder, find_model
+from minisbert.checkpoints.layout import CONFIG, HEAD_FILE, ModelFolder, find_model
 from minisbert.checkpoints.weights import read_weights, unfilled, write_safetensors
 from minisbert.core import InputError, one_line, reading
 from minisbert.core.checks import check_texts

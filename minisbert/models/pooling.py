@@ -14,8 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from minisbert.checkpoints.encoder_settings import CONFIG, WEIGHTS, check_module_names, unsupported
-from minisbert.checkpoints.layout import ModelFolder
+from minisbert.checkpoints.layout import CONFIG, WEIGHTS, ModelFolder, check_module_names, unsupported
 from minisbert.checkpoints.weights import read_weights, unfilled, write_safetensors
 from minisbert.core import InputError, reading
 from minisbert.core.bert import Bert

@@ -5,7 +5,7 @@ A prompt changes the states of all tokens. With ``include_prompt: false`` its ow
 
 from collections.abc import Sequence
 
-from minisbert.checkpoints.encoder_settings import EncoderSettings
+from minisbert.checkpoints.layout import EncoderSettings
 from minisbert.core import InputError, one_line
 from minisbert.core.tokenizer import Tokenizer
 

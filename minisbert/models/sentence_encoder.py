@@ -14,8 +14,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from minisbert.checkpoints.encoder_settings import EncoderSettings, write_settings
-from minisbert.checkpoints.layout import ModelFolder, write_modules
+from minisbert.checkpoints.layout import EncoderSettings, ModelFolder, write_modules, write_settings
 from minisbert.checkpoints.tokenizer_files import read_tokenizer, text_settings, write_tokenizer
 from minisbert.checkpoints.weights import load_transformer, save_bert
 from minisbert.core.bert import Bert

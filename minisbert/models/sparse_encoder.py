@@ -16,15 +16,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from minisbert.checkpoints.encoder_settings import (
+from minisbert.checkpoints.layout import (
     CONFIG,
     MODULES_FILE,
     SENTENCE,
     TEXT_SETTINGS,
     EncoderSettings,
+    ModelFolder,
+    write_modules,
     write_settings,
 )
-from minisbert.checkpoints.layout import ModelFolder, write_modules
 from minisbert.checkpoints.tokenizer_files import read_tokenizer, text_settings, write_tokenizer
 from minisbert.checkpoints.weights import load_transformer
 from minisbert.core import InputError, one_line

@@ -24,8 +24,15 @@ import torch
 from tokenizers import Tokenizer as Backend
 from torch import Tensor, nn
 
-from minisbert.checkpoints.encoder_settings import CONFIG, WEIGHTS, EncoderSettings, unsupported, write_settings
-from minisbert.checkpoints.layout import ModelFolder, write_modules
+from minisbert.checkpoints.layout import (
+    CONFIG,
+    WEIGHTS,
+    EncoderSettings,
+    ModelFolder,
+    unsupported,
+    write_modules,
+    write_settings,
+)
 from minisbert.checkpoints.tokenizer_files import TOKENIZER, check_vocabulary, text_settings
 from minisbert.checkpoints.weights import read_weights, write_safetensors
 from minisbert.core import InputError, one_line, reading

@@ -1,8 +1,10 @@
-"""How commands talk to the user: one-line errors, exit codes, and Ctrl-C that waits for a step to end.
+"""How commands talk to the user: options, one-line errors, exit codes, and Ctrl-C that waits for a step to end.
 
 Exit codes: 0 success, 2 bad input (one line on stderr, no traceback), 130 interrupted by Ctrl-C.
+Imports neither torch nor NumPy, and no command imports torch before its options are parsed: ``--help`` answers at once.
 """
 
+import argparse
 import math
 import os
 import re
@@ -11,8 +13,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
+from minisbert import __version__
 from minisbert.core import InputError
 
 MESSAGE = 4000  # characters of an error message, at most
@@ -55,6 +58,31 @@ def run_command(main: Callable[[], None]) -> None:
             raise
         say(f"error: {message[:MESSAGE]}")
         sys.exit(2)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are an ``InputError`` of one line, without the usage of all options before it."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message}; {self.prog} --help lists the options")
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        sys.stdout.flush()  # of --help: now, while ``run_command`` can still report a full disk or a closed pipe
+        super().exit(status, message)
+
+
+def command_parser(name: str, doc: str | None, **options: Any) -> Parser:
+    """Return the parser of ``minisbert NAME``; ``--help`` shows its file's docstring above the options."""
+    about, layout = (doc or "").replace("``", ""), argparse.RawDescriptionHelpFormatter
+    parser = Parser(prog=f"minisbert {name}", description=about, formatter_class=layout, **options)
+    parser.add_argument("--version", action="version", version=f"minisbert {__version__}")
+    return parser
+
+
+def add_threads_option(parser: argparse._ActionsContainer) -> None:
+    """Add ``--threads N``, for ``use_threads``."""
+    about = "CPU threads (default: OMP_NUM_THREADS, or one per core)"
+    parser.add_argument("--threads", metavar="N", type=bounded(int, 1, 1025), help=about)
 
 
 def cut_message(limit: int, truncated: int, total: int) -> str:

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from minisbert.core import InputError, read_json, reading
-from minisbert.system.command_line import Parser, command_parser
-from minisbert.system.console import check_usage
+from minisbert.system.console import Parser, check_usage, command_parser
 from minisbert.training import MODEL, RESULTS, RUN_CONFIG, RUN_LOG, STATE
 from minisbert.training.settings import FIRST_ADVANCED, FREE, GROUPS, OBJECTIVES, SETTINGS, RunSettings, reads
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from minisbert import SentenceEncoder, load
-from minisbert.checkpoints.encoder_settings import EncoderSettings
+from minisbert.checkpoints.layout import EncoderSettings
 from minisbert.core import InputError
 from minisbert.evaluation import evaluators
 from minisbert.evaluation.evaluators import EmbeddingSimilarityEvaluator, InformationRetrievalEvaluator

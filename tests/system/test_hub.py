@@ -17,8 +17,8 @@ from huggingface_hub import constants
 from minisbert.checkpoints.layout import find_model
 from minisbert.core import InputError
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system import hub
-from minisbert.system.hub import download_model, is_hub_name
+from minisbert.system import assets
+from minisbert.system.assets import download_model, is_hub_name
 from tests.conftest import ROOT
 from tests.servers import Site, refuse, repository, serve, use_hub
 
@@ -44,7 +44,7 @@ def site(files, tmp_path, monkeypatch) -> Iterator[Site]:
     pages = repository("someone/tiny", files | STRAY, COMMIT, "main", "refs/pr/1")
     with serve(pages) as site:
         use_hub(site, tmp_path / "cache", monkeypatch)
-        monkeypatch.setattr(hub, "HUB_SECONDS", 0.5)
+        monkeypatch.setattr(assets, "HUB_SECONDS", 0.5)
         yield site
 
 
