@@ -234,7 +234,7 @@ class VectorGraph(nn.Module):
         self.encoder = encoder
 
     def forward(self, ids: Tensor, positions: Tensor, text_index: Tensor, places: Tensor) -> Tensor:
-        """``Batch.inputs``: (R, T) three times and (N, S)."""
+        """The tensors of a ``PackedBatch``: (R, T) three times and (N, S)."""
         # pooling, dense layers and scaling are in the graph, too: one call from Python does all
         hidden, mask, given = self.encoder.unpacked(ids, positions, same_text(text_index), places)
         return book.SentenceEncoder.vectors(self.encoder, stored(hidden), mask, given)

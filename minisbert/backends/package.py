@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from minisbert.checkpoints.layout import JsonSettings, ModelFolder, find_model
 from minisbert.checkpoints.tokenizer_files import read_tokenizer
 from minisbert.core import InputError, one_line, reading
-from minisbert.models.batching import Batch
+from minisbert.models.batching import PackedBatch
 from minisbert.models.encoder import TextEncoder
 from minisbert.models.guards import check_choice
 from minisbert.models.pair_model import PairScorer
@@ -287,7 +287,7 @@ class CompiledEncoder(TextEncoder):
             raise InputError(f"this encoder was compiled for dtype {self.compiled_dtype}, not {dtype}")
         return torch.inference_mode()
 
-    def states(self, batch: Batch) -> tuple[Tensor]:
+    def states(self, batch: PackedBatch) -> tuple[Tensor]:
         # the places of a prompt that is not pooled are left out
         places = batch.places[:, batch.prompt :].contiguous()
         return (self.run(batch.ids, batch.positions, batch.text_index, places)[0],)

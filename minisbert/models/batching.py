@@ -95,7 +95,7 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str]) -> Tokens:
 
 
 @dataclass(frozen=True)
-class Batch:
+class PackedBatch:
     """N texts in R rows of T tokens: several short texts share a row, as [CLS] a [SEP] [CLS] b [SEP] with few pads.
 
     ``ids``, ``positions`` and ``text_index`` are (R, T): a token, its place in its own text, and the number of that
@@ -114,12 +114,12 @@ class Batch:
 
 
 def same_text(text_index: Tensor) -> Tensor:
-    """Mark tokens of a row that belong to the same text: ``Batch.text_index`` (R, T) -> attention mask (R, 1, T, T)."""
+    """Mark tokens of a row that belong to the same text: ``text_index`` (R, T) -> attention mask (R, 1, T, T)."""
     return text_index[:, None, :, None] == text_index[:, None, None, :]
 
 
 def unpack(hidden: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-    """Take rows apart: hidden (R, T, D), ``Batch.places`` (N, S) -> each text by itself (N, S, D), its mask (N, S)."""
+    """Take rows apart: hidden (R, T, D), ``places`` (N, S) -> each text by itself (N, S, D), its mask (N, S)."""
     return hidden.flatten(0, 1)[places.clamp_min(0)], places >= 0
 
 
@@ -131,7 +131,7 @@ def reporting(batches: Iterator[Any], progress: Progress | None) -> Iterator[Any
             progress.update(batch.tokens)
 
 
-def packed_batches(tokens: Tokens, batch_tokens: int) -> Iterator[Batch]:
+def packed_batches(tokens: Tokens, batch_tokens: int) -> Iterator[PackedBatch]:
     """Pack texts into batches of at most ``batch_tokens`` tokens, the longest rows first.
 
     A row larger than that is a batch by itself.
@@ -193,7 +193,7 @@ def rounded(tokens: int) -> int:
     return tokens + -tokens % step
 
 
-def make_batch(tokens: Tokens, lengths: np.ndarray, rows: Sequence[np.ndarray], width: int) -> Batch:
+def make_batch(tokens: Tokens, lengths: np.ndarray, rows: Sequence[np.ndarray], width: int) -> PackedBatch:
     """Write the texts of R rows into tensors (R, ``width``)."""
     texts = np.concatenate(rows)
     counts = lengths[texts]  # (N,)
@@ -215,4 +215,4 @@ def make_batch(tokens: Tokens, lengths: np.ndarray, rows: Sequence[np.ndarray], 
     places = np.full((len(texts), longest), -1)
     places[text_of, within] = here
     tensors = [torch.from_numpy(x.reshape(-1, width)) for x in (ids, positions, text_index)]
-    return Batch(*tensors, torch.from_numpy(places), texts.tolist(), total, tokens.prompt, tokens.dtype)
+    return PackedBatch(*tensors, torch.from_numpy(places), texts.tolist(), total, tokens.prompt, tokens.dtype)

@@ -9,7 +9,7 @@ Each token's hidden state goes through a linear layer without bias and is scaled
 punctuation is skipped. Folders are those of sentence-transformers' class of the same name.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -35,11 +35,11 @@ from minisbert.checkpoints.weights import load_transformer, save_bert
 from minisbert.core import InputError, one_line
 from minisbert.core.bert import Bert
 from minisbert.core.checks import check_texts
-from minisbert.core.encoder import normalize
+from minisbert.core.encoder import Batch, normalize
 from minisbert.core.tokenizer import Tokenizer, pad_batch
-from minisbert.models.batching import budgeted_batches, with_limit
+from minisbert.models.batching import Tokens, budgeted_batches, reporting, with_limit
 from minisbert.models.encoder import BATCH_SIZE, TEXT_TOKENS
-from minisbert.models.guards import NotFinite, check_choice, check_count, check_ids, check_tokens
+from minisbert.models.guards import check_choice, check_count, check_ids, check_tokens
 from minisbert.models.pooling import Dense, Pooling, load_dense_layer, sentence_width
 from minisbert.models.prompts import PROMPT_NAMES, role_prompt, with_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -125,6 +125,23 @@ def normalizes_tokens(folder: ModelFolder) -> bool:
     return False
 
 
+@dataclass
+class TokenRows(Tokens):
+    """The tokens of a call, fillers included; ``own`` counts each text's tokens without them."""
+
+    own: list[int] = field(default_factory=list)
+    query: bool = False
+
+
+@dataclass
+class TokenBatch(Batch):
+    """A padded batch: ``mask`` (B, T) marks the tokens to attend to, ``compared`` (B, T) those that have a vector."""
+
+    compared: Tensor
+    tokens: int  # all but the pads
+    dtype: torch.dtype  # of the matrix products
+
+
 class MultiVectorEncoder(SentenceEncoder):
     """``encode`` gives ``Matrices``: for each text one vector per token, of length 1."""
 
@@ -172,29 +189,35 @@ class MultiVectorEncoder(SentenceEncoder):
     def pooling_mode(self) -> str:
         return "no"
 
-    def query_rows(self, texts: Sequence[str]) -> tuple[list[list[int]], list[int], list[bool]]:
-        """Return each query's token ids with fillers, its length without them, and which queries were cut."""
-        expansion, limit = self.expansion, self.settings.query_length
+    def rows(self, texts: Sequence[str], query: bool) -> TokenRows:
+        """Tokenize queries, with fillers, or documents, each cut at their own length."""
+        limit, expansion = self.settings.document_length, None
+        if query:
+            limit, expansion = self.settings.query_length, self.expansion
         if expansion and expansion.strategy == "fixed":
             limit = expansion.length
-        rows, own, truncated = self._cut(texts, limit)
-        if expansion:
-            rows = [ids + [self.filler] * (expansion.length - len(ids)) for ids in rows]
-        return rows, own, truncated
-
-    def document_rows(self, texts: Sequence[str]) -> tuple[list[list[int]], list[int], list[bool]]:
-        """Return the same as ``query_rows``; documents get no fillers."""
-        return self._cut(texts, self.settings.document_length)
-
-    def _cut(self, texts: Sequence[str], limit: int | None) -> tuple[list[list[int]], list[int], list[bool]]:
         # the tokenizer's own limit is not that of queries or documents
         tokenizer = with_limit(self.tokenizer, min(limit or self.tokenizer.limit, self.bert.config.positions))
         encoded = check_tokens(tokenizer.encode(texts), texts)
         rows = [list(ids) for ids in encoded.ids]
-        return rows, [len(row) for row in rows], encoded.truncated
+        own = [len(ids) for ids in rows]
+        if expansion:
+            rows = [ids + [self.filler] * (expansion.length - len(ids)) for ids in rows]
+        return TokenRows([*rows], encoded.token_types, encoded.truncated, own=own, query=query)
 
     def forward(self, rows: list[list[int]], own: list[int], query: bool) -> tuple[Tensor, Tensor]:
-        """Run rows of ``query_rows`` or ``document_rows`` -> vectors (B, T, K), and which are compared, (B, T)."""
+        """Run the ids and lengths of ``rows`` -> vectors (B, T, K), and which are compared, (B, T)."""
+        hidden, compared = self.states(self.padded(TokenRows([*rows], [], [], own=own, query=query), range(len(rows))))
+        return self.vectors(hidden), compared
+
+    def batches(self, tokens: TokenRows, batch_size: int | None = None) -> Iterator[TokenBatch]:
+        """Pad texts of like length, the longest first: texts that share a row could not have fillers."""
+        groups = budgeted_batches([len(ids) for ids in tokens.ids], TEXT_TOKENS * (batch_size or BATCH_SIZE))
+        return reporting((self.padded(tokens, texts) for texts in groups), tokens.progress)
+
+    def padded(self, tokens: TokenRows, texts: Sequence[int]) -> TokenBatch:
+        """Make a batch of some of the texts."""
+        rows = [tokens.ids[text] for text in texts]
         # Not the mask of ``pad_batch``: a filler is a real token that may have to stay hidden from the others.
         ids, _ = pad_batch(rows, self.tokenizer.pad_id)  # (B, T)
         ids = ids.to(self.device)
@@ -202,22 +225,32 @@ class MultiVectorEncoder(SentenceEncoder):
         lengths = torch.tensor([len(row) for row in rows], device=self.device)  # (B,)
         real = positions < lengths[:, None]  # (B, T), with added tokens
         attended = real
-        if query and self.expansion and not self.expansion.attend:
+        if tokens.query and self.expansion and not self.expansion.attend:
             # subtle: a filler that no token attends to still has a vector: it attends to the query's own tokens
-            attended = positions < torch.tensor(own, device=self.device)[:, None]
-        check_ids(self.bert.config, ids, ids.shape[1])
-        hidden = self.bert(ids, attended)  # (B, T, D)
+            attended = positions < torch.tensor([tokens.own[text] for text in texts], device=self.device)[:, None]
+        compared = self.compared(ids, real, tokens.query)
+        return TokenBatch([*texts], ids, attended, compared, sum(map(len, rows)), tokens.dtype)
+
+    def states(self, batch: TokenBatch) -> tuple[Tensor, Tensor]:
+        """The hidden states (B, T, D) of a batch, and which of its tokens are compared, (B, T)."""
+        check_ids(self.bert.config, batch.ids, batch.ids.shape[1])
+        return self.bert(batch.ids, batch.mask), batch.compared
+
+    def vectors(self, hidden: Tensor, mask: Tensor | None = None, given: dict[str, Tensor] | None = None) -> Tensor:
+        """Hidden states (B, T, D) -> vectors of the tokens (B, T, K)."""
         with torch.autocast(self.device.type, enabled=False):  # the projection, as pooling, is never in bfloat16
             vectors = self.projection(hidden.to(self.dtype))  # (B, T, K)
-        if self.normalize:
-            vectors = normalize(vectors)
-        return vectors, self.compared(ids, real, query)
+        return normalize(vectors) if self.normalize else vectors
+
+    def token_states(self, batch: TokenBatch) -> list[Tensor]:
+        """The vectors (T, K) of each text's tokens, of those that are compared."""
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=batch.dtype == torch.bfloat16):
+            hidden, compared = self.states(batch)
+        return [vectors[real] for vectors, real in zip(self.vectors(hidden), compared, strict=True)]
 
     def compared(self, ids: Tensor, real: Tensor, query: bool) -> Tensor:
         """Mark the real tokens of ids (B, T) that are compared: in documents usually all but punctuation."""
-        task = "document"
-        if query:
-            task = "query"
+        task = "query" if query else "document"
         if task not in self.settings.skiplist_tasks:
             return real
         return real & ~torch.isin(ids, self.skipped_ids.to(ids.device))
@@ -249,23 +282,16 @@ class MultiVectorEncoder(SentenceEncoder):
             queries_prompt = bool(prompt) and prompt == role_prompt(self.settings, "query")
             query = queries_prompt or prompt_name in PROMPT_NAMES["query"]
         elif prompt is None and prompt_name is None:
-            role = "document"
-            if query:
-                role = "query"
-            prompt = role_prompt(self.settings, role)
+            prompt = role_prompt(self.settings, "query" if query else "document")
         if isinstance(texts, str):
             texts = [texts]
         texts, _ = with_prompt(check_texts(texts), self.settings, self.tokenizer, prompt, prompt_name)
-        if query:
-            rows, own, cut = self.query_rows(texts)
-        else:
-            rows, own, cut = self.document_rows(texts)
-        self.truncated = sum(cut)
-        with self.computing(dtype), as_progress(show_progress_bar, len(texts)) as line:
-            matrices = self._matrices(rows, own, query, TEXT_TOKENS * batch_size, line)
-        if not np.isfinite(matrices.rows).all():
-            raise NotFinite("a token's vector holds NaN or infinity: the model's weights are too large")
-        return matrices
+        tokens = self.rows(texts, query)
+        self.truncated = sum(tokens.truncated)
+        with as_progress(show_progress_bar, len(texts)) as tokens.progress:
+            tokens.progress.expect(len(texts), sum(map(len, tokens.ids)))
+            matrices = self._states_of(tokens, batch_size, dtype)
+        return Matrices.of([matrix.numpy() for matrix in matrices], self.width)
 
     def encode_query(self, texts: str | Sequence[str], **options: Any) -> Matrices:
         """``encode`` with ``query=True``."""
@@ -274,20 +300,6 @@ class MultiVectorEncoder(SentenceEncoder):
     def encode_document(self, texts: str | Sequence[str], **options: Any) -> Matrices:
         """``encode`` with ``query=False``."""
         return self.encode(texts, query=False, **options)
-
-    def _matrices(
-        self, rows: list[list[int]], own: list[int], query: bool, batch_tokens: int, line: Progress
-    ) -> Matrices:
-        """Run the rows in batches, longest first, and keep the compared tokens of each text, in the caller's order."""
-        lengths = list(map(len, rows))
-        line.expect(len(rows), sum(lengths))
-        matrices = [np.empty((0, self.width), np.float32)] * len(rows)
-        for batch in budgeted_batches(lengths, batch_tokens):
-            vectors, compared = self([rows[i] for i in batch], [own[i] for i in batch], query)
-            for i, matrix, real in zip(batch, vectors, compared, strict=True):
-                matrices[i] = matrix[real].cpu().numpy()
-            line.update(sum(lengths[i] for i in batch))
-        return Matrices.of(matrices, self.width)
 
     def similarity(self, a: Matrices, b: Matrices) -> np.ndarray:
         """Compute ``max_sim`` of every text of a, as a query, with every one of b: (N, M)."""

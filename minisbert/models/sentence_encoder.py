@@ -22,7 +22,7 @@ from minisbert.core.checks import check_texts
 from minisbert.core.encoder import normalize
 from minisbert.core.pooling import Pooling
 from minisbert.core.tokenizer import Tokenizer, pad_batch
-from minisbert.models.batching import Batch, same_text, unpack
+from minisbert.models.batching import PackedBatch, same_text, unpack
 from minisbert.models.encoder import TextEncoder
 from minisbert.models.guards import check_ids, check_inputs, evaluating
 from minisbert.models.pooling import (
@@ -160,7 +160,7 @@ class SentenceEncoder(TextEncoder):
         with evaluating(self), fastest_linear(), torch.autocast(self.device.type, enabled=False):
             yield products
 
-    def states(self, batch: Batch) -> tuple[Tensor, Tensor, dict[str, Tensor] | None]:
+    def states(self, batch: PackedBatch) -> tuple[Tensor, Tensor, dict[str, Tensor] | None]:
         """Run the encoder with the smallest mask that the batch allows."""
         check_ids(self.bert.config, batch.ids, batch.places.shape[1])
         ids, positions, text_index, places = (
@@ -181,7 +181,7 @@ class SentenceEncoder(TextEncoder):
     ) -> tuple[Tensor, Tensor, dict[str, Tensor] | None]:
         """Run a packed batch, and take its rows apart: what ``vectors`` takes, without the prompts' tokens.
 
-        ``mask`` as in ``Bert.forward``, ``places`` as in ``Batch``.
+        ``mask`` as in ``Bert.forward``, ``places`` as in ``PackedBatch``.
         """
         trace: dict[str, Tensor] | None = {} if self.pools_more else None
         hidden, real = unpack(self.bert(ids, mask, None, trace, positions).to(self.dtype), places)
@@ -192,7 +192,7 @@ class SentenceEncoder(TextEncoder):
                 given = self.given(hidden, real, first, prompt)
         return hidden[:, prompt:], real[:, prompt:], given
 
-    def token_states(self, batch: Batch) -> list[Tensor]:
+    def token_states(self, batch: PackedBatch) -> list[Tensor]:
         hidden, mask, _ = self.states(replace(batch, prompt=0))
         return [states[real] for states, real in zip(hidden, mask, strict=True)]
 

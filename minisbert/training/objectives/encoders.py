@@ -224,11 +224,11 @@ class TokenNetwork(RowNetwork):
         encoded: list[Encoded] = []
         counts = []
         for place, column in enumerate(columns):
-            role, tokenized = ("query", model.query_rows) if place == 0 else ("document", model.document_rows)
+            role = "query" if place == 0 else "document"
             prompt = choose_prompt(model.settings, name=role_prompt_name(model.settings, role))
-            ids, own, truncated = tokenized([prompt + text for text in column])
-            encoded.append(Encoded([*ids], [[0] * len(row) for row in ids], truncated))
-            counts.append(own)
+            tokens = model.rows([prompt + text for text in column], query=place == 0)
+            encoded.append(Encoded(tokens.ids, [[0] * len(row) for row in tokens.ids], tokens.truncated))
+            counts.append(tokens.own)
         lengths = []
         for texts in zip(*(column.ids for column in encoded), strict=True):
             # in a batch of rows like it: all its texts are padded to its longest
