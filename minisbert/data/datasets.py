@@ -304,14 +304,11 @@ def labelled_rows(sources: Sources, form: Format) -> tuple[dict[str, list[Row]],
         rows[split], notes[split] = table.rows, table.note(name, "pairs")
     missing = [split for split in ("dev", "test") if split not in rows]
     try:
-        rows["train"], held_out = hold_out(rows["train"], missing, sources.seed)
+        rows["train"], held_out, shared = hold_out(rows["train"], missing, sources.seed)
     except ValueError as error:
-        raise InputError(
-            f"{names['train']}: {len(rows['train'])} pairs are too few to hold some out as {' and '.join(missing)}: "
-            "give more, or --dev FILE and --test FILE"
-        ) from error
+        raise InputError(f"{names['train']}: {error}: give more, or --dev FILE and --test FILE") from error
     for split in missing:
-        notes[split] = note("held out of it", len(held_out[split]), "pairs")
+        notes[split] = note("held out of it", len(held_out[split]), f"pairs{shared}")
     return rows | held_out, notes
 
 
@@ -410,36 +407,58 @@ def sentence_rows(sources: Sources) -> tuple[list[str], str]:
 # ------------------------------------------------------------------------------ splits, and what they share
 
 
-def hold_out(rows: list[Any], splits: Sequence[str], seed: int) -> tuple[list[Any], dict[str, list[Any]]]:
-    """Hold out a tenth of the rows for each split, and return the rest first; ``ValueError`` if one would be empty."""
-    if not splits:
-        return rows, {}
-    rows, held_out = split_rows(rows, 1 - HELD_OUT * len(splits), seed)
-    if len(splits) == 1:
-        return rows, {splits[0]: held_out}
-    first, second = split_rows(held_out, 0.5, seed)
-    return rows, {splits[0]: first, splits[1]: second}
+def hold_out(
+    rows: Sequence[Any], splits: Sequence[str], seed: int, share: float = HELD_OUT
+) -> tuple[list[Any], dict[str, list[Any]], str]:
+    """Hold out rows for each split that share no text with the rows left for training, or with another split.
 
-
-def split_rows(rows: Sequence[Any], share: float, seed: int) -> tuple[list[Any], list[Any]]:
-    """Shuffle rows and split them in two: about ``round(share * N)`` and the rest, the same for the same seed.
-
-    Raises ``ValueError`` if one side would be empty.
+    Returns the rows for training, those of each split, and a note. A split gets ``share`` of all rows, and at least 20
+    if there are 60 (80 for two splits). If rows hang together by texts that they share, so that this cannot be, only
+    copies of a row stay on one side, and the note says so. A row is a ``Row`` or a tuple of texts; the same seed holds
+    out the same. Raises ``ValueError`` if a side would be empty.
     """
-    # Copies of a row move together: one in training and one in dev would make dev's score too good.
-    groups: dict[frozenset[str], list[Any]] = {}
+    if not splits:
+        return list(rows), {}, ""
+    wanted = max(round(share * len(rows)), min(20, len(rows) // (2 + len(splits))), 1)
+    copies: dict[frozenset[str], list[Any]] = {}
     for row in rows:
-        groups.setdefault(texts_of(row), []).append(row)
-    blocks = list(groups.values())
-    cut = round(share * len(rows))
-    first: list[Any] = []
-    rest: list[Any] = []
-    for i in torch.randperm(len(blocks), generator=torch.Generator().manual_seed(seed)).tolist():
-        side = first if len(first) < cut else rest
-        side += blocks[i]
-    if not first or not rest:
-        raise ValueError(f"a share of {share} of {len(rows)} rows leaves one side empty")
-    return first, rest
+        copies.setdefault(texts_of(row), []).append(row)
+    choices = (linked_rows(rows), ""), ([*copies.values()], ", some of whose texts are in training too")
+    for groups, shared in choices:
+        # in random order each split takes groups until it has enough; a group larger than that stays in training
+        order = torch.randperm(len(groups), generator=torch.Generator().manual_seed(seed)).tolist()
+        held_out: dict[str, list[Any]] = {split: [] for split in splits}
+        training = []
+        for i in order:
+            short = [split for split in splits if len(held_out[split]) < wanted and len(groups[i]) <= wanted]
+            side = held_out[short[0]] if short else training
+            side += groups[i]
+        if len(training) >= len(rows) / 3 and all(len(held_out[split]) >= wanted for split in splits):
+            return training, held_out, shared
+    raise ValueError(f"{len(rows)} rows are too few to hold some out as {' and '.join(splits)}")
+
+
+def linked_rows(rows: Sequence[Any]) -> list[list[Any]]:
+    """Group rows so that rows of two groups have no text in common.
+
+    ``[("a", "b"), ("c", "d"), ("e", "b")]`` gives ``[[("a", "b"), ("e", "b")], [("c", "d")]]``.
+    """
+    parent: dict[str, str] = {}  # each text points towards one that stands for its group
+
+    def root(text: str) -> str:
+        while parent[text] != text:
+            parent[text] = text = parent[parent[text]]
+        return text
+
+    texts = [row.texts if isinstance(row, Row) else row for row in rows]
+    for first, *others in texts:
+        parent.setdefault(first, first)
+        for other in others:
+            parent[root(parent.setdefault(other, other))] = root(first)
+    groups: dict[str, list[Any]] = {}
+    for row, (first, *_) in zip(rows, texts, strict=True):
+        groups.setdefault(root(first), []).append(row)
+    return list(groups.values())
 
 
 def shared_rows(train: Iterable[Any], other: Iterable[Any]) -> int:

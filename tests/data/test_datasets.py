@@ -13,12 +13,12 @@ from minisbert.data.datasets import (
     Table,
     class_rows,
     duplicate_rows,
+    hold_out,
     load_labelled,
     load_scored_pairs,
     nli_triplets,
     scored_rows,
     sentence_rows,
-    split_rows,
     triplet_rows,
 )
 from minisbert.data.formats import LABELLED, Row
@@ -46,7 +46,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def labelled(tmp_path):
     """``labelled("--seed", "7")`` -> the splits of fifty different duplicates, their sizes, and the notes."""
     path = tmp_path / "numbered.tsv"
-    path.write_text(toys.LABEL_HEADER + "".join(f"{i % 2}\tthe cat {i}\ta dog\n" for i in range(50)))
+    path.write_text(toys.LABEL_HEADER + "".join(f"{i % 2}\tthe cat {i}\ta dog {i}\n" for i in range(50)))
 
     def read(*flags: str):
         rows, notes = duplicate_rows(sources_of(parse(["--objective", "binary", "--data", str(path), *flags])))
@@ -57,11 +57,11 @@ def labelled(tmp_path):
 
 def test_a_tenth_is_held_out_for_dev_and_for_test(labelled):
     rows, sizes, notes = labelled()
-    assert sizes == {"train": 40, "dev": 5, "test": 5}
+    assert sizes == {"train": 26, "dev": 12, "test": 12}
     everything = [row.sentence1 for part in rows.values() for row in part]
     assert sorted(everything) == sorted(f"the cat {i}" for i in range(50))  # each once: the splits are disjoint
     assert notes["train"].endswith("numbered.tsv (50 pairs)")
-    assert notes["dev"] == notes["test"] == "held out of it (5 pairs)"
+    assert notes["dev"] == notes["test"] == "held out of it (12 pairs)"
     first, again, other = (labelled("--seed", seed)[0] for seed in ("7", "7", "8"))
     assert first == again
     assert first["dev"] != other["dev"]
@@ -71,8 +71,8 @@ def test_a_tenth_is_held_out_for_dev_and_for_test(labelled):
 def test_only_a_split_without_a_file_is_held_out(labelled, files):
     for named, missing in (("dev", "test"), ("test", "dev")):
         rows, sizes, notes = labelled(f"--{named}", files["duplicates"])
-        assert sizes == {"train": 45, named: 40, missing: 5}
-        assert notes[missing] == "held out of it (5 pairs)"
+        assert sizes == {"train": 34, named: 40, missing: 16}
+        assert notes[missing] == "held out of it (16 pairs)"
         assert not {*rows["train"]} & {*rows[missing]}
     rows, sizes, _ = labelled("--dev", files["duplicates"], "--test", files["duplicates"])
     assert [row.sentence1 for row in rows["train"]] == [f"the cat {i}" for i in range(50)]
@@ -81,7 +81,7 @@ def test_only_a_split_without_a_file_is_held_out(labelled, files):
 
 def test_the_limit_is_for_training_rows_and_takes_the_first(labelled, files):
     rows, sizes, _ = labelled("--limit", "20")
-    assert sizes == {"train": 16, "dev": 2, "test": 2}
+    assert sizes == {"train": 10, "dev": 5, "test": 5}
     assert {row.sentence1 for part in rows.values() for row in part} == {f"the cat {i}" for i in range(20)}
     _, sizes, _ = labelled("--limit", "20", "--dev", files["duplicates"], "--test", files["duplicates"])
     assert sizes == {"train": 20, "dev": 40, "test": 40}
@@ -104,7 +104,7 @@ def test_skipped_rows_are_counted(tmp_path):
 def test_nli_rows_serve_softmax_and_as_triplets(files):
     """Twenty premises, each with all three labels."""
     rows, *_ = class_rows(sources_of(parse(["--objective", "softmax", "--data", files["nli"]])))
-    assert {split: len(part) for split, part in rows.items()} == {"train": 48, "dev": 6, "test": 6}
+    assert {split: len(part) for split, part in rows.items()} == {"train": 30, "dev": 15, "test": 15}
     triplets, note = triplet_rows(sources_of(parse(["--objective", "triplet", "--data", files["nli"]])))
     assert len(triplets) == 20
     assert triplets[0] == ("a small cat", "the cat", "the music")
@@ -127,7 +127,7 @@ def test_snli_and_multinli_by_name(monkeypatch, files):
     rows, *_ = read("--data", "snli,multinli")
     assert asked == [("snli", "train"), ("multinli", "train"), ("snli", "dev"), ("snli", "test")]
     assert [row.sentence1.split()[0] for row in rows["train"]] == ["snli"] * 10 + ["multinli"] * 10
-    assert read("--data", "multinli")[1]["dev"] == "held out of it (1 pairs)"
+    assert read("--data", "multinli")[1]["dev"].startswith("held out of it (2 pairs")
     assert asked == [("multinli", "train")]
     read("--data", "multinli", "--dev", "multinli", "--test", "multinli")
     assert asked == [("multinli", "train"), ("multinli", "dev"), ("multinli", "test")]
@@ -283,28 +283,33 @@ def test_triplets_of_nli_by_hand():
     assert nli_triplets(rows) == [("p", "p yes", "p no"), ("q", "q yes 1", "q no 1")]
 
 
-@given(st.integers(0, 60), st.sampled_from([0.0, 0.5, 0.8, 0.9, 1.5]), st.integers(0, 2**31))
-def test_a_split_keeps_every_row_once(count, share, seed):
-    rows = [Row((f"row {i}", "b")) for i in range(count)]
-    if not 0 < round(share * count) < count:
-        with pytest.raises(ValueError, match=f"a share of {share} of {count} rows leaves one side empty"):
-            split_rows(rows, share, seed)
-        return
-    first, rest = split_rows(rows, share, seed)
-    assert len(first) == round(share * count)
-    assert sorted(row.texts for row in first + rest) == sorted(row.texts for row in rows)
-    assert split_rows(rows, share, seed) == (first, rest)
+@given(st.lists(st.tuples(*[st.sampled_from("abcdefghijklmnopqrstuvwxyz")] * 2), max_size=60), st.integers(0, 2**31))
+def test_rows_held_out_share_no_text_with_the_others(letters, seed):
+    # rows of their own beside those that hang together
+    rows = [Row(pair) for pair in letters] + [Row((f"left {i}", f"right {i}"), i) for i in range(80)]
+    train, held_out, _ = hold_out(rows, ["dev", "test"], seed)
+    parts = [train, held_out["dev"], held_out["test"]]
+    assert sorted(row.texts for part in parts for row in part) == sorted(row.texts for row in rows)
+    texts = [{text for row in part for text in row.texts} for part in parts]
+    assert not texts[0] & (texts[1] | texts[2])
+    assert not texts[1] & texts[2]
+    assert all(len(part) >= 20 for part in parts)
+    assert hold_out(rows, ["dev", "test"], seed) == (train, held_out, "")
 
 
-def test_a_split_is_random_and_changes_with_the_seed():
-    rows = [(str(i), "b") for i in range(1000)]
-    first, rest = split_rows(rows, 0.8, seed=1)
-    assert 350 < sum(int(first) for first, _ in rest) / 200 < 650  # the mean of the last 200 rows would be 899.5
-    assert split_rows(rows, 0.8, seed=2) != (first, rest)
+def test_what_is_held_out_is_random_and_a_tenth():
+    rows = [(str(i), f"b {i}") for i in range(1000)]
+    _, held_out, _ = hold_out(rows, ["dev"], seed=1)
+    assert len(held_out["dev"]) == 100
+    assert 350 < sum(int(first) for first, _ in held_out["dev"]) / 100 < 650  # the mean of the last would be 949.5
+    assert hold_out(rows, ["dev"], seed=2)[1] != held_out
 
 
-def test_copies_of_a_pair_in_either_order_are_on_one_side():
-    rows = [Row((f"a {i % 20}", f"b {i % 20}")[:: 1 - 2 * (i // 20 % 2)], i % 2) for i in range(100)]
-    first, rest = split_rows(rows, 0.8, seed=3)
-    assert (len(first), len(rest)) == (80, 20)
-    assert not {frozenset(row.texts) for row in first} & {frozenset(row.texts) for row in rest}
+def test_rows_that_hang_together_are_divided_by_copies():
+    rows = [Row(("a dog", f"b {i % 20}")[:: 1 - 2 * (i // 20 % 2)], i % 2) for i in range(100)]
+    train, held_out, note = hold_out(rows, ["dev"], seed=3)
+    assert (len(train), len(held_out["dev"])) == (80, 20)
+    assert not {frozenset(row.texts) for row in train} & {frozenset(row.texts) for row in held_out["dev"]}
+    assert "texts" in note
+    with pytest.raises(ValueError, match="dev"):
+        hold_out([("a", "b")] * 30, ["dev"], seed=1)

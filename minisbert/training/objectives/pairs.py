@@ -245,11 +245,11 @@ def candidate_rows(options: RunSettings) -> tuple[dict[str, list[tuple[str, ...]
             rows[split], notes[split] = triplet_rows(base.sources_of(options).of_file(file))
     missing = [split for split in ("dev", "test") if split not in rows]
     try:
-        rows["train"], held_out = hold_out(rows["train"], missing, options.seed)
+        rows["train"], held_out, shared = hold_out(rows["train"], missing, options.seed)
     except ValueError as error:
-        raise InputError(f"{notes['train']}: too few rows to hold some out; give more, or --dev and --test") from error
+        raise InputError(f"{notes['train']}: {error}: give more, or --dev FILE and --test FILE") from error
     for split in missing:
-        rows[split], notes[split] = held_out[split], note("held out of it", len(held_out[split]), "rows")
+        rows[split], notes[split] = held_out[split], note("held out of it", len(held_out[split]), f"rows{shared}")
     return rows, notes
 
 
