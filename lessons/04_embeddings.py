@@ -116,7 +116,7 @@ assert largest_difference(by_hand, normed) < 1e-5, (
 
 # %%
 from lessons.mistakes import planted
-from minisbert.diagnosis.mistakes.planting import Mistake
+from minisbert.diagnosis.planting import Mistake
 
 NO_NORM = Mistake(
     "no LayerNorm", "numbers as they are", bert, "layer_norm", lambda x, *_: x

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 14: your own pieces inside the real model
 #
-# Steps through `minisbert/diagnosis/mistakes/planting.py`, `minisbert/diagnosis/tracing.py`, and
+# Steps through `minisbert/diagnosis/planting.py`, `minisbert/diagnosis/tracing.py`, and
 # `lessons/grader/graft.py`. About 60 minutes. You will put hand-written pieces into the running package, let three
 # instruments judge them, lose a bug among them and find it again.
 
@@ -91,7 +91,7 @@ def linear_schedule(step, warmup, total):
 
 
 # %% [markdown]
-# `replaced` of `minisbert/diagnosis/mistakes/planting.py` puts a function wherever the package holds the original: in
+# `replaced` of `minisbert/diagnosis/planting.py` puts a function wherever the package holds the original: in
 # its own module, in modules that have imported it, in tables. `planted` uses it for mistakes, `grafted` for pieces: to
 # **graft** is to run them inside the real model. The book knows nothing of either. On three numbers:
 

@@ -339,7 +339,7 @@ guess.answer("often")
 
 # %%
 from minisbert.core.encoder import normalize
-from minisbert.diagnosis.mistakes.planting import Mistake, planted
+from minisbert.diagnosis.planting import Mistake, planted
 
 
 def whole_matrix(queries, corpus, k, prepare, best):

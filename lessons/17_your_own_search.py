@@ -432,7 +432,7 @@ guess.answer("wider")
 
 # %%
 from lessons.mistakes import planted
-from minisbert.diagnosis.mistakes.planting import Mistake
+from minisbert.diagnosis.planting import Mistake
 
 SPACES = Mistake("split at spaces", "", docstrings, "terms", str.split)
 with planted(SPACES):

@@ -384,7 +384,7 @@ guess.answer("stays")
 
 # %%
 from lessons.mistakes import planted
-from minisbert.diagnosis.mistakes.planting import Mistake
+from minisbert.diagnosis.planting import Mistake
 
 
 def document_side(self, query):

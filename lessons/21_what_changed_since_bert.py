@@ -113,7 +113,7 @@ from torch.nn import functional
 
 from lessons.mistakes import planted
 from minisbert.core.encoder import SentenceEncoder
-from minisbert.diagnosis.mistakes.planting import Mistake
+from minisbert.diagnosis.planting import Mistake
 from minisbert.system.assets import ensure
 
 

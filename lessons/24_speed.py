@@ -344,7 +344,7 @@ guess.answer("over 40 %")
 # %%
 from lessons.mistakes import planted
 from minisbert.core import metrics
-from minisbert.diagnosis.mistakes.planting import Mistake
+from minisbert.diagnosis.planting import Mistake
 
 
 def spearman(vectors):

@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from lessons.by_hand import backward, sheet, vocabulary
 from minisbert.core import bert
 from minisbert.core.weights import BertConfig
-from minisbert.diagnosis.mistakes.planting import unfused
+from minisbert.diagnosis.planting import unfused
 from tests.checks import check, normal
 from tests.parity import PIECE, Comparison, compare
 from tests.pipeline_checks import padded

@@ -16,7 +16,7 @@ from hypothesis import settings
 
 from minisbert.backends.package import COMPILERS
 from minisbert.core import InputError, bert
-from minisbert.diagnosis.mistakes import planting
+from minisbert.diagnosis import planting
 from minisbert.system import torch_internals
 from minisbert.system.assets import ensure
 from tests.jitter import Jitter

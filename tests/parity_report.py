@@ -17,7 +17,7 @@ import torch
 
 from lessons.mistakes import MISTAKES, planted
 from minisbert.core.encoder import SentenceEncoder
-from minisbert.diagnosis.mistakes.planting import Mistake, unfused
+from minisbert.diagnosis.planting import Mistake, unfused
 from tests import by_hand_checks, checks, formula_checks, head_checks, loss_checks, metric_checks, pipeline_checks  # noqa: F401
 from tests.conftest import ROOT
 from tests.parity import MINILM_HIDDEN, MINILM_VECTOR, Comparison, compare, golden

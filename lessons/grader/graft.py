@@ -20,7 +20,7 @@ from minisbert.checkpoints.layout import find_model
 from minisbert.core import InputError, loop, metrics, tokenizer
 from minisbert.core.encoder import SentenceEncoder, cosine
 from minisbert.data.datasets import load_scored_pairs
-from minisbert.diagnosis.mistakes.planting import replaced
+from minisbert.diagnosis.planting import replaced
 from minisbert.system.console import run_command, say
 from minisbert.system.progress import Bar, Progress
 from tests.checks import CHECKS

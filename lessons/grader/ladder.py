@@ -38,7 +38,7 @@ from lessons.grader.pieces import Piece
 from lessons.grader.result import RUNGS, Result
 from lessons.mistakes import MISTAKES
 from minisbert.core import InputError, one_line
-from minisbert.diagnosis.mistakes.planting import planted, replaced, unfused
+from minisbert.diagnosis.planting import planted, replaced, unfused
 from tests import by_hand_checks, formula_checks, head_checks, loss_checks, metric_checks, pipeline_checks  # noqa: F401 (their checks)
 from tests.checks import CHECKS
 

@@ -73,13 +73,7 @@ def versions() -> dict[str, str]:
 def grader_digest() -> str:
     """The first 12 hexadecimal digits of a sha256: two grades with equal ones come from the same grader."""
     files = [ROOT / "lessons" / "check.py", *(ROOT / "tests").glob("*checks.py")]
-    for folder in (
-        "lessons/grader",
-        "lessons/mistakes",
-        "lessons/search",
-        "lessons/by_hand",
-        "minisbert/diagnosis/mistakes",
-    ):
+    for folder in ("lessons/grader", "lessons/mistakes", "lessons/search", "lessons/by_hand", "minisbert/diagnosis"):
         files += (ROOT / folder).glob("*.py")
     digest = hashlib.sha256((ROOT / "lessons" / "grader" / "cards.toml").read_bytes())
     for path in sorted(files):

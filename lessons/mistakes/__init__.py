@@ -3,7 +3,7 @@
 ``by_hand`` (merges, gradients, costs), ``compression`` (int8, bits), ``distillation``, ``forward`` (what vectors do not
 show), ``heads``, ``late`` (MaxSim), ``lexical`` (BM25), ``losses``, ``pipeline`` (text, names, batches, search),
 ``retrieval``, ``scores`` (metrics), ``training`` and ``walks`` (an index) fill it, beside
-``minisbert/diagnosis/mistakes``. ``planted`` puts a mistake into the running package.
+``minisbert/diagnosis/mistakes.py``. ``planted`` puts a mistake into the running package.
 """
 
 from lessons.mistakes import (
@@ -21,7 +21,7 @@ from lessons.mistakes import (
     training,
     walks,
 )
-from minisbert.diagnosis.mistakes import MISTAKES, in_bert, in_modern, in_pooling, planted
+from minisbert.diagnosis.planting import MISTAKES, planted
 
 __all__ = [
     "MISTAKES",
@@ -30,9 +30,6 @@ __all__ = [
     "distillation",
     "forward",
     "heads",
-    "in_bert",
-    "in_modern",
-    "in_pooling",
     "late",
     "lexical",
     "losses",

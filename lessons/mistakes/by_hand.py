@@ -11,7 +11,7 @@ from torch import Tensor
 from lessons.by_hand import backward, sheet, vocabulary
 from minisbert.core import bert
 from minisbert.core.weights import BertConfig
-from minisbert.diagnosis.mistakes.planting import mistake
+from minisbert.diagnosis.mistakes import mistake
 
 Joins = list[tuple[str, str]]
 Gradients = tuple[Tensor, Tensor, Tensor]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from torch import Tensor
 
-from minisbert.diagnosis.mistakes.planting import mistake
+from minisbert.diagnosis.mistakes import mistake
 from minisbert.search import quantized
 from minisbert.search.quantized import as_floats
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from minisbert.core.bert import Bert
 from minisbert.core.encoder import normalize
-from minisbert.diagnosis.mistakes.planting import mistake
+from minisbert.diagnosis.mistakes import mistake
 from minisbert.training import losses
 
 # the right versions, kept from before anything is planted: a stand-in may call what it replaces

@@ -1,6 +1,6 @@
 """Mistakes of the forward pass that vectors do not show: in dropout, in gradients, in what a pad or a NaN may hold.
 
-Two show, but have the same numbers as a mistake of ``minisbert/diagnosis/mistakes``, which ``trace`` names: "layer
+Two show, but have the same numbers as a mistake of ``minisbert/diagnosis/mistakes.py``, which ``trace`` names: "layer
 drops the mask" and "encoder's mask inverted".
 """
 
@@ -9,8 +9,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from minisbert.core import bert, pooling
-from minisbert.diagnosis.mistakes.in_bert import attention_with, embeddings_with
-from minisbert.diagnosis.mistakes.planting import mistake
+from minisbert.diagnosis.mistakes import attention_with, embeddings_with, mistake
 
 Drop = Callable[[Tensor], Tensor]
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from minisbert.core import heads
 from minisbert.core.tokenizer import Encoded
-from minisbert.diagnosis.mistakes.planting import mistake
+from minisbert.diagnosis.mistakes import mistake
 from minisbert.models import pair_model
 
 Maybe = Tensor | None

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from minisbert.diagnosis.mistakes.planting import mistake
+from minisbert.diagnosis.mistakes import mistake
 from minisbert.search import late_interaction
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from lessons.search import bm25, fusion
-from minisbert.diagnosis.mistakes.planting import mistake
+from minisbert.diagnosis.mistakes import mistake
 
 Words = Sequence[Sequence[str]]
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from minisbert.core import data, tokenizer, weights
-from minisbert.diagnosis.mistakes.planting import mistake
+from minisbert.diagnosis.mistakes import mistake
 from minisbert.search import dense
 
 # the right versions, kept from before anything is planted: a stand-in may call what it replaces

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from minisbert.diagnosis.mistakes.planting import mistake
+from minisbert.diagnosis.mistakes import mistake
 from minisbert.evaluation import metrics
 
 # the right versions, kept from before anything is planted: a stand-in may call what it replaces

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from minisbert.core import metrics
-from minisbert.diagnosis.mistakes.planting import mistake
+from minisbert.diagnosis.mistakes import mistake
 from minisbert.evaluation import metrics as decisions
 
 # the right versions, kept from before anything is planted: a stand-in may call what it replaces

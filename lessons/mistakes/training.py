@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from minisbert.core import loop
-from minisbert.diagnosis.mistakes.planting import mistake
+from minisbert.diagnosis.mistakes import mistake
 from minisbert.system.devices import random_state
 from minisbert.training import gradient_cache
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from lessons.search import graph
 from lessons.search.graph import Links
-from minisbert.diagnosis.mistakes.planting import mistake
+from minisbert.diagnosis.mistakes import mistake
 
 Found = tuple[list[int], int]
 

@@ -18,8 +18,8 @@ from minisbert.checkpoints.weights import write_safetensors
 from minisbert.core import InputError, reading
 from minisbert.core.tokenizer import pad_batch
 from minisbert.core.weights import read_safetensors
-from minisbert.diagnosis.mistakes import MISTAKES, with_each_mistake
-from minisbert.diagnosis.mistakes.planting import unfused
+from minisbert.diagnosis.mistakes import with_each_mistake
+from minisbert.diagnosis.planting import MISTAKES, unfused
 from minisbert.models.guards import check_inputs
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import cut_message, say

@@ -15,7 +15,7 @@ from lessons.grader.guard import Refused, guarded, guarded_builtins, look, refus
 from lessons.grader.ladder import climb
 from lessons.grader.pieces import PIECES, pieces_of
 from minisbert.core import bert
-from minisbert.diagnosis.mistakes.planting import unfused
+from minisbert.diagnosis.planting import unfused
 
 GELU = "def gelu(x):\n    {}\n"
 

@@ -1,7 +1,7 @@
 """Plant a known mistake in the running package, and remove it again.
 
-A mistake replaces one function or method, its ``target``, with a stand-in that takes the same arguments. The modules
-of ``diagnosis/mistakes`` and ``lessons/mistakes`` fill the table ``MISTAKES``.
+A mistake replaces one function or method, its ``target``, with a stand-in that takes the same arguments.
+``mistakes.py`` and ``lessons/mistakes`` fill the table ``MISTAKES``.
 """
 
 import sys
@@ -56,20 +56,6 @@ def wrong_choices(owner: Any, attribute: str, right: Callable, *rows: tuple[str,
 
     for name, meaning, choices in rows:
         mistake(owner, attribute, name, meaning)(with_choices(choices))
-
-
-def with_each_mistake(compute: Callable[[], Any]) -> Iterator[tuple[Mistake, Any]]:
-    """Yield what ``compute`` gives with each mistake of this folder planted, unless the mistake breaks the code."""
-    for chosen in list(MISTAKES.values()):
-        if not chosen.stand_in.__module__.startswith(__package__):  # a lesson has entered it
-            continue
-        try:
-            # PyTorch's own operations contain what it replaces
-            with unfused(), planted(chosen):
-                result = compute()
-        except Exception:  # of any kind; then the mistake does not explain the numbers in question
-            continue
-        yield chosen, result
 
 
 @contextmanager
