@@ -11,15 +11,14 @@ import hashlib
 import os
 import re
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build"
-sys.path.insert(0, str(ROOT / "docs"))
+sys.path.insert(0, str(ROOT / "docs" / "tools"))
 
-from lesson_pages import LESSONS, minutes, origin  # noqa: E402
+from lesson_pages import LESSONS, origin  # noqa: E402
 from site_index import theme_options  # noqa: E402
 
 import minisbert  # noqa: E402
@@ -65,7 +64,7 @@ autodoc_typehints = "signature"
 autodoc_preserve_defaults = True  # as they are written, not as repr() has them
 
 myst_heading_anchors = 3  # as on GitHub
-myst_enable_extensions = ["colon_fence", "dollarmath", "html_image", "substitution"]
+myst_enable_extensions = ["colon_fence", "dollarmath", "html_image"]
 
 nb_custom_formats = {
     ".py": ["lesson_pages.read", {"repository": repository or origin(ROOT), "launch": bool(repository)}]
@@ -86,15 +85,7 @@ def fingerprint() -> str:
 
 nb_execution_cache_path = str(BUILD / "executed" / fingerprint())
 
-pieces = tomllib.loads((ROOT / "lessons" / "grader" / "cards.toml").read_text(encoding="utf-8"))["pieces"]
 mathjax_path = "mathjax/tex-chtml.js"  # in _static, where lesson_pages puts it
-myst_substitutions = {
-    "lessons": len(LESSONS),
-    "lesson_hours": round(sum(map(minutes, LESSONS)) / 60),
-    "pieces": len(pieces),
-    "piece_hours": round(sum(piece["minutes"] for piece in pieces) / 60),
-}
-
 WIDE = ["lessons/README"]  # its table needs the place of the contents
 html_theme = "sphinx_book_theme"
 html_title = "minisbert"

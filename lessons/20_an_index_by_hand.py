@@ -270,8 +270,8 @@ for n in (10_000, 100_000, 1_000_000, 10_000_000):
 assert 1e6 * each_exact > 3 * (growth[-1][1] + 8 * step) * each_walk, "a million pays"
 
 # %% [markdown]
-# Those are extrapolations in Python. `docs/scale.md` has measured exact search against the same graph in
-# C++ (faiss, hnswlib) with real vectors. **Exact search is the right answer** below some ten thousand
+# Those are extrapolations in Python; faiss and hnswlib have the same graph in C++ (`docs/search.md` builds
+# one). **Exact search is the right answer** below some ten thousand
 # vectors always; up to a few hundred thousand if queries come in batches, if the corpus changes all the
 # time, or if somebody has to be able to rely on the result.
 #

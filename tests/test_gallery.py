@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from docs import make_gallery
+from docs.tools import make_gallery
 from minisbert import CrossEncoder, SentenceEncoder
 from minisbert.models.cross_encoder import ClassifierHead
 from tests.test_tutorials import Shell, needs_bash

@@ -40,9 +40,9 @@ def javascript(expression: str, data: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def play_data() -> Iterator[ModuleType]:
-    """``docs/play_data.py``, as Sphinx imports it."""
+    """``docs/tools/play_data.py``, as Sphinx imports it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT / "docs"))
+        patch.syspath_prepend(str(ROOT / "docs" / "tools"))
         import play_data
 
         yield play_data

@@ -47,14 +47,14 @@ def require(there: Any, what: str) -> None:
 
 @pytest.fixture(scope="module")
 def lesson_pages() -> Iterator[ModuleType]:
-    """``docs/lesson_pages.py``, as Sphinx imports it."""
+    """``docs/tools/lesson_pages.py``, as Sphinx imports it."""
     for name in ("jupytext", "sphinx"):
         pytest.importorskip(name, reason="needs the site extra: pip install '.[site]'")
-    sys.path.insert(0, str(ROOT / "docs"))
+    sys.path.insert(0, str(ROOT / "docs" / "tools"))
     import lesson_pages
 
     yield lesson_pages
-    sys.path.remove(str(ROOT / "docs"))
+    sys.path.remove(str(ROOT / "docs" / "tools"))
 
 
 @each_lesson
@@ -128,7 +128,8 @@ def test_the_repositorys_address_is_one_setting(address, tmp_path):
         ("docs/install.md", "# Install\n\nFor all.\n\n```bash\npip install .\n```\n"),
         (
             "docs/index.md",
-            "# Front\n\nAll.\n\n```{toctree}\n:caption: Start\n\n../lessons/01_first\ninstall\ninteractive\n```\n",
+            "# Front\n\nAll.\n\n## Start\n\n"
+            "- [One](../lessons/01_first.py)\n- [Install](install.md)\n- [Play](interactive.md)\n",
         ),
         ("lessons/course.py", ""),
         ("lessons/01_first.py", "# %% [markdown]\n# # Lesson 01: first\n#\n# About 20 minutes.\n\n# %%\n6 * 7\n"),
@@ -315,7 +316,7 @@ def test_the_root_leads_to_the_front_page_and_the_search_finds_attention(server,
     tab = chromium.new_page()
     tab.goto(server)
     tab.wait_for_url("**/docs/index.html")
-    assert tab.locator("article h2", has_text="Who it is for").is_visible()
+    assert tab.locator("article h2", has_text="Tutorials").is_visible()
     tab.goto(f"{server}/search.html?q=attention")
     tab.wait_for_selector("#search-results li a")
     tab.wait_for_function("() => /lessons\\/05_attention/.test(document.querySelector('#search-results').innerHTML)")

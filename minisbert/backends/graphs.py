@@ -92,7 +92,7 @@ def quantized_linear(
         middle = low + 128 * step  # (N, 1)
         sums = int8_products((c - 128).to(torch.int8), codes) * scale
     # subtle: ``sums * step`` would match a pattern of torch's compiler, whose product of signed numbers is 2,000 times
-    # slower on a Zen 4 (docs/speed.md)
+    # slower on a Zen 4 (docs/results.md)
     y = step * sums + middle * (codes.sum(dim=1) * scale)  # (N, C)
     if bias is not None:
         y = y + bias

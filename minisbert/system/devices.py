@@ -25,7 +25,7 @@ TOKEN_BYTES = 60  # of GPU memory for each token of a batch and column of its hi
 BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")  # Intel's tiles, AVX-512, ARM
 # What a CPU must have, the library that multiplies float32 fastest there (BLAS is torch's own, MKL on x86), and the
 # fastest dtype; the first row that fits counts. MKL uses no AVX-512 on AMD: on a Zen 5 it reaches 200 GFLOP/s and
-# oneDNN 450, in bfloat16 950. On Intel's CPUs both reach the same, and without AMX bfloat16 is slower (docs/speed.md)
+# oneDNN 450, in bfloat16 950. On Intel's CPUs both reach the same, and without AMX bfloat16 is slower (docs/results.md)
 FASTEST: tuple[tuple[set[str], str, torch.dtype], ...] = (
     ({"amx_bf16"}, "BLAS", torch.bfloat16),
     ({"AuthenticAMD", "avx512_bf16"}, "oneDNN", torch.bfloat16),

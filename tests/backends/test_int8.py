@@ -213,7 +213,7 @@ def test_a_cross_encoder(tiny, tmp_path):
 @pytest.mark.weights
 @pytest.mark.parametrize("flag", [pytest.param(SIGNED, marks=needs_vnni), pytest.param(UNSIGNED, marks=needs_avx2)])
 def test_accuracy_on_sts_benchmark(flag, minilm, stsb, monkeypatch):
-    """float32 has 82.03, ONNX Runtime's int8 81.71 (docs/speed.md)."""
+    """float32 has 82.03, ONNX Runtime's int8 81.71 (docs/results.md)."""
     monkeypatch.setattr(int8, "cpu_flags", lambda: {flag})
     pairs = load_scored_pairs("stsb", "test")
     encoder = SentenceEncoder.load(minilm)

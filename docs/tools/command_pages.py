@@ -18,7 +18,7 @@ from minisbert.training.run_options import make_parser
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PAGE = "docs/commands"
 FURTHER = {"encode": "merge"}  # a command with a parser of its own behind its name
 PROGRAMS = ("minisbert", "python", "torchrun", "sort", "curl")  # an example begins with one of these

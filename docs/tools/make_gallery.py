@@ -1,4 +1,4 @@
-"""Draw the pictures of the gallery, docs/static/gallery/*.svg: python docs/make_gallery.py
+"""Draw the pictures of the gallery, docs/static/gallery/*.svg: python docs/tools/make_gallery.py
 
 Each tile of docs/gallery.md in Python runs first, so that its picture shows the numbers that its code computes. The
 tiles that need a model of the Hub, or a shell, get a drawing of what happens.
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT))  # the checkout: lessons are in no wheel
 
 from lessons.drawings.pen import Pen  # noqa: E402

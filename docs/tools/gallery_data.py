@@ -16,7 +16,7 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.static_encoder import distill
 from minisbert.system.assets import ensure
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 COLUMNS = 64
 
 

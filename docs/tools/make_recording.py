@@ -1,7 +1,7 @@
-"""Record the grader as it names a bug, in docs/static/grader.svg: python docs/make_recording.py
+"""Record the grader as it names a bug, in docs/static/grader.svg: python docs/tools/make_recording.py
 
 A real run: the stub of lesson 05 gets an attention that forgets to divide by the root of K, and the grader says so. The
-drawing has colours for light and dark, and no script; without animation, or with less motion asked for, it shows all.
+drawing is complete at once and after four seconds plays line by line. It has colours for light and dark, and no script.
 """
 
 import os
@@ -12,7 +12,7 @@ import textwrap
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PICTURE = ROOT / "docs" / "static" / "grader.svg"
 WRITTEN = """\
     scores = query @ key.transpose(-2, -1)
@@ -32,7 +32,7 @@ rect { fill: var(--paper); }
 text { font: 13px Menlo, Consolas, "DejaVu Sans Mono", monospace; fill: var(--ink); white-space: pre; }
 .soft { fill: var(--soft); } .good { fill: var(--good); } .bad { fill: var(--bad); } .typed { font-weight: bold; }
 @keyframes wait { from { opacity: 0; } }
-text { animation-name: wait; animation-timing-function: step-end; }
+text { animation-name: wait; animation-timing-function: step-end; animation-delay: 4s; }
 @media (prefers-reduced-motion: reduce) { text { animation: none; } }
 """
 
@@ -85,7 +85,7 @@ def screen(function: str, said: str) -> list[tuple[str, str, float]]:
 
 
 def drawing(lines: list[tuple[str, str, float]]) -> str:
-    """Return the SVG; a line waits by an animation, so that a viewer without them shows every line at once."""
+    """Return the SVG: every line at once, and then the animation, in which a line waits for its turn."""
     width, height = 2 * MARGIN + int(COLUMNS * 7.85), 2 * MARGIN + LINE * len(lines)
     described = " ".join(" ".join(line for line, _, _ in lines).split())
     parts = [

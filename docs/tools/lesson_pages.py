@@ -27,15 +27,16 @@ from sphinx.util.parallel import make_chunks
 from lessons.quiz import questions
 from lessons.slides import OBJECTIVES, objectives
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 LESSONS = sorted((ROOT / "lessons").glob("[0-9][0-9]_*.py"))
 SOURCE_FOLDERS = ("minisbert/**/*.py", "lessons/**/[a-z]*.py", "docs/examples/*.py", "benchmarks/*.py")
 SOURCES = [path for pattern in SOURCE_FOLDERS for path in sorted(ROOT.glob(pattern))]
 CARDS = ROOT / "lessons" / "grader" / "cards.toml"
 ANSWERS = CARDS.with_name("answers.toml")
 DRAWING = re.compile(r"\]\((drawings/\w+\.svg)\)")
-FORMULAS = ROOT / "docs" / "formulas.toml"
-INTERACTIVE = FORMULAS.with_name("interactive.md")
+FORMULAS = Path(__file__).with_name("formulas.toml")
+PLAY = FORMULAS.with_name("play.html")
+MARK = re.compile(r"^<!-- play: (\w+) -->\n", re.MULTILINE)
 LONGEST = (13, 19, 17, 23, 18, 26, 20, 25)  # lessons by the seconds of CPU that they take
 NOTEBOOKS = "notebooks"  # a branch: Colab and Binder open what a repository holds
 PICTURE = re.compile(r"\n*!\[([^\]]*)\]\(figures/[^)]*\)")  # of a lesson, with its description
@@ -62,11 +63,6 @@ def origin(root: Path) -> str:
     url = subprocess.run(command, capture_output=True, text=True).stdout.strip()
     url = re.sub(r"^git@([^:/]+):", r"https://\1/", url)
     return re.sub(r"^(https?://)[^/@]*@", r"\1", url) or root.as_uri()
-
-
-def minutes(lesson: Path) -> int:
-    """How long a lesson takes, as its first paragraph says."""
-    return int(re.search(r"About (\d+)\s+(?:# )?minutes", lesson.read_text(encoding="utf-8"))[1])
 
 
 # ------------------------------------------------------------------------------------------ notebooks
@@ -183,10 +179,15 @@ def answered(text: str, lesson: int) -> str:
 
 @cache
 def things() -> dict[str, str]:
-    """The HTML of each thing to play with, by name, as its page has it; ``scripts`` are what they need."""
-    text = INTERACTIVE.read_text(encoding="utf-8")
+    """The HTML of each thing to play with, by name; ``scripts`` are what those of the lessons need."""
+    text = PLAY.read_text(encoding="utf-8")
     found = {name: html for html, name in re.findall(r'^(<div class="play" id="play-(\w+)">\n(?:.+\n)+)', text, re.M)}
-    return found | {"scripts": "".join(re.findall(r"^<script .*\n", text, re.MULTILINE))}
+    return found | {"scripts": re.search(r"^(?:<script .*\n)+", text, re.MULTILINE)[0]}
+
+
+def put_things(app: Sphinx, name: str, source: list[str]) -> None:
+    """Put what there is to play with at its mark, a comment that GitHub does not show."""
+    source[0] = MARK.sub(lambda mark: things()[mark[1]], source[0])
 
 
 def hints(lesson: int) -> list[NotebookNode]:
@@ -364,8 +365,9 @@ def setup(app: Sphinx) -> dict[str, int | bool]:
     app.connect("doctree-read", leave_out_paths)
     app.connect("doctree-read", describe)
     app.connect("html-collect-pages", source_pages)
+    app.connect("source-read", put_things)
     app.connect("build-finished", write_notebooks)
     app.connect("build-finished", write_mathjax)
-    files = [Path(__file__), OBJECTIVES, FORMULAS, INTERACTIVE, *sorted(CARDS.parent.glob("*.toml"))]
+    files = [Path(__file__), OBJECTIVES, FORMULAS, PLAY, *sorted(CARDS.parent.glob("*.toml"))]
     version = zlib.crc32(b"".join(map(Path.read_bytes, files)))
     return {"env_version": version, "parallel_read_safe": True, "parallel_write_safe": True}

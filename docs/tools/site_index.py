@@ -11,46 +11,34 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 INDEX = "docs/index"
+API = "docs/api"
 COURSE = "lessons/README"  # the lessons stand below it
-TOCTREE = re.compile(r"^```\{toctree\}\n((?::.*\n)*)\n?((?:.+\n)*)```", re.MULTILINE)
+GROUP = re.compile(r"^## (.+)\n\n((?:- \[.*\n)+)", re.MULTILINE)
+LINK = re.compile(r"^- \[(.+?)\]\(([^)]+)\)", re.MULTILINE)
 
 
-def pages_of(page: str, root: Path = ROOT) -> list[tuple[str, list[str]]]:
-    """Return the groups of a page's lists of contents: the caption of each, and the documents in their order."""
-    path = root / f"{page}.md"
+def groups_of(root: Path = ROOT) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Return the lists of the index: the heading of each, and its documents in their order, each with its title."""
+    path = root / f"{INDEX}.md"
     groups = []
-    for options, entries in TOCTREE.findall(path.read_text(encoding="utf-8")):
-        names = []
-        for line in entries.split("\n"):
-            entry = re.sub(r"^.*<(.*)>$", r"\1", line.strip())  # Title <document>
-            if entry:
-                names += documents(path.parent, entry, root)
-        caption = re.search(r":caption: (.*)", options)
-        groups.append((caption[1] if caption else "", names))
+    for caption, entries in GROUP.findall(path.read_text(encoding="utf-8")):
+        targets = [(text, (path.parent / link).resolve()) for text, link in LINK.findall(entries)]
+        names = [(text, target.relative_to(root.resolve()).with_suffix("").as_posix()) for text, target in targets]
+        groups.append((caption, names))
     return groups
 
 
-def documents(folder: Path, entry: str, root: Path) -> list[str]:
-    """Return the documents that an entry of a list of contents names; it may be a pattern."""
-    paths = [path for suffix in (".md", ".py") for path in folder.glob(f"{entry}{suffix}")]
-    return [path.resolve().relative_to(root.resolve()).with_suffix("").as_posix() for path in sorted(paths)]
-
-
 def kinds(root: Path = ROOT) -> dict[str, str]:
-    """Return the group of the index that each page is in; pages below another one have its group."""
+    """Return the group of the index that each page is in; the lessons have that of the page that lists them."""
     found = {}
-    for caption, names in pages_of(INDEX, root):
-        for name in names:
+    for caption, pages in groups_of(root):
+        for _, name in pages:
             found[name] = caption
             if name == COURSE:
-                below = documents(root / "lessons", "[0-9]*", root)
-            elif (root / f"{name}.md").is_file():
-                below = [lower for _, group in pages_of(name, root) for lower in group]
-            else:
-                below = []
-            found |= dict.fromkeys(below, caption)
+                lessons = sorted((root / "lessons").glob("[0-9]*.py"))
+                found |= dict.fromkeys((f"lessons/{path.stem}" for path in lessons), caption)
     return found
 
 
@@ -103,9 +91,15 @@ def write_versions(app: "Sphinx", error: Exception | None) -> None:
 
 
 def mark(app: "Sphinx", name: str, source: list[str]) -> None:
-    """Name a page's kind before its first line, and put the lessons below the page that lists them."""
+    """Name a page's kind before its first line, and make the lists of contents, which GitHub would show as they are."""
+    if name == INDEX:
+        for caption, pages in groups_of(Path(app.srcdir)):
+            entries = "\n".join(f"{text} </{page}>" for text, page in pages)
+            source[0] += f"\n```{{toctree}}\n:caption: {caption}\n:hidden:\n\n{entries}\n```\n"
     if name == COURSE:
         source[0] += "\n```{toctree}\n:hidden:\n:glob:\n\n[0-9]*\n```\n"
+    if name == API:  # directives of Sphinx, which GitHub would show as they are
+        source[0] += "\n" + Path(__file__).with_name("api.txt").read_text(encoding="utf-8")
     kind = kinds(Path(app.srcdir)).get(name)
     if kind and name.startswith("docs/"):
         source[0] = re.sub(r"^(# .*\n\n)(?=[A-Z`])", rf"\1**{kind}** · ", source[0])
