@@ -5,7 +5,7 @@ minisbert compile runs/cosine-all-MiniLM-L6-v2/model --dtype bfloat16 --out mode
 minisbert compile all-MiniLM-L6-v2 --dtype int8
 minisbert encode "A cat." "A dog." --compiled --dtype int8
 
-int8 is faster than float32 on a CPU with VNNI or AVX2, and its vectors differ a little: docs/results.md has figures. The
+int8 is faster than float32 on a CPU with VNNI or AVX2, and its vectors differ a little (docs/results.md). The
 result is for this CPU and this version of torch; at the end it is compared with the eager encoder. It needs a C++
 compiler and 20 to 90 seconds; loading it needs neither. It is a program: load only packages that you trust. A GPU needs
 none: --compiled alone is enough there.
