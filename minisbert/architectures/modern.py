@@ -25,7 +25,7 @@ class Architecture(Family):
     norms: dict[str, str] = field(default_factory=dict)
     pooler: dict[str, str] = field(default_factory=dict)
     config: type  # a frozen dataclass that checks itself
-    encoder: Callable[[Any, bool], nn.Module]  # called with the config and whether the file has a pooler
+    encoder: Callable[[Any, bool], Any]  # called with the config and whether the file has a pooler
     relative: bool = False  # only distances between tokens count: pads before a text move nothing
     only: dict[str, Any] = field(default_factory=dict)  # the only supported value of keys in config.json
 

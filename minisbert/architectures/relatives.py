@@ -10,20 +10,16 @@ Imports ``core`` and the files beside this one.
 """
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from torch import nn
 
 from minisbert.architectures.gemma3 import GEMMA
-from minisbert.architectures.modern import Architecture
 from minisbert.architectures.modernbert import MODERNBERT
 from minisbert.architectures.mpnet import MPNET, SKIPPED
 from minisbert.architectures.qwen3 import QWEN3
-from minisbert.core import InputError, one_line, reading
-from minisbert.core.bert import Bert, BertConfig
 from minisbert.core.checks import check_integer
-from minisbert.core.weights import BERT, Family, dense, read_config
+from minisbert.core.weights import BERT, Family, dense
 
 
 class DistilBertFamily(Family):
@@ -118,29 +114,3 @@ CLASSIFIERS = {
     "electra": ("ElectraForSequenceClassification", "classifier.dense", "classifier.out_proj", nn.GELU),
     "mpnet": ("MPNetForSequenceClassification", "classifier.dense", "classifier.out_proj", nn.Tanh),
 }
-
-
-def read_family(folder: Path, raw: dict[str, Any]) -> tuple[Family, Any]:
-    """Return the family and the sizes in the contents of a folder's ``config.json``. ``InputError`` as in the book."""
-    path, kind = folder / "config.json", raw.get("model_type")
-    family = ENCODER_FAMILIES.get(str(kind))
-    if family is None and raw.get("auto_map"):
-        reason = "needs code from its author (auto_map), which is never run here"
-        raise InputError(f"{path}: model_type {one_line(kind)} {reason}")
-    if not isinstance(family, Architecture):
-        return read_config(folder, ENCODER_FAMILIES, raw)
-    with reading(path):
-        return family, family.read(raw)
-
-
-def build_bert(config: BertConfig, pooler: bool) -> Bert:
-    """Build a new encoder of any of the families."""
-    family = ENCODER_FAMILIES[config.model_type]
-    if isinstance(family, Architecture):
-        return cast(Bert, family.encoder(config, pooler))
-    bert = Bert(config, pooler)
-    # there is no dropout between DistilBERT's attention and the sum
-    if config.model_type == "distilbert":
-        for layer in bert.layers:
-            layer.attention_dropout = nn.Identity()
-    return bert

@@ -28,7 +28,7 @@ import torch
 from filelock import FileLock
 from torch import Tensor, nn
 
-from minisbert.checkpoints.layout import JsonSettings, ModelFolder, find_model
+from minisbert.checkpoints.layout import EncoderSettings, JsonSettings, ModelFolder, find_model
 from minisbert.checkpoints.tokenizer_files import read_tokenizer
 from minisbert.core import InputError, one_line, reading
 from minisbert.models.batching import PackedBatch
@@ -236,7 +236,7 @@ class CompiledEncoder(TextEncoder):
         nn.Module.__init__(self)
         self.folder, self.run, self.compiled_dtype = folder.path, run, about.dtype
         self.pooling_mode, self.width, self.hidden_size = about.pooling, about.width, about.hidden_size
-        self.tokenizer, self.settings = read_tokenizer(folder.encoder, limit), folder.settings
+        self.tokenizer, self.settings = read_tokenizer(folder.encoder, limit), EncoderSettings.read(folder)
         self.normalize, self.most_tokens = folder.normalize, folder.config[1].positions
 
     @classmethod

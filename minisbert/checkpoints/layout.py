@@ -23,17 +23,18 @@ honoured or refused; docs/models.md lists them all. Imports ``core``, ``system``
 
 import os
 import re
+from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
-from minisbert.architectures.relatives import ENCODER_FAMILIES, read_family
-from minisbert.core import InputError, one_line, read_json
+from minisbert.architectures.modern import Architecture
+from minisbert.architectures.relatives import ENCODER_FAMILIES
+from minisbert.core import InputError, one_line, read_json, reading
 from minisbert.core.encoder import OWN, pooling_modes
-from minisbert.core.weights import BERT, BertConfig, Family
+from minisbert.core.weights import BERT, BertConfig, Family, read_config
 from minisbert.system.assets import assets, download_model, ensure, is_hub_name
-from minisbert.system.console import check_usage
 from minisbert.system.files import MOST_BYTES, write_json
 
 CONFIG, WEIGHTS, TOKENIZER_CONFIG = "config.json", "model.safetensors", "tokenizer_config.json"
@@ -45,14 +46,7 @@ TEXT_SETTINGS = "sentence_bert_config.json"  # "bert" whatever the encoder is
 OLD_TEXT_SETTINGS = "sentence_*_config.json"  # versions before 2020 named the file after the model
 
 LARGEST_SIZE = 2**31 - 1
-EXPECTED = {
-    bool: "true or false",
-    int: "an integer",
-    float: "a number",
-    str: "a string",
-    list: "a list",
-    dict: "an object",
-}
+JSON = {bool: "true or false", int: "an integer", float: "a number", str: "a string", list: "a list", dict: "an object"}
 
 
 class JsonSettings:
@@ -71,35 +65,25 @@ class JsonSettings:
                     self.values[key] = path, value
 
     def get(self, key: str, kind: type, default: Any = None, items: type | None = None) -> Any:
-        """Return the value of a key, of a type in ``EXPECTED``; ``items`` is the type of a list's or object's items."""
+        """Return the value of a key, of a type in ``JSON``; ``items`` is the type of a list's or object's items."""
         if key not in self.values:
             return default
         value = self.values[key][1]
         # some authors write "no limit" as 1e30, and JSON has one type for all numbers
         if kind is int and isinstance(value, float) and value.is_integer():
             value = int(value)
-        expected = EXPECTED[kind]
         # subtle: not isinstance, to which True is an integer
         if type(value) is not kind and not (kind is float and type(value) is int):
-            raise self.error(key, expected)
-        if items is not None:
-            contents: Any = value.values() if isinstance(value, dict) else value
-            for item in contents:
-                if type(item) is not items:
-                    raise self.error(key, f"{expected}, each item {EXPECTED[items]}")
+            raise self.error(key, JSON[kind])
+        inside: Any = value.values() if isinstance(value, dict) else value
+        if items is not None and any(type(item) is not items for item in inside):
+            raise self.error(key, f"{JSON[kind]}, each item {JSON[items]}")
         return value
 
-    def size(self, key: str) -> int | None:
-        """Return a number of columns or tokens."""
+    def size(self, key: str, needed: bool = False) -> Any:
+        """Return a number of columns or tokens; None if the file states none and it is not ``needed``."""
         value = self.get(key, int)
-        if value is not None and not 0 < value <= LARGEST_SIZE:
-            raise self.error(key, "an integer from 1")
-        return value
-
-    def needed_size(self, key: str) -> int:
-        """Return a number of columns or tokens that the file must state."""
-        value = self.size(key)
-        if value is None:
+        if (value is None and needed) or (value is not None and not 0 < value <= LARGEST_SIZE):
             raise self.error(key, "an integer from 1")
         return value
 
@@ -116,8 +100,8 @@ class JsonSettings:
 
     def error(self, key: str, expected: str) -> InputError:
         """Make the error for the value of a key."""
-        value = self.values.get(key, (self.path, None))[1]
-        return InputError(f"{self.place(key)}: {key} must be {expected}, not {one_line(value)}")
+        path, value = self.values.get(key, (self.path, None))
+        return InputError(f"{path}: {key} must be {expected}, not {one_line(value)}")
 
 
 def unsupported(path: Path, key: str, value: Any, reason: str) -> InputError:
@@ -145,9 +129,18 @@ class EncoderSettings:
     model_types: ClassVar[tuple[str, ...]] = ("SentenceTransformer", "SparseEncoder", "MultiVectorEncoder")
 
     @classmethod
-    def read(cls, settings: JsonSettings, **more: Any) -> "EncoderSettings":
-        """Read the settings in a file. ``more`` are the values of a subclass's fields."""
-        prompts = {}
+    def read(cls, folder: "ModelFolder", **more: Any) -> Self:
+        """Read the settings in a folder. ``more`` are the values of a subclass's fields."""
+        include_prompt = True
+        for place in folder.places["Pooling"]:
+            name = f"{place}/{CONFIG}"
+            include_prompt = folder.json_settings(name).get("include_prompt", bool, True)
+            if not include_prompt and "weightedmean" in (folder.pooling or ""):
+                raise unsupported(folder.path / name, "include_prompt", False, "with weightedmean it must be true")
+        if not folder.described and folder.model_class != "MultiVectorEncoder":  # which always has these settings
+            return cls(include_prompt=include_prompt, **more)
+
+        settings, prompts = folder.json_settings(SENTENCE), {}
         for name, text in settings.get("prompts", dict, {}).items():
             if text is not None and not isinstance(text, str):
                 raise settings.error("prompts", "an object, each item a string")
@@ -162,6 +155,8 @@ class EncoderSettings:
             prompts=prompts,
             default_prompt_name=default_prompt_name,
             model_type=settings.choice("model_type", *cls.model_types),
+            include_prompt=include_prompt,
+            others={key: value for key, value in folder.json(SENTENCE).items() if key not in WRITTEN},
             **more,
         )
 
@@ -181,12 +176,6 @@ def write_settings(folder: Path, settings: EncoderSettings, text_settings: dict[
     if settings.truncate_dim is not None:
         content["truncate_dim"] = settings.truncate_dim
     write_json(folder / SENTENCE, content | more)
-
-
-def check_module_names(settings: JsonSettings, name: str = "sentence_embedding") -> None:
-    """Raise ``InputError`` if a Dense or Normalize module reads or writes another result than the one named."""
-    settings.choice("module_input_name", name)
-    settings.choice("module_output_name", name)
 
 
 POOLING_NAMES = tuple("mean cls max mean_sqrt_len_tokens weightedmean lasttoken attention first-last pooler".split())
@@ -229,6 +218,7 @@ class ModelFolder:
     """
 
     modules: list[tuple[str, str]]  # class and subfolder: ``("Transformer", "."), ("Pooling", "1_Pooling")``
+    places: dict[str, list[str]]  # the same by class, no subfolder for a class that is not there
     model_type: str  # of the encoder, such as "bert"
     architectures: list[str]  # classes of transformers, the first one counts
     classifier: str  # the class of a model with transformers' classifier for pairs, or ""
@@ -238,13 +228,13 @@ class ModelFolder:
     task: str  # what the encoder computes: ``transformer_task`` of sentence-transformers
     encoder: "ModelFolder"  # the folder of the encoder and its tokenizer
 
-    def __init__(self, path: str | Path, is_module: bool = False):
+    def __init__(self, path: str | Path, opened_by: str | None = None, is_module: bool = False):
         self.path = Path(path)
         self.contents: dict[str, Any] = {}  # of JSON files
 
         # modules.json. A module's folder has none of its own.
-        self.modules = []
-        has_modules = not is_module and self.has(MODULES_FILE)
+        self.modules, self.places = [], defaultdict(list)
+        has_modules = not is_module and has_file(self.path / MODULES_FILE)
         for module in self.json(MODULES_FILE, list) if has_modules else []:
             kind, stated = (module.get("type"), module.get("path")) if isinstance(module, dict) else (None, None)
             if not isinstance(kind, str) or not isinstance(stated, str):
@@ -256,6 +246,7 @@ class ModelFolder:
                 raise InputError(f"{self.path / MODULES_FILE}: path {one_line(stated)} leads out of the folder")
             if name != "Dropout":  # changes no vector
                 self.modules.append((name, place.as_posix()))
+                self.places[name].append(place.as_posix())
         names = [name for name, _ in self.modules]
 
         # config.json
@@ -265,7 +256,7 @@ class ModelFolder:
         self.classifier = self.architectures[0] if self.architectures else ""
         if not self.classifier.endswith("ForSequenceClassification"):
             self.classifier = ""
-        self.holds_pair_model = bool(self.classifier) or self.has(HEAD_FILE)
+        self.holds_pair_model = bool(self.classifier) or has_file(self.path / HEAD_FILE)
 
         # config_sentence_transformers.json counts beside modules.json, in a CrossEncoder's folder only if it says so
         sentence = self.json(SENTENCE)
@@ -291,46 +282,32 @@ class ModelFolder:
                 unread = f"modules {', '.join(names)} are not supported, only {readable.replace(' ', ', ')}"
                 raise InputError(f"{self.path / MODULES_FILE}: {unread}")
 
-        self.encoder, self.task = self, "feature-extraction"
-        if self.classifier:
-            self.task = "sequence-classification"
-        for name, place in self.modules:
-            if name == "Transformer" and place != ".":
+        if opened_by not in (None, self.model_class) and (self.modules or opened_by == SENTENCE_ENCODER):
+            raise InputError(f"{self.path} is not a {opened_by}'s folder: {self.model_class}.load opens it")
+
+        self.encoder, self.task = self, "sequence-classification" if self.classifier else "feature-extraction"
+        for place in self.places["Transformer"]:
+            if place != ".":
                 self.encoder = ModelFolder(self.path / place, is_module=True)
         if self.model_class == "SparseEncoder":
             self.encoder.task = "fill-mask"
 
-    def has(self, name: str) -> bool:
-        """Return whether there is such a file; ``InputError`` as ``has_file``."""
-        return has_file(self.path / name)
-
     def json(self, name: str, kind: type = dict, needed: bool = False) -> Any:
         """Read the contents of a JSON file; an empty object (or list) if there is none and it is not ``needed``."""
         if name not in self.contents:
-            if self.has(name) or needed:
-                self.contents[name] = read_json(self.path / name, kind)
-            else:
-                self.contents[name] = kind()
+            path = self.path / name
+            self.contents[name] = read_json(path, kind) if has_file(path) or needed else kind()
         return self.contents[name]
 
     def json_settings(self, name: str, needed: bool = False) -> JsonSettings:
         """Read the settings in a JSON file."""
         return JsonSettings((self.path / name, self.json(name, needed=needed)))
 
-    def opened_by(self, name: str) -> "ModelFolder":
-        """Raise ``InputError`` unless class ``name`` can open this folder; any class can if it has no modules.json."""
-        if self.model_class != name and (self.modules or name == SENTENCE_ENCODER):
-            raise InputError(f"{self.path} is not a {name}'s folder: {self.model_class}.load opens it")
-        return self
-
-    def places(self, module: str) -> list[str]:
-        """List the subfolders of the modules of one class."""
-        return [place for name, place in self.modules if name == module]
-
     @cached_property
     def config(self) -> tuple[Family, BertConfig]:
         """The family and the sizes of the encoder in this folder. An error names the keys of the family's own file."""
-        if not self.has(CONFIG):
+        path = self.path / CONFIG
+        if not has_file(path):
             raise InputError(f"{self.path} holds no model: it has no {CONFIG}")
         settings, content = self.json_settings(CONFIG), dict(self.json(CONFIG))
         if not 0 <= settings.get("pad_token_id", int, 0) <= LARGEST_SIZE:  # the sizes' own class does not check it
@@ -340,19 +317,27 @@ class ModelFolder:
         for key, value in content.items():
             if value == "gelu_python":  # the exact GELU under the name of its first code
                 content[key] = "gelu"
-        # the config's class complains of our names: say those of the file
+        kind = content.get("model_type")
+        family = ENCODER_FAMILIES.get(str(kind))
+        if family is None and content.get("auto_map"):
+            reason = "needs code from its author (auto_map), which is never run here"
+            raise InputError(f"{path}: model_type {one_line(kind)} {reason}")
         try:
-            return read_family(self.path, content)
+            if not isinstance(family, Architecture):
+                return read_config(self.path, ENCODER_FAMILIES, content)
+            with reading(path):
+                return family, family.read(content)
         except InputError as error:
-            message = str(error).removeprefix(str(settings.path))
-            for ours, stored in ENCODER_FAMILIES.get(self.model_type, BERT).settings.items():
+            # the config's class complains of our names: say those of the file
+            message = str(error).removeprefix(str(path))
+            for ours, stored in (family or BERT).settings.items():
                 message = message.replace(ours, stored)
-            raise InputError(f"{settings.path}{message}") from error
+            raise InputError(f"{path}{message}") from error
 
     @cached_property
     def pooling(self) -> str | None:
         """The pooling; several are joined by a plus, in the order of their columns. None if the folder states none."""
-        for place in self.places("Pooling"):
+        for place in self.places["Pooling"]:
             path = f"{place}/{CONFIG}"
             content = self.json(path, needed=True)
             modes = pooling_modes(content)
@@ -363,27 +348,14 @@ class ModelFolder:
             return "+".join(modes)
         return None
 
-    @cached_property
+    @property
     def normalize(self) -> bool:
         """True if vectors are scaled to length 1."""
-        places = self.places("Normalize")
-        for place in places:
-            check_module_names(self.json_settings(f"{place}/{CONFIG}"))
-        return bool(places)
-
-    @cached_property
-    def settings(self) -> EncoderSettings:
-        """The settings that say how vectors are cut and compared, and the prompts."""
-        include_prompt = True
-        for place in self.places("Pooling"):
-            name = f"{place}/{CONFIG}"
-            include_prompt = self.json_settings(name).get("include_prompt", bool, True)
-            if not include_prompt and "weightedmean" in (self.pooling or ""):
-                raise unsupported(self.path / name, "include_prompt", False, "with weightedmean it must be true")
-        if not self.described:
-            return EncoderSettings(include_prompt=include_prompt)
-        others = {key: value for key, value in self.json(SENTENCE).items() if key not in WRITTEN}
-        return EncoderSettings.read(self.json_settings(SENTENCE), include_prompt=include_prompt, others=others)
+        for place in self.places["Normalize"]:
+            settings = self.json_settings(f"{place}/{CONFIG}")
+            settings.choice("module_input_name", "sentence_embedding")
+            settings.choice("module_output_name", "sentence_embedding")
+        return bool(self.places["Normalize"])
 
 
 def write_modules(folder: Path, classes: list[str], package: str = "models") -> list[str]:
@@ -413,8 +385,8 @@ def find_model(model: str | Path) -> Path:
     # not Path.is_dir, which raises OSError for a name that is too long
     if os.path.isdir(model):
         folder = Path(model)
-        is_run = (folder / "metrics.jsonl").is_file() and (folder / "model").is_dir()
-        check_usage((is_run, f"{folder} is the folder of a run: its model is {folder / 'model'}"))
+        if (folder / "metrics.jsonl").is_file() and (folder / "model").is_dir():
+            raise InputError(f"{folder} is the folder of a run: its model is {folder / 'model'}")
         return folder
     weights = {name: asset for name, asset in assets().items() if asset.kind == "weights"}
     if model in weights:

@@ -38,6 +38,7 @@ from minisbert.checkpoints.layout import (
     VOCABULARY_FILES,
     JsonSettings,
     ModelFolder,
+    has_file,
     unsupported,
 )
 from minisbert.core import InputError, one_line, reading
@@ -132,7 +133,7 @@ def read_tokenizer(folder: str | Path | ModelFolder, limit: int | None = None) -
     # tokenizer.json, else the usual ones
     name = find_class(folder, options)
     content = None
-    if folder.has(TOKENIZER):
+    if has_file(folder.path / TOKENIZER):
         with reading(folder.path / TOKENIZER):
             content = (folder.path / TOKENIZER).read_bytes()
     with reading(folder.path / TOKENIZER_CONFIG):
@@ -248,7 +249,7 @@ def find_class(folder: ModelFolder, options: JsonSettings) -> str:
         name = written.removesuffix("Fast")
     if name in GENERIC_NAMES:
         # without tokenizer.json there is nothing to take as it is
-        return GENERIC_CLASS if folder.has(TOKENIZER) else "BertTokenizer"
+        return GENERIC_CLASS if has_file(folder.path / TOKENIZER) else "BertTokenizer"
     if name not in TOKENIZER_CLASSES:
         names = ", ".join([*TOKENIZER_CLASSES, *GENERIC_NAMES])
         reason = f"supported: {names}; if {TOKENIZER} is complete, write PreTrainedTokenizerFast"
@@ -306,9 +307,9 @@ def build_backend(
 
 def read_vocabulary(folder: ModelFolder) -> Backend:
     """Make the library's tokenizer of BERT's or RoBERTa's vocabulary, as it was before tokenizer.json."""
-    if folder.has("vocab.txt"):
+    if has_file(folder.path / "vocab.txt"):
         return read_word_pieces(folder.path / "vocab.txt")
-    if folder.has("vocab.json") and folder.has("merges.txt"):
+    if has_file(folder.path / "vocab.json") and has_file(folder.path / "merges.txt"):
         with reading(folder.path / "merges.txt"):
             return Backend(models.BPE.from_file(str(folder.path / "vocab.json"), str(folder.path / "merges.txt")))
     names = "neither tokenizer.json nor vocab.txt, nor vocab.json and merges.txt"

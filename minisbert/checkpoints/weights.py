@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from minisbert.architectures.modern import Architecture
-from minisbert.architectures.relatives import ELECTRA, ENCODER_FAMILIES, build_bert
+from minisbert.architectures.relatives import ELECTRA, ENCODER_FAMILIES
 from minisbert.checkpoints.layout import CONFIG, WEIGHTS, WEIGHTS_INDEX, ModelFolder, has_file, unsupported
 from minisbert.core import InputError, one_line, reading, weights
 from minisbert.core.bert import Bert, BertConfig
@@ -48,7 +48,7 @@ def read_encoder(folder: ModelFolder) -> tuple[Path, dict[str, Tensor]]:
     """Return the file to name in errors, and every tensor of a folder under its canonical name."""
     # first, so that errors in the config come before those in the weights
     family, config = folder.config
-    if folder.has(ADAPTER):
+    if has_file(folder.path / ADAPTER):
         advice = "merge it into the weights (peft: merge_and_unload) and save those"
         raise InputError(f"{folder.path / ADAPTER}: adapters are not supported: {advice}")
     files = weight_files(folder)
@@ -77,7 +77,7 @@ def read_encoder(folder: ModelFolder) -> tuple[Path, dict[str, Tensor]]:
 
 def weight_files(folder: ModelFolder) -> list[Path]:
     """``model.safetensors``, or the shards that an index names, if there is one."""
-    if folder.has(WEIGHTS) or not folder.has(WEIGHTS_INDEX):
+    if has_file(folder.path / WEIGHTS) or not has_file(folder.path / WEIGHTS_INDEX):
         return [folder.path / WEIGHTS]
     index = folder.path / WEIGHTS_INDEX
     shards = folder.json_settings(WEIGHTS_INDEX).get("weight_map", dict, {}, items=str)
@@ -103,7 +103,10 @@ def fill_bert(folder: ModelFolder, path: Path, tensors: dict[str, Tensor]) -> Be
     # no setting says whether a file has a pooler
     pooler = any(name.startswith(f"{stored}.") for stored in family.pooler.values() for name in tensors)
     with reading(folder.path / CONFIG), unfilled():
-        bert = build_bert(config, pooler)
+        bert: Bert = family.encoder(config, pooler) if isinstance(family, Architecture) else Bert(config, pooler)
+        if config.model_type == "distilbert":  # there is no dropout between its attention and the sum
+            for layer in bert.layers:
+                layer.attention_dropout = nn.Identity()
     try:
         weights.fill(bert, tensors, path, family.names(config.num_hidden_layers, pooler))
     except InputError as error:

@@ -200,7 +200,7 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
         for anything missing, damaged or not supported.
         """
         place = choose_device(device)
-        folder = ModelFolder(find_model(model)).opened_by(cls.folder_class)
+        folder = ModelFolder(find_model(model), cls.folder_class)
         encoder = cls.from_folder(folder, pooling, max_seq_length)
         return encoder.configured(truncate_dim, prompts, default_prompt_name, similarity_fn_name).on(place)
 

@@ -22,7 +22,6 @@ from minisbert.checkpoints.layout import (
     CONFIG,
     SENTENCE,
     TEXT_SETTINGS,
-    WRITTEN,
     EncoderSettings,
     JsonSettings,
     ModelFolder,
@@ -66,7 +65,7 @@ class Expansion:
 
     @classmethod
     def read(cls, settings: JsonSettings) -> "Expansion":
-        length, strategy = settings.needed_size("length"), settings.choice("strategy", "fixed", "min")
+        length, strategy = settings.size("length", True), settings.choice("strategy", "fixed", "min")
         return cls(length, strategy, settings.get("attend", bool, False), settings.get("token", str))
 
 
@@ -90,7 +89,7 @@ class MultiVectorSettings(EncoderSettings):
 def read_multi_vector_settings(folder: ModelFolder) -> MultiVectorSettings:
     """Read a folder's settings. Raises ``InputError`` by file and key for those that are not supported."""
     foreign = any(key.startswith(PYLATE) for key in folder.json(SENTENCE))
-    masks = folder.places("MultiVectorMask")
+    masks = folder.places["MultiVectorMask"]
     if foreign or not masks:
         raise InputError(f"{folder.path} has PyLate's or Stanford's layout: save it with sentence-transformers first")
     lengths, mask = folder.encoder.json_settings(TEXT_SETTINGS), folder.json_settings(f"{masks[0]}/{CONFIG}")
@@ -103,13 +102,12 @@ def read_multi_vector_settings(folder: ModelFolder) -> MultiVectorSettings:
             raise unsupported(lengths.path, "query_length", query_length, reason)
     mask.choice("keep_only_token_ids", None)
     return MultiVectorSettings.read(
-        folder.json_settings(SENTENCE),
+        folder,
         query_length=query_length,
         document_length=lengths.size("document_length"),
         expansion=expansion,
         skiplist_words=mask.get("skiplist_words", list, [], items=str),
         skiplist_tasks=mask.get("skiplist_tasks", list, ["document"], items=str),
-        others={key: value for key, value in folder.json(SENTENCE).items() if key not in WRITTEN},
     )
 
 
@@ -118,7 +116,7 @@ def normalizes_tokens(folder: ModelFolder) -> bool:
 
     By default it scales the vector of a sentence, and leaves tokens as they are, as in sentence-transformers.
     """
-    for place in folder.places("Normalize"):
+    for place in folder.places["Normalize"]:
         stated = folder.json(f"{place}/{CONFIG}")
         if stated.get("module_input_name") == TOKENS and stated.get("module_output_name") in (None, TOKENS):
             return True
@@ -175,7 +173,7 @@ class MultiVectorEncoder(SentenceEncoder):
             raise InputError(f"pooling {pooling}: {folder.path} is a MultiVectorEncoder, which pools nothing")
         settings, normalize = read_multi_vector_settings(folder), normalizes_tokens(folder)
         bert = load_transformer(folder.encoder)
-        dense = load_dense_layer(folder, folder.places("Dense")[0], TOKENS)
+        dense = load_dense_layer(folder, folder.places["Dense"][0], TOKENS)
         tokenizer = read_tokenizer(folder.encoder, limit)
         return cls(tokenizer, bert, dense, settings, normalize).eval()
 

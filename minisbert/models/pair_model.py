@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from minisbert.checkpoints.layout import CONFIG, HEAD_FILE, ModelFolder, find_model
+from minisbert.checkpoints.layout import CONFIG, HEAD_FILE, ModelFolder, find_model, has_file
 from minisbert.checkpoints.weights import read_weights, unfilled, write_safetensors
 from minisbert.core import InputError, one_line, reading
 from minisbert.core.checks import check_texts
@@ -354,7 +354,7 @@ class PairModel(PairScorer, nn.Module):
         misshapen.
         """
         folder = ModelFolder(find_model(model))
-        if folder.has(HEAD_FILE):
+        if has_file(folder.path / HEAD_FILE):
             file, parts = HEAD_FILE, read_pair_model(folder, max_length)
         elif folder.classifier:
             file, parts = CONFIG, read_cross_encoder(folder, max_length)

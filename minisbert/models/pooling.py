@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from minisbert.checkpoints.layout import CONFIG, WEIGHTS, ModelFolder, check_module_names, unsupported
+from minisbert.checkpoints.layout import CONFIG, WEIGHTS, ModelFolder, unsupported
 from minisbert.checkpoints.weights import read_weights, unfilled, write_safetensors
 from minisbert.core import InputError, reading
 from minisbert.core.bert import Bert
@@ -101,7 +101,7 @@ def load_pooling(folder: ModelFolder, mode: str | None, width: int) -> Pooling:
     module = Pooling(choose_pooling(folder, mode), width)
     # Not if the caller chose attention for a folder that has another pooling: it starts untrained, as the mean.
     if module.score is not None and "attention" in (folder.pooling or "").split("+"):
-        path = folder.path / folder.places("Pooling")[0] / WEIGHTS
+        path = folder.path / folder.places["Pooling"][0] / WEIGHTS
         fill(module, read_weights(path), path)
     return module
 
@@ -155,13 +155,14 @@ def load_dense_layer(folder: ModelFolder, place: str, reads: str = "sentence_emb
     """Open the dense layer in the subfolder ``place``. ``reads`` is what it reads and writes: a text's vector."""
     path = folder.path / place / CONFIG
     settings = folder.json_settings(f"{place}/{CONFIG}", needed=True)
-    check_module_names(settings, reads)
+    settings.choice("module_input_name", reads)
+    settings.choice("module_output_name", reads)
     settings.choice("use_residual", False)
     stated = settings.get("activation_function", str, ACTIVATION_PATHS["tanh"])
     names = {stored: name for name, stored in ACTIVATION_PATHS.items()}
     if stated not in names:
         raise unsupported(path, "activation_function", stated, f"{', '.join(DENSE_ACTIVATIONS)} are")
-    widths = settings.needed_size("in_features"), settings.needed_size("out_features")
+    widths = settings.size("in_features", True), settings.size("out_features", True)
     with reading(path), unfilled():  # the weights are replaced at once
         dense = Dense(*widths, settings.get("bias", bool, True), names[stated])
     weights = folder.path / place / WEIGHTS

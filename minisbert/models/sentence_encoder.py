@@ -67,9 +67,9 @@ class SentenceEncoder(TextEncoder):
     def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> Self:
         bert = load_transformer(folder.encoder)
         module = load_pooling(folder, pooling, bert.config.hidden_size)
-        dense = [load_dense_layer(folder, place) for place in folder.places("Dense")]
+        dense = [load_dense_layer(folder, place) for place in folder.places["Dense"]]
         tokenizer = read_tokenizer(folder.encoder, limit)
-        return cls(tokenizer, bert, module, folder.normalize, dense, folder.settings).eval()
+        return cls(tokenizer, bert, module, folder.normalize, dense, EncoderSettings.read(folder)).eval()
 
     def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
         """Texts -> ``input_ids``, ``attention_mask`` and, if the encoder has any, ``token_type_ids``, (N, T) each.

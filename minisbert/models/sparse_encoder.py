@@ -99,7 +99,7 @@ class SparseEncoder(SentenceEncoder):
     @classmethod
     def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> Self:
         strategy = "max"
-        for place in folder.places("SpladePooling"):  # a plain masked-language model has none
+        for place in folder.places["SpladePooling"]:  # a plain masked-language model has none
             # Without a task, sentence-transformers pools hidden states and not the head's logits.
             stated = folder.encoder.json(TEXT_SETTINGS).get("transformer_task")
             if not stated and not folder.json(MODULES_FILE, list)[0]["type"].endswith("MLMTransformer"):
@@ -113,10 +113,10 @@ class SparseEncoder(SentenceEncoder):
             raise InputError(f"{folder.path}: pooling must be {mode}, not {one_line(pooling)}")
         bert = load_transformer(folder.encoder)
         pooled = SpladePooling(load_head(folder.encoder, bert), strategy)
-        # Not ``folder.settings``, whose default is the cosine of dense vectors.
+        # Not the settings of the folder, whose default is the cosine of dense vectors.
         similarity = folder.json(SENTENCE).get("similarity_fn_name") or "dot"
         # truncate_dim is ignored, as in sentence-transformers: no column is less important than those before it
-        own = replace(folder.settings, similarity_fn_name=similarity, truncate_dim=None)
+        own = replace(EncoderSettings.read(folder), similarity_fn_name=similarity, truncate_dim=None)
         if own.others.get("max_active_dims") is not None:
             check_count(f"{folder.path / SENTENCE}: max_active_dims", own.others["max_active_dims"])
         tokenizer = read_tokenizer(folder.encoder, limit)

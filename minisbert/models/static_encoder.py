@@ -29,6 +29,7 @@ from minisbert.checkpoints.layout import (
     WEIGHTS,
     EncoderSettings,
     ModelFolder,
+    has_file,
     unsupported,
     write_modules,
     write_settings,
@@ -149,10 +150,10 @@ class StaticEncoder(TextEncoder):
             check_count("max_seq_length", limit)
         # With modules.json the table is in the module's folder, in Model2Vec's own layout beside config.json.
         inner, model2vec = folder, not folder.modules
-        for place in folder.places("StaticEmbedding"):
+        for place in folder.places["StaticEmbedding"]:
             inner = ModelFolder(folder.path / place)
         table = read_table(inner.path / WEIGHTS, read_weights(inner.path / WEIGHTS))
-        inner.has(TOKENIZER)  # refuses a device or a link to nowhere
+        has_file(inner.path / TOKENIZER)  # refuses a device or a link to nowhere
         with reading(inner.path / TOKENIZER):
             backend = Backend.from_buffer((inner.path / TOKENIZER).read_bytes())
             check_vocabulary(backend, len(table), inner)
@@ -161,7 +162,7 @@ class StaticEncoder(TextEncoder):
                 return cls(table, tokenizer, bool(folder.json(CONFIG).get("normalize"))).eval()
             stored = backend.truncation or {"max_length": UNLIMITED, "direction": "right"}
             tokenizer = bare_tokenizer(backend, limit or stored["max_length"], stored["direction"] == "left")
-        return cls(table, tokenizer, folder.normalize, folder.settings).eval()
+        return cls(table, tokenizer, folder.normalize, EncoderSettings.read(folder)).eval()
 
     def forward(self, ids: Tensor, starts: Tensor) -> Tensor:
         """ids and starts as in ``bag_mean`` -> (N, D), before any scaling."""

@@ -141,7 +141,7 @@ def test_what_is_written_is_read_back(tiny, tmp_path, mode, normalize):
     encoder.normalize = normalize
     encoder.save(tmp_path / "saved")
     saved = ModelFolder(tmp_path / "saved")
-    assert (saved.pooling, saved.normalize, saved.places("Dense"), saved.encoder) == (mode, normalize, [], saved)
+    assert (saved.pooling, saved.normalize, saved.places["Dense"], saved.encoder) == (mode, normalize, [], saved)
     (tmp_path / "saved" / "modules.json").unlink()
     plain = ModelFolder(tmp_path / "saved")
     assert (plain.pooling, plain.normalize, plain.encoder) == (None, False, plain)
