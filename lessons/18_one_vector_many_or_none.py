@@ -2,7 +2,7 @@
 # # Lesson 18: one vector, many, or none
 #
 # Steps through `minisbert/models/static_encoder.py`, `minisbert/models/sparse_encoder.py`,
-# `minisbert/search/late_interaction.py`. About 55 minutes. You will take
+# `minisbert/search/by_tokens.py`. About 55 minutes. You will take
 # the encoder away, then the single vector, and see what each costs in bytes, milliseconds and right answers.
 
 # %%
@@ -62,7 +62,7 @@ assert len({*queries}) == Q == 200, "two hundred questions, no two alike"
 # **MaxSim** by hand. The first token of the query finds its equal (1), the second one the best of .8, 0 and -1:
 
 # %%
-from minisbert.search.late_interaction import max_sim
+from minisbert.search.by_tokens import max_sim
 
 query = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
 document = torch.tensor([[0.6, 0.8], [1.0, 0.0], [0.0, -1.0]])
@@ -172,8 +172,8 @@ assert static["documents"].shape == (N, 256), "a kilobyte each"
 import time
 
 from lessons.search.measure import interval, ndcg_of_each
-from minisbert.search import late_interaction
-from minisbert.search.late_interaction import Matrices
+from minisbert.search import by_tokens
+from minisbert.search.by_tokens import Matrices
 
 results = {}
 
@@ -196,7 +196,7 @@ def judge(name, search, bytes_per_document):
 
 
 def late(documents, queries):
-    return late_interaction.late_top_k(queries, documents, 10)[1]
+    return by_tokens.late_top_k(queries, documents, 10)[1]
 
 
 def packed(found, columns=384):

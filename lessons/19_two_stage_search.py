@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 19: two-stage search
 #
-# Steps through `minisbert/search/late_interaction.py`, `minisbert/evaluation/retrieval.py`.
+# Steps through `minisbert/search/by_tokens.py`, `minisbert/evaluation/retrieval.py`.
 # About 60 minutes. You will search documents that are too long for an encoder, join two engines
 # that disagree, and let a third one judge what they found.
 

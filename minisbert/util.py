@@ -20,7 +20,7 @@ from minisbert.loading import Encoder
 from minisbert.models.guards import check_count
 from minisbert.models.similarity import as_rows, similarity, similarity_pairwise
 from minisbert.search import dense
-from minisbert.search.inverted import rank
+from minisbert.search.by_tokens import rank
 from minisbert.search.mining import Rules, Triplet, candidates_of, mine, triplets
 
 COMMUNITY_ROWS = 1024  # rows of the cosines of all with all that are in memory at the same time

@@ -14,7 +14,7 @@ from torch.nn import functional
 from minisbert.architectures import modern, qwen3
 from minisbert.core import bert, encoder, metrics, pooling
 from minisbert.core.bert import BertConfig
-from minisbert.search import late_interaction
+from minisbert.search import by_tokens
 from tests.checks import check, normal, with_gradients
 from tests.parity import GRADIENT, PIECE, Comparison, compare
 
@@ -416,4 +416,4 @@ def max_sim() -> Iterator[Comparison]:
     """One token after the other, in Python's own max and sum."""
     query, document = normal(5, 4), normal(2, 4, seed=1)  # two partners: the best may be below 0
     reference = lambda query, document: sum(max((x * y).sum() for y in document) for x in query)  # noqa: E731
-    yield from with_gradients("max_sim", late_interaction.max_sim, reference, query, document)
+    yield from with_gradients("max_sim", by_tokens.max_sim, reference, query, document)

@@ -4,7 +4,7 @@ import math
 
 from lessons.grader.cases import case, d, example, t, trap
 from minisbert.architectures import modern, qwen3
-from minisbert.search import late_interaction
+from minisbert.search import by_tokens
 
 
 @example("modern.rotate")
@@ -63,20 +63,20 @@ def _():
 QUERY, DOCUMENT = ([1.0, 0.0], [0.0, 1.0]), ([0.6, 0.8], [1.0, 0.0], [0.0, -1.0])
 
 
-@example("late_interaction.max_sim")
+@example("by_tokens.max_sim")
 def _():
-    yield case("1 and the best of .8, 0 and -1", d(1.8)[0], late_interaction.max_sim, d(*QUERY), d(*DOCUMENT))
+    yield case("1 and the best of .8, 0 and -1", d(1.8)[0], by_tokens.max_sim, d(*QUERY), d(*DOCUMENT))
     one, other = d([0.6, 0.8]), d([0.8, 0.6])
-    yield case("one token against one", d(0.96)[0], late_interaction.max_sim, one, other)
+    yield case("one token against one", d(0.96)[0], by_tokens.max_sim, one, other)
 
 
-@trap("late_interaction.max_sim")
+@trap("by_tokens.max_sim")
 def _():
     tokens = d([1.0, 0.0], [0.0, 1.0], [0.6, 0.8])
-    yield case("a query of three tokens", d(2.8)[0], late_interaction.max_sim, tokens, d(*QUERY))
+    yield case("a query of three tokens", d(2.8)[0], by_tokens.max_sim, tokens, d(*QUERY))
     opposite = d([-1.0, 0.0], [-0.6, -0.8])
-    yield case("the best may be below 0", d(-0.6)[0], late_interaction.max_sim, d([1.0, 0.0]), opposite)
+    yield case("the best may be below 0", d(-0.6)[0], by_tokens.max_sim, d([1.0, 0.0]), opposite)
     twice = d(*DOCUMENT, *DOCUMENT)
-    yield case("a document said twice", d(1.8)[0], late_interaction.max_sim, d(*QUERY), twice)
+    yield case("a document said twice", d(1.8)[0], by_tokens.max_sim, d(*QUERY), twice)
     again = d(*QUERY, *QUERY)
-    yield case("a query said twice counts twice", d(3.6)[0], late_interaction.max_sim, again, d(*DOCUMENT))
+    yield case("a query said twice counts twice", d(3.6)[0], by_tokens.max_sim, again, d(*DOCUMENT))

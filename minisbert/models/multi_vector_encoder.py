@@ -1,4 +1,4 @@
-"""Encode texts to one vector per token, for late interaction (``search/late_interaction.py``).
+"""Encode texts to one vector per token, for late interaction (``search/by_tokens.py``).
 
     encoder = MultiVectorEncoder.load("path/to/colbert")
     queries, documents = encoder.encode(["a cat?"], query=True), encoder.encode(["A cat sits.", "Rain."])
@@ -42,7 +42,7 @@ from minisbert.models.guards import check_choice, check_count, check_ids, check_
 from minisbert.models.pooling import Dense, Pooling, load_dense_layer, sentence_width
 from minisbert.models.prompts import PROMPT_NAMES, role_prompt, with_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.search.late_interaction import Matrices, late_top_k
+from minisbert.search.by_tokens import Matrices, late_top_k
 from minisbert.system.files import write_json
 from minisbert.system.progress import Progress, as_progress
 

@@ -36,7 +36,7 @@ from minisbert.models.guards import check_count
 from minisbert.models.masked_language_model import MaskedHead, load_head, save_masked
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.similarity import as_rows
-from minisbert.search.inverted import InvertedIndex, from_sparse_tensors, no_beta_warning, sparse_rows, sparse_tensors
+from minisbert.search.by_tokens import InvertedIndex, from_sparse_tensors, no_beta_warning, sparse_rows, sparse_tensors
 from minisbert.system.files import write_json
 from minisbert.system.progress import Progress, as_progress
 

@@ -120,16 +120,14 @@ def model_hash(encoder: Any, model: Any = None) -> str:
 
 def differences(made: Mapping[str, str], wanted: Mapping[str, str]) -> str:
     """Describe how stored settings differ from the wanted ones: "prompt 'passage: ', not ''"; empty if they match."""
-    names = [name for name in wanted if made.get(name) != wanted[name]]
+    changed = [name for name in wanted if made.get(name) != wanted[name]]
+    if set(changed) & set(MODEL_OPTIONS):
+        # such an option changes the model's hash, too: to add "another model" would mislead
+        changed = [name for name in changed if name != "model"]
+    others = {"texts": "other texts", "model": "another model"}
     changes = []
-    for name in names:
-        if name == "texts":
-            changes.append("other texts")
-        elif name != "model":
-            changes.append(f"{name} {one_line(made.get(name))}, not {one_line(wanted[name])}")
-        # another pooling changes the model's hash, too; to add "another model" would mislead
-        elif not set(names) & set(MODEL_OPTIONS):
-            changes.append("another model")
+    for name in changed:
+        changes.append(others.get(name) or f"{name} {one_line(made.get(name))}, not {one_line(wanted[name])}")
     return "; ".join(changes)
 
 
@@ -182,18 +180,12 @@ def read_vectors(encoder: Any, path: Path, count: int, width: int) -> Any:
     with reading(path):
         if "bits" in tensors or "codes" in tensors:
             return from_codes(tensors, count, width)
-        problem = ""
-        for name in tensors.keys() & set(FLOATS):
-            if tensors[name].dtype not in (torch.float32, torch.float64):
-                problem = f"{name} has dtype {tensors[name].dtype}, not float32"
-            elif not tensors[name].isfinite().all():
-                problem = f"{name} holds NaN or infinity"
-        if not problem:
-            vectors = encoder.from_tensors(tensors)
-            if tuple(vectors.shape) != (count, width):
-                problem = f"the vectors have shape {tuple(vectors.shape)}, not {(count, width)}"
-        if problem:
-            raise ValueError(f"{problem}: remove the file, and it is made anew")
+        floats = [tensors[name] for name in FLOATS if name in tensors]
+        usable = all(x.dtype in (torch.float32, torch.float64) and x.isfinite().all() for x in floats)
+        vectors = encoder.from_tensors(tensors)
+        if not usable or tuple(vectors.shape) != (count, width):
+            needed = f"{count:,} vectors of width {width}, finite and in float32"
+            raise ValueError(f"the file does not hold {needed}: remove it, and it is made anew")
     return vectors
 
 
@@ -215,29 +207,27 @@ def write_codes(vectors: np.ndarray, kind: str, path: Path, metadata: Mapping[st
 
 def from_codes(tensors: Mapping[str, torch.Tensor], count: int, width: int) -> "Stacked | Bits":
     """Open ``count`` vectors of a width from the tensors of a file; ``ValueError`` if they do not fit."""
-    name, needed, dtype = "codes", (count, width), torch.int8
     if "bits" in tensors:
-        name, needed, dtype = "bits", (count, -(-width // 8)), torch.uint8
-    if tuple(tensors[name].shape) != needed or tensors[name].dtype != dtype:
-        shape = tuple(tensors[name].shape)
-        raise ValueError(f"the {name} are {tensors[name].dtype} of shape {shape}, not {dtype} of {needed}")
-    if name == "bits":
-        return Bits(tensors["bits"].numpy(), width)
+        codes, shape, dtype = tensors["bits"], (count, -(-width // 8)), torch.uint8
+    else:
+        codes, shape, dtype = tensors["codes"], (count, width), torch.int8
+    if tuple(codes.shape) != shape or codes.dtype != dtype:
+        raise ValueError(f"the codes are {codes.dtype} of shape {tuple(codes.shape)}, not {dtype} of {shape}")
+    if "bits" in tensors:
+        return Bits(codes.numpy(), width)
     # stay codes in memory: a block becomes float32 when the search reads it
-    vectors = Stacked([Decoded(tensors["codes"].numpy(), tensors["ranges"].float().numpy())])
+    vectors = Stacked([Decoded(codes.numpy(), tensors["ranges"].float().numpy())])
     vectors[:1]  # raises for ranges of another width
     return vectors
 
 
-@dataclass
 class Decoded:
     """int8 codes (N, D), decoded to float32 vectors as they are read."""
 
-    codes: np.ndarray
-    ranges: np.ndarray
+    dtype = np.dtype(np.float32)
 
-    def __post_init__(self) -> None:
-        self.shape, self.dtype = self.codes.shape, np.dtype(np.float32)
+    def __init__(self, codes: np.ndarray, ranges: np.ndarray):
+        self.codes, self.ranges, self.shape = codes, ranges, codes.shape
 
     def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
         return from_int8(self.codes[rows], self.ranges)
@@ -249,9 +239,6 @@ class Bits:
 
     bits: np.ndarray
     width: int
-
-    def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
-        return from_bits(self.bits[rows], self.width)
 
     def top_k(self, queries: np.ndarray, k: int, times: int = RESCORE) -> tuple[np.ndarray, np.ndarray]:
         """Return scores and indices, (Q, k) each, best first, of float32 queries (Q, D) with the signs.
@@ -267,5 +254,6 @@ class Bits:
         for start in range(0, len(queries), height):
             some = slice(start, start + height)
             candidates = hamming_top_k(queries[some], self.bits, most)[1]
-            scores[some], indices[some] = rescore(queries[some], candidates, self[candidates], k)
+            signs = from_bits(self.bits[candidates], self.width)
+            scores[some], indices[some] = rescore(queries[some], candidates, signs, k)
         return scores, indices

@@ -48,13 +48,13 @@ class Rules:
     min_score: float | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("num_negatives", 1), ("range_min", 0), ("range_max", 1)):
+        for name, least in (("num_negatives", 1), ("range_min", 0)):
             number = getattr(self, name)
-            if number is not None and (type(number) is not int or number < least):
+            if type(number) is not int or number < least:
                 raise InputError(f"{name} must be an integer from {least}, got {number!r}")
         for name in ("absolute_margin", "relative_margin", "max_score", "min_score"):
             limit = getattr(self, name)
-            if limit is not None and not (isinstance(limit, int | float) and math.isfinite(limit)):
+            if limit is not None and not math.isfinite(limit):
                 raise InputError(f"{name} must be finite, got {limit!r}")
         if self.range_max is not None and self.range_max - self.range_min < self.num_negatives:
             ranks = f"ranks {self.range_min} to {self.range_max}"
@@ -155,12 +155,15 @@ def mine(
         scores, rows = top_k(anchors[some], documents, most, similarity=similarity)  # (A, C)
         copied = belongs(rows, copies, count)
         order = copied.argsort(axis=1, kind="stable")[:, :depth]
-        scores = np.take_along_axis(scores, order, axis=1)
-        rows = np.take_along_axis(rows, order, axis=1)
-        copied = np.take_along_axis(copied, order, axis=1)
+        scores, rows, copied = (np.take_along_axis(x, order, axis=1) for x in (scores, rows, copied))
 
-        positive_scores = scores_with(anchors[some], documents, positives, similarity)
-        lowest = np.array([min(some_scores) for some_scores in positive_scores], np.float32)[:, None]  # (A, 1)
+        # the positives may rank too low to be among them
+        counts = list(map(len, positives))
+        which = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))  # (n,), the anchor of each score
+        positive_rows = torch.tensor([row for own in positives for row in own])[:, None]  # (n, 1)
+        left, right = Vectors(anchors[some], "anchors", similarity), Vectors(documents, "documents", similarity)
+        of_positives = scores_of(left, which, right, positive_rows).flatten().split(counts)
+        lowest = torch.stack([part.min() for part in of_positives])[:, None].numpy()  # (A, 1)
         remaining = ~belongs(rows, positives, count) & ~copied
         for name, fails in rules.failures(scores, lowest):
             mined.failed[name] = mined.failed.get(name, 0) + int((remaining & fails).sum())
@@ -172,7 +175,7 @@ def mine(
         for row, row_scores, chosen in zip(rows, scores, remaining, strict=True):
             mined.negatives.append(row[chosen].tolist())
             mined.scores.append(row_scores[chosen].tolist())
-        mined.positive_scores += positive_scores
+        mined.positive_scores += [part.tolist() for part in of_positives]
     return mined
 
 
@@ -181,16 +184,6 @@ def belongs(rows: np.ndarray, lists: RowLists, count: int) -> np.ndarray:
     # (anchor, row) as one number, so that one look-up serves all anchors
     members = [anchor * count + row for anchor, some in enumerate(lists) for row in some]
     return np.isin(np.arange(len(rows))[:, None] * count + rows, np.array(members, dtype=np.int64))
-
-
-def scores_with(anchors: np.ndarray, documents: Source, lists: RowLists, similarity: str) -> list[list[float]]:
-    """Compare each anchor with the documents in its list; they may rank too low to be found."""
-    counts = list(map(len, lists))
-    which = torch.arange(len(lists)).repeat_interleave(torch.tensor(counts))  # (n,), the anchor of each score
-    rows = torch.tensor([row for rows in lists for row in rows])  # (n,)
-    left, right = Vectors(anchors, "anchors", similarity), Vectors(documents, "documents", similarity)
-    scores = scores_of(left, which, right, rows[:, None])
-    return [part.tolist() for part in scores.flatten().split(counts)]
 
 
 def triplets(task: Candidates, mined: Mined) -> Iterator[Triplet]:

@@ -19,7 +19,7 @@ from minisbert.core.bert import Bert
 from minisbert.core.checks import check_number, check_shape
 from minisbert.core.encoder import cosine, cosine_matrix, normalize
 from minisbert.core.losses import check_candidates, check_vectors, softmax_cross_entropy_loss
-from minisbert.search.late_interaction import max_sim_matrix
+from minisbert.search.by_tokens import max_sim_matrix
 
 
 def check_probabilities(name: str, x: Tensor, count: int) -> None:

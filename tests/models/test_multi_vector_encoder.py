@@ -14,8 +14,8 @@ from minisbert.core import InputError
 from minisbert.loading import open_kind
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.search.by_tokens import max_sim
 from minisbert.search.index import model_hash
-from minisbert.search.late_interaction import max_sim
 from minisbert.system import devices
 from tests.architectures.tiny import alter, folder_of
 from tests.parity import GRADIENT, PIECE, assert_parity, golden

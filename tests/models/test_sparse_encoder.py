@@ -20,7 +20,7 @@ from minisbert.core.loop import adamw, fit
 from minisbert.evaluation.retrieval import Retrieval, retrieval_scores
 from minisbert.loading import load
 from minisbert.models.sparse_encoder import splade_pool
-from minisbert.search.inverted import InvertedIndex, rank, read_sparse, sparse_rows
+from minisbert.search.by_tokens import InvertedIndex, rank, read_sparse, sparse_rows
 from minisbert.training import train
 from minisbert.training.losses import flops_loss, splade_loss
 from minisbert.training.objectives.encoders import Splade
@@ -260,10 +260,9 @@ def test_scores_that_are_not_numbers_rank_last():
 
 
 def test_importing_the_index_silences_no_warnings_of_others():
-    code = (
-        "import torch, warnings, minisbert.core.checks; kept = list(warnings.filters); import minisbert.search.inverted"
-    )
-    done = subprocess.run([sys.executable, "-c", f"{code}; assert warnings.filters == kept"], capture_output=True)
+    code = "import torch, warnings, minisbert.core.checks; kept = list(warnings.filters)"
+    code += "; import minisbert.search.by_tokens; assert warnings.filters == kept"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True)
     assert (done.returncode, done.stderr) == (0, b"")
 
 

@@ -14,7 +14,7 @@ from minisbert.models.encoder import BATCH_SIZE
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.pair_model import SEVERAL, PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.search.late_interaction import max_sim_matrix
+from minisbert.search.by_tokens import max_sim_matrix
 from minisbert.training.distributed import is_first, say_once
 from minisbert.training.losses import distillation_loss, kl_divergence_loss, margin_mse_loss, principal_columns
 from minisbert.training.objectives.base import Network, sources_of

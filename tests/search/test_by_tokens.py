@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from minisbert.core import InputError
-from minisbert.search.late_interaction import Matrices, late_top_k, max_sim, max_sim_matrix
+from minisbert.search.by_tokens import Matrices, late_top_k, max_sim, max_sim_matrix
 from minisbert.training.losses import late_ranking_loss
 from tests.parity import GRADIENT, PIECE, assert_parity
 

@@ -1,14 +1,17 @@
-"""Search sparse vectors (torch's CSR tensors) exactly by an inverted index, and read and write them.
+"""Search by tokens, exactly: a weight for each word of the vocabulary, or a vector for each token of a text.
 
-Legend: N texts, V words of the vocabulary, Q queries; a row has few weights that are not 0. CSR: row i has the columns
-``indices[indptr[i] : indptr[i + 1]]``, ascending, and in the same places the ``values``.
-[[0, 2, 0], [3, 0, 1]] is indptr [0, 1, 3], indices [1, 0, 2], values [2, 3, 1].
+Legend: N texts, V words of the vocabulary, Q queries, K columns of a token's vector. Sparse vectors are torch's CSR
+tensors: row i has the columns ``indices[indptr[i] : indptr[i + 1]]``, ascending, and in the same places the ``values``.
+[[0, 2, 0], [3, 0, 1]] is indptr [0, 1, 3], indices [1, 0, 2], values [2, 3, 1]. Late interaction (ColBERT, Khattab and
+Zaharia 2020) compares each token of a query with each of a text.
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,16 +43,6 @@ def sparse_rows(dense: Tensor, top: int | None = None) -> Tensor:
     return dense.to_sparse_csr()
 
 
-@no_beta_warning()
-def scaled_rows(rows: Tensor) -> Tensor:
-    """Scale CSR rows (N, V) to length 1; rows without a weight stay as they are."""
-    starts, values = rows.crow_indices(), rows.values().double()
-    row_of = torch.arange(len(starts) - 1).repeat_interleave(starts.diff())  # the row of each weight
-    squares = torch.zeros(len(starts) - 1, dtype=torch.float64).index_add_(0, row_of, values**2)  # (N,)
-    scaled = (values / squares.sqrt()[row_of]).to(rows.dtype)
-    return torch.sparse_csr_tensor(starts, rows.col_indices(), scaled, rows.shape, check_invariants=False)
-
-
 def sparse_tensors(rows: Tensor) -> dict[str, Tensor]:
     """Return CSR rows (N, V) as the four tensors of a file."""
     width = torch.tensor(rows.shape[1])
@@ -72,6 +65,17 @@ def from_sparse_tensors(tensors: Mapping[str, Tensor]) -> Tensor:
         raise ValueError(f"the tensors of sparse rows do not fit together: {error}") from error
 
 
+def numbers_of(rows: Tensor, similarity: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Row, column and weight of each number of CSR rows (N, V); for the cosine each row is scaled to length 1."""
+    counts, values = rows.crow_indices().diff().numpy(), rows.values().numpy()
+    row_of = np.repeat(np.arange(len(counts)), counts)
+    weights = values.astype(np.float64)
+    if similarity == "cosine":
+        lengths = np.sqrt(np.bincount(row_of, weights**2, minlength=len(counts)))  # (N,)
+        weights = (weights / lengths[row_of]).astype(values.dtype).astype(np.float64)
+    return row_of, rows.col_indices().numpy(), weights
+
+
 class InvertedIndex:
     """For each word the documents that have it, and with which weight: a corpus (N, V) in CSR, sorted by word.
 
@@ -83,20 +87,15 @@ class InvertedIndex:
         if similarity not in ("dot", "cosine"):
             raise InputError(f"sparse vectors are searched by their dot products or cosines, not by {similarity}")
         self.similarity, self.shape = similarity, (corpus.shape[0], corpus.shape[1])
-        if similarity == "cosine":
-            corpus = scaled_rows(corpus)
-        words, counts = corpus.col_indices().numpy(), corpus.crow_indices().diff().numpy()
+        documents, words, weights = numbers_of(corpus, similarity)
         order = np.argsort(words, kind="stable")  # by word, and for each word its documents in order
-        self.documents = np.repeat(np.arange(len(counts)), counts)[order]
-        self.weights = corpus.values().numpy()[order].astype(np.float64)
+        self.documents, self.weights = documents[order], weights[order]
         self.starts = np.concatenate([[0], np.cumsum(np.bincount(words, minlength=corpus.shape[1]))])  # (V + 1,)
 
     def top_k(self, queries: Tensor, k: int, progress: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Return scores and documents, (Q, k) each, of CSR queries (Q, V), in ``rank``'s order."""
-        if self.similarity == "cosine":
-            queries = scaled_rows(queries)
-        rows, words = queries.crow_indices().numpy(), queries.col_indices().numpy()
-        weights = queries.values().numpy().astype(np.float64)
+        _, words, weights = numbers_of(queries, self.similarity)
+        rows = queries.crow_indices().numpy()
 
         def scores(query: int) -> np.ndarray:
             # in float64 a product of two float32 numbers is exact, so the order of the sum changes no score
@@ -108,6 +107,77 @@ class InvertedIndex:
             return sums.astype(np.float32)
 
         return rank(scores, (queries.shape[0], queries.shape[1]), self.shape, k, progress)
+
+
+# ------------------------------------------------------------------------------------ late interaction
+
+
+def max_sim(query: Tensor, document: Tensor) -> Tensor:
+    """Sum, over the query's tokens, of the highest similarity to any document token: (Tq, K), (Td, K) -> scalar.
+
+    [[1, 0], [0, 1]] and [[.6, .8], [1, 0], [0, -1]] give 1 + .8 = 1.8; exchanged, .8 + 1 + 0.
+    """
+    return (query @ document.T).max(dim=1).values.sum()
+
+
+def max_sim_matrix(queries: Tensor, documents: Tensor, real: Tensor) -> Tensor:
+    """Compute ``max_sim`` of all with all: (B, Tq, K), (M, Td, K), and the documents' real tokens (M, Td) -> (B, M)."""
+    scores = torch.einsum("bqk,mdk->bmqd", queries, documents)  # (B, M, Tq, Td)
+    return scores.masked_fill(~real[:, None], -torch.inf).max(dim=-1).values.sum(dim=-1)
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """Matrices (T, K) of N texts: all rows in one array, (sum of T, K), and where each text begins, (N + 1,)."""
+
+    rows: np.ndarray
+    starts: np.ndarray
+
+    @classmethod
+    def of(cls, matrices: Sequence[np.ndarray], width: int) -> "Matrices":
+        starts = np.cumsum([0, *map(len, matrices)])
+        return cls(np.concatenate([np.empty((0, width), np.float32), *matrices]), starts)
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def __getitem__(self, text: int | slice) -> Any:
+        """Return the matrix (T, K) of a text, or ``Matrices`` of neighbours."""
+        if isinstance(text, slice):
+            first, last, _ = text.indices(len(self))
+            starts = self.starts[first : last + 1]
+            return Matrices(self.rows[starts[0] : starts[-1]], starts - starts[0])
+        return self.rows[self.starts[text] : self.starts[text + 1]]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self), self.rows.shape[1]
+
+    def scores(self, query: np.ndarray) -> np.ndarray:
+        """Compute ``max_sim`` of a query (Tq, K) with each text, (N,); minus infinity for a text without tokens."""
+        best = np.full((len(self), len(query)), -np.inf, self.rows.dtype)  # (N, Tq)
+        full = np.flatnonzero(np.diff(self.starts))
+        if len(full):  # subtle: reduceat takes an empty segment for one row, so texts without tokens are left out
+            # one product with all tokens of all texts, then the maximum of each text's segment
+            best[full] = np.maximum.reduceat(self.rows @ query.T, self.starts[full])
+        return best.sum(axis=1)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"rows": torch.from_numpy(self.rows), "starts": torch.from_numpy(self.starts)}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Matrices":
+        """Invert ``tensors``; ``ValueError`` if they do not fit together."""
+        rows, starts = tensors["rows"].numpy(), tensors["starts"].numpy()
+        fits = starts.ndim == 1 and rows.ndim == 2 and len(starts) > 0
+        if not fits or [starts[0], starts[-1]] != [0, len(rows)] or (np.diff(starts) < 0).any():
+            raise ValueError("starts do not divide the rows")
+        return cls(rows, starts)
+
+
+def late_top_k(queries: Matrices, corpus: Matrices, k: int, progress: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Return scores and texts, (Q, k) each, by ``max_sim`` with every text, in ``rank``'s order."""
+    return rank(lambda i: corpus.scores(queries[i]), queries.shape, corpus.shape, k, progress)
 
 
 def rank(
