@@ -141,14 +141,6 @@ def rag(names: dict[str, Any], title: str, alt: str) -> Pen:
     return pen
 
 
-def compress(names: dict[str, Any], title: str, alt: str) -> Pen:
-    pen = Pen(WIDTH, 140, title, alt)
-    stored = {"float32": names["vectors"], "int8": names["codes"], "bits": names["bits"]}
-    sizes = {name: array.nbytes // len(array) for name, array in stored.items()}
-    bars(pen, 10, [(name, size, f"{size:,}") for name, size in sizes.items()], best=2, scale=max(sizes.values()))
-    return pen
-
-
 def train(names: dict[str, Any], title: str, alt: str) -> Pen:
     pen = Pen(WIDTH, 228, title, alt)
     pen.text(12, 22, names["question"], "bold", "start")
