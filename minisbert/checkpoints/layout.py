@@ -45,6 +45,7 @@ SENTENCE, MODULES_FILE, HEAD_FILE = "config_sentence_transformers.json", "module
 TEXT_SETTINGS = "sentence_bert_config.json"  # "bert" whatever the encoder is
 OLD_TEXT_SETTINGS = "sentence_*_config.json"  # versions before 2020 named the file after the model
 
+NO_PROMPTS = {"query": "", "document": ""}  # every model has these two, as in sentence-transformers
 LARGEST_SIZE = 2**31 - 1
 JSON = {bool: "true or false", int: "an integer", float: "a number", str: "a string", list: "a list", dict: "an object"}
 
@@ -119,7 +120,7 @@ class EncoderSettings:
 
     similarity_fn_name: str = "cosine"
     truncate_dim: int | None = None
-    prompts: dict[str, str] = field(default_factory=dict)
+    prompts: dict[str, str] = field(default_factory=NO_PROMPTS.copy)
     default_prompt_name: str | None = None
     model_type: str = "SentenceTransformer"
     include_prompt: bool = True  # pool over a prompt's tokens too; in the pooling's file
@@ -140,7 +141,7 @@ class EncoderSettings:
         if not folder.described and folder.model_class != "MultiVectorEncoder":  # which always has these settings
             return cls(include_prompt=include_prompt, **more)
 
-        settings, prompts = folder.json_settings(SENTENCE), {}
+        settings, prompts = folder.json_settings(SENTENCE), NO_PROMPTS.copy()
         for name, text in settings.get("prompts", dict, {}).items():
             if text is not None and not isinstance(text, str):
                 raise settings.error("prompts", "an object, each item a string")

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 MODEL_NAME = "name, folder, or owner/name on the Hub"
 CORPUS_FILES = "one text per line (.txt, .txt.gz), or .jsonl, .csv or .tsv with a column called text"
 ROLES = {"query": "query", "corpus": "document"}  # in the names of options -> of texts
-PROMPTS_OF = {"query": "query", "corpus": "document or passage or corpus"}  # in the names of options -> of prompts
 
 # ------------------------------------------------------------------------------------------- options
 
@@ -74,7 +73,7 @@ def add_prompt_option(group: argparse._ActionsContainer, role: str = "") -> None
     """Add the options that ``prompt_of`` reads: the prompt of all texts, or of the role "query" or "corpus"."""
     flag, default = "--prompt", "the model's choice"
     if role:
-        flag, default = f"--{role}-prompt", f"the model's {PROMPTS_OF[role]} prompt, else its own choice"
+        flag, default = f"--{role}-prompt", f"the model's prompt called {ROLES[role]}, if any"
     one = group.add_mutually_exclusive_group()
     one.add_argument(flag, metavar="TEXT", help=f'put this before each text, "" for nothing (default: {default})')
     one.add_argument(f"{flag}-name", metavar="NAME", help="one of the model's prompts")
@@ -201,17 +200,16 @@ def load_pooled(options: argparse.Namespace, instead: str, similarity: str | Non
 
 
 def prompt_of(encoder: "Encoder", options: argparse.Namespace, role: str = "", stored: str | None = None) -> str:
-    """Return the prompt from the options, else ``stored``, else the model's own for this role, else its default."""
-    from minisbert.models.prompts import choose_prompt, role_prompt_name
+    """Return the prompt from the options, else ``stored``, else the model's own: for this role, or its default."""
+    from minisbert.models.prompts import choose_prompt, role_prompt
 
     prefix = f"{role}_" if role else ""
     prompt, name = getattr(options, f"{prefix}prompt"), getattr(options, f"{prefix}prompt_name")
     # an empty prompt was given on purpose: "" means none, and not the model's own
     if prompt is not None or name is not None:
         return choose_prompt(encoder.settings, prompt, name)
-    if role:
-        name = role_prompt_name(encoder.settings, ROLES[role])
-    prompt = choose_prompt(encoder.settings, None, name)
+    settings = encoder.settings
+    prompt = role_prompt(settings, ROLES[role]) if role else choose_prompt(settings)
     if stored is None or stored == prompt:
         return prompt
     say(f"{options.index}: the texts have the prompt {one_line(stored)}, not {one_line(prompt)}")

@@ -70,7 +70,7 @@ def main(arguments: list[str] | None = None) -> None:
     query_prompt = prompt_of(encoder, options, "query")
     prompt = prompt_of(encoder, options, "corpus", codes.get("prompt"))
     vectors = corpus_vectors(encoder, corpus, prompt, options.index)
-    query_vectors = encode_with_progress(encoder, queries, query_prompt)
+    query_vectors = encode_with_progress(encoder, queries, query_prompt, query=True)
     similarity = encoder.similarity_fn_name
     # bits are compared by Hamming distance first, and the best rescored with the float32 query
     if isinstance(vectors, Bits):

@@ -25,7 +25,6 @@ from minisbert.evaluation.retrieval import CUTOFFS, Retrieval, retrieval_scores
 from minisbert.models.encoder import SIMILARITIES, TextEncoder
 from minisbert.models.guards import check_choice
 from minisbert.models.pair_model import PairModel
-from minisbert.models.prompts import role_prompt_name
 from minisbert.models.similarity import similarity, similarity_pairwise
 from minisbert.search.dense import top_k
 
@@ -143,11 +142,10 @@ class Evaluator:
         raise NotImplementedError
 
     def encode_roles(self, model: TextEncoder, queries: Sequence[str], documents: Sequence[str]) -> tuple[Any, Any]:
-        """Encode queries and documents, each with the model's prompt for them, or its default."""
+        """Encode queries and documents, each with the model's prompt for them, if it has one."""
         encoded, cut = [], 0
-        for role, texts in (("query", queries), ("document", documents)):
-            name = role_prompt_name(model.settings, role)
-            encoded.append(model.encode(texts, prompt_name=name, **self.options))
+        for encode, texts in ((model.encode_query, queries), (model.encode_document, documents)):
+            encoded.append(encode(texts, **self.options))
             cut += model.truncated
         model.truncated = cut
         return encoded[0], encoded[1]

@@ -18,7 +18,6 @@ from minisbert.data.lines import Rows
 from minisbert.evaluation.metrics import METRICS
 from minisbert.models.encoder import TextEncoder
 from minisbert.models.pair_model import PairScorer
-from minisbert.models.prompts import role_prompt_name
 from minisbert.search.dense import top_k
 from minisbert.system.console import say
 
@@ -200,11 +199,9 @@ def retrieval_scores(
 def encode_with(
     encoder: TextEncoder, texts: Sequence[str], role: str, show_progress_bar: bool, **options: Any
 ) -> np.ndarray:
-    """Encode texts (N, D) with the model's prompt for a "query" or "document", or its default without one."""
-    name = role_prompt_name(encoder.settings, role)
-    return encoder.encode(
-        texts, show_progress_bar=show_progress_bar, prompt_name=name, **encoder.search_options, **options
-    )
+    """Encode texts (N, D) with the model's prompt for a "query" or a "document", if it has one."""
+    encode = encoder.encode_query if role == "query" else encoder.encode_document
+    return encode(texts, show_progress_bar=show_progress_bar, **encoder.search_options, **options)
 
 
 def ranked_grades(

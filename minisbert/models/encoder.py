@@ -25,7 +25,7 @@ from minisbert.core.tokenizer import Tokenizer
 from minisbert.models.batching import Tokens, chunks, packed_batches, reporting, tokenize, with_limit
 from minisbert.models.encode_types import typed_encode
 from minisbert.models.guards import NotFinite, check_choice, check_count, check_tokens, valid_texts
-from minisbert.models.prompts import PROMPT_NAMES, role_prompt, role_prompt_name, with_prompt
+from minisbert.models.prompts import PROMPT_NAMES, role_prompt, with_prompt
 from minisbert.models.similarity import as_array, similarity, similarity_pairwise
 from minisbert.search.dense import top_k
 from minisbert.search.quantized import CALIBRATED, PRECISIONS, quantize
@@ -259,7 +259,7 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
         truncate_dim          keep the first n columns; None for the model's default, usually all
         dtype                 of the arithmetic: "float32", "bfloat16" or "auto"; None for the model's, usually float32
         """
-        if prompt is None and prompt_name is None and self.settings.prompts:
+        if prompt is None and prompt_name is None:
             self._remind_of_prompts()
         single = isinstance(texts, str)
         texts = check_texts([texts] if single else texts)
@@ -350,10 +350,10 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
 
     def _remind_of_prompts(self) -> None:
         """Say once that the model has prompts for queries and for documents, if it takes neither by default."""
-        both = all(role_prompt(self.settings, role) for role in PROMPT_NAMES)
-        if both and self.default_prompt_name is None and not self._reminded:
+        named = [name for name in sum(PROMPT_NAMES.values(), ()) if self.settings.prompts.get(name)]
+        if named[:1] == ["query"] and len(named) > 1 and self.default_prompt_name is None and not self._reminded:
             self._reminded = True
-            say("encoding without a prompt, though the model has some: encode_query and encode_document use them")
+            say(f"encoding without a prompt: call encode_query, or give prompt_name, one of {', '.join(named)}")
 
     def encode_stream(
         self, texts: Iterable[str], *, show_progress_bar: bool = False, total: int | None = None, **options: Any
@@ -372,17 +372,17 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
 
     @typed_encode
     def encode_query(self, texts: str | Sequence[str], **options: Any) -> Any:
-        """``encode`` with the model's prompt for queries; with its default prompt if it has none."""
+        """``encode`` with the model's prompt for queries, called "query", and without its default prompt."""
         return self._encode_role("query", texts, options)
 
     @typed_encode
     def encode_document(self, texts: str | Sequence[str], **options: Any) -> Any:
-        """``encode`` with the model's prompt for documents; with its default prompt if it has none."""
+        """``encode`` with the model's prompt for documents, called "document", and without its default prompt."""
         return self._encode_role("document", texts, options)
 
     def _encode_role(self, role: str, texts: str | Sequence[str], options: dict[str, Any]) -> Any:
         if options.get("prompt") is None and options.get("prompt_name") is None:
-            options["prompt_name"] = role_prompt_name(self.settings, role)
+            options["prompt"] = role_prompt(self.settings, role)
         return self.encode(texts, **options)
 
 

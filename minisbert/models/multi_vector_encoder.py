@@ -40,7 +40,7 @@ from minisbert.models.batching import Tokens, budgeted_batches, reporting, with_
 from minisbert.models.encoder import BATCH_SIZE, TEXT_TOKENS
 from minisbert.models.guards import check_choice, check_count, check_ids, check_tokens
 from minisbert.models.pooling import Dense, Pooling, load_dense_layer, sentence_width
-from minisbert.models.prompts import PROMPT_NAMES, role_prompt, with_prompt
+from minisbert.models.prompts import role_prompt, with_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search.by_tokens import Matrices, late_top_k
 from minisbert.system.files import write_json
@@ -278,7 +278,7 @@ class MultiVectorEncoder(SentenceEncoder):
         check_count("batch_size", batch_size)
         if query is None:
             queries_prompt = bool(prompt) and prompt == role_prompt(self.settings, "query")
-            query = queries_prompt or prompt_name in PROMPT_NAMES["query"]
+            query = queries_prompt or prompt_name == "query"
         elif prompt is None and prompt_name is None:
             prompt = role_prompt(self.settings, "query" if query else "document")
         if isinstance(texts, str):

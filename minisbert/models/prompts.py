@@ -4,29 +4,27 @@ A prompt changes the states of all tokens. With ``include_prompt: false`` its ow
 """
 
 from collections.abc import Sequence
+from functools import cache
 
 from minisbert.checkpoints.layout import EncoderSettings
 from minisbert.core import InputError, one_line
 from minisbert.core.tokenizer import Tokenizer
+from minisbert.system.console import say
 
-# the names under which models store their prompts for queries and documents, as in sentence-transformers
+# the names of prompts for queries and documents: the first that the model has counts, as in sentence-transformers
 PROMPT_NAMES = {"query": ("query",), "document": ("document", "passage", "corpus")}
 
 
-def role_prompt_name(settings: EncoderSettings, role: str) -> str | None:
-    """Return the name of the model's prompt for a "query" or a "document"; None if it has none for them."""
+def role_prompt(settings: EncoderSettings, role: str) -> str:
+    """Return the model's prompt for a "query" or a "document", or its default; an empty string for none.
+
+    Every model that was loaded has both, empty where its folder states none. So neither its default prompt nor one that
+    it calls "passage" is used, unless ``prompts`` was assigned: sentence-transformers does the same when it runs.
+    """
     for name in PROMPT_NAMES[role]:
         if name in settings.prompts:
-            return name
-    return None
-
-
-def role_prompt(settings: EncoderSettings, role: str) -> str:
-    """Return the model's prompt for a "query" or a "document"; an empty string if it has none for them."""
-    name = role_prompt_name(settings, role)
-    if name is None:
-        return ""
-    return settings.prompts[name]
+            return choose_prompt(settings, name=name)
+    return choose_prompt(settings)
 
 
 def choose_prompt(settings: EncoderSettings, prompt: str | None = None, name: str | None = None) -> str:
@@ -45,12 +43,22 @@ def choose_prompt(settings: EncoderSettings, prompt: str | None = None, name: st
         name = settings.default_prompt_name
     if name is None:
         return ""
-    if name in settings.prompts:
-        return settings.prompts[name]
-    if name in PROMPT_NAMES:  # as in sentence-transformers, where every model has these two
-        return ""
-    names = ", ".join(map(one_line, dict.fromkeys([*settings.prompts, *PROMPT_NAMES])))
-    raise InputError(f"the model has no prompt {one_line(name)}; it has {names}")
+    if name not in settings.prompts:
+        names = ", ".join(map(one_line, settings.prompts))
+        raise InputError(f"the model has no prompt {one_line(name)}; it has {names}")
+    if name == "document" and not settings.prompts[name]:
+        for other in PROMPT_NAMES[name]:
+            if settings.prompts.get(other):
+                say_unused(other)
+    return settings.prompts[name]
+
+
+@cache  # says it once
+def say_unused(name: str) -> None:
+    say(
+        f"documents get no prompt: the model's is called {name}, which sentence-transformers does not use for them "
+        f'either; give prompt_name="{name}", or rename it "document" in config_sentence_transformers.json'
+    )
 
 
 def with_prompt(

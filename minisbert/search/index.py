@@ -61,9 +61,10 @@ def write_npy(chunks: Iterator[np.ndarray], count: int, path: Path) -> int:
     return width
 
 
-def encode_with_progress(encoder: Any, texts: Sequence[str], prompt: str | None = None) -> Any:
-    """Call ``encode`` with a progress line, and report how many texts were truncated."""
-    vectors = encoder.encode(texts, show_progress_bar=True, prompt=prompt, **encoder.search_options)
+def encode_with_progress(encoder: Any, texts: Sequence[str], prompt: str | None = None, query: bool = False) -> Any:
+    """Call ``encode``, or ``encode_query``, with a progress line, and report how many texts were truncated."""
+    encode = encoder.encode_query if query else encoder.encode  # ColBERT fills queries up, whatever their prompt
+    vectors = encode(texts, show_progress_bar=True, prompt=prompt, **encoder.search_options)
     if encoder.truncated:
         say(cut_message(encoder.tokenizer.limit, encoder.truncated, len(texts)))
     return vectors

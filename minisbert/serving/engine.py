@@ -19,7 +19,7 @@ from minisbert.core import InputError, one_line
 from minisbert.loading import Encoder, load_dense
 from minisbert.models.batching import Tokens
 from minisbert.models.pair_model import SEVERAL, PairScorer
-from minisbert.models.prompts import choose_prompt, prompt_tokens, role_prompt_name
+from minisbert.models.prompts import choose_prompt, prompt_tokens, role_prompt
 from minisbert.models.similarity import as_array
 from minisbert.system.devices import choose_dtype
 
@@ -61,10 +61,8 @@ class Engine:
 
     def prompt(self, role: str | None) -> str:
         """Return the model's prompt for a "query" or a "document", or for None its default; "" if it has none."""
-        name = None
-        if role is not None:
-            name = role_prompt_name(self.encoder.settings, role)
-        return choose_prompt(self.encoder.settings, name=name)
+        settings = self.encoder.settings
+        return choose_prompt(settings) if role is None else role_prompt(settings, role)
 
     def check_ids(self, ids: list[int]) -> None:
         """Raise ``InputError`` for a token id that the model's vocabulary does not have."""

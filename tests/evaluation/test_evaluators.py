@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from minisbert import SentenceEncoder, load
-from minisbert.checkpoints.layout import EncoderSettings
 from minisbert.core import InputError
 from minisbert.evaluation import evaluators
 from minisbert.evaluation.evaluators import EmbeddingSimilarityEvaluator, InformationRetrievalEvaluator
@@ -28,12 +27,17 @@ RELEVANT = {"q1": {"d1"}, "q2": {"d2", "d3"}, "q3": set()}
 
 def fake(**vectors: list[float]) -> SimpleNamespace:
     """An encoder that knows the vector of each text, and compares by cosine."""
+
+    def encode(texts, **_):
+        return np.array([vectors[text] for text in texts], dtype=np.float32)
+
     return SimpleNamespace(
         similarity_fn_name="cosine",
         vectors_are="dense",
-        settings=EncoderSettings(),
         truncated=0,
-        encode=lambda texts, **_: np.array([vectors[text] for text in texts], dtype=np.float32),
+        encode=encode,
+        encode_query=encode,
+        encode_document=encode,
         similarity=similarity,
     )
 

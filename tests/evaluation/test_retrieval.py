@@ -3,7 +3,6 @@
 import json
 import math
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -220,17 +219,6 @@ def test_the_command_prints_json_and_a_table(tiny, texts, capsys):
     assert "data      3 queries (1 more have no relevant document), 6 documents" in out
     cells = out.splitlines()[-2].split()
     assert cells == ["@10", *(f"{100 * found[f'cosine_{name}@10']:.2f}" for name in METRICS)]
-
-
-def test_queries_and_documents_get_the_models_prompts(tiny, texts, monkeypatch):
-    encoder, asked = SentenceEncoder.load(tiny), []
-    encoder.settings = replace(encoder.settings, prompts={"query": "the ", "passage": "a ", "corpus": "on "})
-    encode = encoder.encode
-    monkeypatch.setattr(
-        encoder, "encode", lambda *a, **named: asked.append(named["prompt_name"]) or encode(*a, **named)
-    )
-    retrieval_scores(encoder, load_retrieval(*texts), show_progress_bar=False)
-    assert asked == ["query", "passage"]
 
 
 @pytest.mark.parametrize(

@@ -390,7 +390,7 @@ def test_a_save_keeps_every_number_and_setting(folder, tmp_path):
     encoder = SparseEncoder.load(folder)
     encoder.save(tmp_path / "saved")
     again = SparseEncoder.load(tmp_path / "saved")
-    assert again.settings.prompts == {"query": "a "}
+    assert again.settings.prompts == {"query": "a ", "document": ""}
     assert (
         encoder.encode(TEXTS, convert_to_sparse_tensor=True).shape == encoder.encode(TEXTS).shape == (len(TEXTS), 131)
     )

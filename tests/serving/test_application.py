@@ -95,11 +95,10 @@ def test_a_shortened_vector_has_length_one(client, encoder):
 
 
 def test_prompts_by_input_type(tiny):
-    encoder = SentenceEncoder.load(tiny)
-    del encoder.settings.prompts["document"]
-    encoder.settings.prompts.update({"query": "query: ", "passage": "passage: "})
+    encoder = SentenceEncoder.load(tiny, prompts={"query": "query: ", "document": "a ", "other": "the "})
+    encoder.default_prompt_name = "other"
     with TestClient(Server(Engine("tiny", encoder)).application()) as client:
-        for kind, prompt in (("query", "query: "), ("document", "passage: "), (None, None)):
+        for kind, prompt in (("query", "query: "), ("document", "a "), (None, "the ")):
             found = post(client, input="a dog", input_type=kind).json()["data"][0]["embedding"]
             np.testing.assert_allclose(found, encoder.encode(["a dog"], prompt=prompt)[0], atol=2e-6, rtol=0)
 

@@ -11,7 +11,7 @@ from minisbert.core.tokenizer import Encoded
 from minisbert.data.datasets import duplicate_rows, holds_pairs, scored_rows, sentence_rows, triplet_rows
 from minisbert.evaluation.retrieval import Retrieval, retrieval_from_pairs
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
-from minisbert.models.prompts import choose_prompt, role_prompt_name
+from minisbert.models.prompts import role_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training import losses as more_losses
 from minisbert.training.objectives import base
@@ -225,7 +225,7 @@ class TokenNetwork(RowNetwork):
         counts = []
         for place, column in enumerate(columns):
             role = "query" if place == 0 else "document"
-            prompt = choose_prompt(model.settings, name=role_prompt_name(model.settings, role))
+            prompt = role_prompt(model.settings, role)
             tokens = model.rows([prompt + text for text in column], query=place == 0)
             encoded.append(Encoded(tokens.ids, [[0] * len(row) for row in tokens.ids], tokens.truncated))
             counts.append(tokens.own)
