@@ -57,16 +57,17 @@ def load(
     anything missing, damaged or not supported.
     """
     folder = ModelFolder(find_model(model))
-    options = {
+    options: dict[str, Any] = {
+        "pooling": pooling,
         "truncate_dim": truncate_dim,
         "prompts": prompts,
         "default_prompt_name": default_prompt_name,
         "similarity_fn_name": similarity_fn_name,
     }
     if not folder.holds_pair_model:
-        options |= {"pooling": pooling, "device": device, "max_seq_length": max_seq_length}
-        return load_encoder(folder.path, compiled=compiled, dtype=dtype, **options)
-    for name, value in (options | {"pooling": pooling}).items():
+        options |= {"compiled": compiled, "dtype": dtype, "device": device, "max_seq_length": max_seq_length}
+        return load_encoder(folder.path, **options)
+    for name, value in options.items():
         if value is not None:
             raise InputError(f"{name} {one_line(value)}: {folder.path} holds a head for pairs, which has no {name}")
     if compiled == "auto" and choose_device(device).type == "cuda":
@@ -113,9 +114,7 @@ def load_dense(model: str | Path | Encoder, **options: Any) -> Encoder:
     ``options`` are those of ``load``, for a name. Raises ``InputError`` for an encoder that gives sparse vectors, or a
     vector for each token.
     """
-    encoder = model
-    if isinstance(model, str | Path):
-        encoder = load_encoder(model, **options)
+    encoder = load_encoder(model, **options) if isinstance(model, str | Path) else model
     if encoder.vectors_are != "dense":
         name = type(encoder).__name__
         raise InputError(f"a {name} does not give one dense vector for each text: load a SentenceEncoder's model")
@@ -127,9 +126,7 @@ def load_ranker(model: str | Path | PairScorer, **options: Any) -> PairScorer:
 
     ``options`` are those of ``load``, for a name. Raises ``InputError`` for an encoder, and for a model of classes.
     """
-    ranker = model
-    if isinstance(model, str | Path):
-        ranker = load(model, **options)
+    ranker = load(model, **options) if isinstance(model, str | Path) else model
     if not isinstance(ranker, PairScorer) or ranker.task in SEVERAL:
         raise InputError(f"a {type(ranker).__name__} has no score for a query and a document: load a cross-encoder")
     return ranker

@@ -18,7 +18,7 @@ from minisbert.core.checks import check_texts
 from minisbert.evaluation.retrieval import encode_with
 from minisbert.loading import Encoder
 from minisbert.models.guards import check_count
-from minisbert.models.similarity import as_rows, similarity, similarity_pairwise
+from minisbert.models.similarity import Rows, as_rows, similarity, similarity_pairwise
 from minisbert.search import dense
 from minisbert.search.by_tokens import rank
 from minisbert.search.mining import Rules, Triplet, candidates_of, mine, triplets
@@ -26,17 +26,17 @@ from minisbert.search.mining import Rules, Triplet, candidates_of, mine, triplet
 COMMUNITY_ROWS = 1024  # rows of the cosines of all with all that are in memory at the same time
 
 
-def cos_sim(a: np.ndarray | Tensor | Sequence, b: np.ndarray | Tensor | Sequence) -> Tensor:
+def cos_sim(a: Rows, b: Rows) -> Tensor:
     """Compute the cosine of every row of a (N, D) with every row of b (M, D) -> a tensor (N, M)."""
     return torch.as_tensor(similarity(a, b))
 
 
-def dot_score(a: np.ndarray | Tensor | Sequence, b: np.ndarray | Tensor | Sequence) -> Tensor:
+def dot_score(a: Rows, b: Rows) -> Tensor:
     """Compute the dot product of every row of a (N, D) with every row of b (M, D) -> a tensor (N, M)."""
     return torch.as_tensor(similarity(a, b, "dot"))
 
 
-def pairwise_cos_sim(a: np.ndarray | Tensor | Sequence, b: np.ndarray | Tensor | Sequence) -> Tensor:
+def pairwise_cos_sim(a: Rows, b: Rows) -> Tensor:
     """Compute the cosine of row i of a (N, D) with row i of b (N, D) -> a tensor (N,)."""
     return torch.as_tensor(similarity_pairwise(a, b))
 
@@ -66,17 +66,18 @@ def semantic_search(
     if not len(queries) or not len(corpus):
         return [[] for _ in queries]
     # the two that nearly everybody passes have a fast way
-    score_function = {cos_sim: "cosine", dot_score: "dot"}.get(score_function, score_function)
+    fast: dict[Any, str] = {cos_sim: "cosine", dot_score: "dot"}
+    score = fast.get(score_function, score_function)
     k = min(top_k, len(corpus))
-    if callable(score_function):
+    if callable(score):
         left, right = torch.tensor(queries), torch.tensor(corpus)
 
         def scores_of_query(query: int) -> np.ndarray:
-            return np.asarray(score_function(left[query : query + 1], right), np.float32)[0]
+            return np.asarray(score(left[query : query + 1], right), np.float32)[0]
 
         scores, rows = rank(scores_of_query, queries.shape, corpus.shape, k, progress=False)
     else:
-        scores, rows = dense.top_k(queries, corpus, k, similarity=score_function)
+        scores, rows = dense.top_k(queries, corpus, k, similarity=score)
     hits = []
     for best, numbers in zip(scores.tolist(), rows.tolist(), strict=True):
         hits.append([{"corpus_id": row, "score": score} for score, row in zip(best, numbers, strict=True)])

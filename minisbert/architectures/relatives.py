@@ -105,7 +105,7 @@ ENCODER_FAMILIES: dict[str, Family] = {
 }
 
 # transformers' classifier on [CLS]: its class, its two layers as files name them, and what is between them
-CLASSIFIERS = {
+CLASSIFIERS: dict[str, tuple[str, str, str, type[nn.Module]]] = {
     "bert": ("BertForSequenceClassification", "bert.pooler.dense", "classifier", nn.Tanh),
     "distilbert": ("DistilBertForSequenceClassification", "pre_classifier", "classifier", nn.ReLU),
     "roberta": ("RobertaForSequenceClassification", "classifier.dense", "classifier.out_proj", nn.Tanh),

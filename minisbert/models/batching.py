@@ -214,5 +214,6 @@ def make_batch(tokens: Tokens, lengths: np.ndarray, rows: Sequence[np.ndarray], 
     positions[here], text_index[here] = within, text_of
     places = np.full((len(texts), longest), -1)
     places[text_of, within] = here
-    tensors = [torch.from_numpy(x.reshape(-1, width)) for x in (ids, positions, text_index)]
-    return PackedBatch(*tensors, torch.from_numpy(places), texts.tolist(), total, tokens.prompt, tokens.dtype)
+    rows_of = [torch.from_numpy(x.reshape(-1, width)) for x in (ids, positions, text_index)]
+    about = texts.tolist(), total, tokens.prompt, tokens.dtype
+    return PackedBatch(rows_of[0], rows_of[1], rows_of[2], torch.from_numpy(places), *about)

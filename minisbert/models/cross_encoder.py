@@ -61,7 +61,7 @@ def read_cross_encoder(
 
     Raises ``InputError`` for another family's classifier, and for a file or tensor that is missing or misshapen.
     """
-    supported = {architecture: layers for architecture, *layers in CLASSIFIERS.values()}
+    supported = {architecture: (dense, out, between) for architecture, dense, out, between in CLASSIFIERS.values()}
     if folder.classifier not in supported:
         raise unsupported(folder.path / CONFIG, "architectures", folder.classifier, f"{', '.join(supported)} are")
     if folder.modules not in ([], [("Transformer", ".")]):

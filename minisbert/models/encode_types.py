@@ -9,21 +9,32 @@ from typing import Any, Literal, Protocol, TypedDict, Unpack, cast, overload
 import numpy as np
 from torch import Tensor
 
-Sentence = Literal["sentence_embedding"]
-Tokens = Literal["token_embeddings"]
+from minisbert.system.progress import Progress
+
+Texts = str | Sequence[str]
+Yes = Literal[True]
+No = Literal[False]
 
 
-class EncodeOptions(TypedDict, total=False):
+class Options(TypedDict, total=False):
     """The options of ``encode`` that do not change the type of what it returns."""
 
     prompt_name: str | None
     prompt: str | None
-    batch_size: int
-    show_progress_bar: bool | None
+    batch_size: int | None
+    show_progress_bar: bool | Progress | None
     precision: str | None
     normalize_embeddings: bool | None
     truncate_dim: int | None
     dtype: str | None
+
+
+class TextOptions(Options, total=False):
+    output_value: Literal["sentence_embedding"]
+
+
+class TokenOptions(Options, total=False):
+    convert_to_tensor: bool
 
 
 class EncodeCall(Protocol):
@@ -31,66 +42,39 @@ class EncodeCall(Protocol):
 
     # one text, then several: every string is a sequence of strings, too
     @overload
-    def __call__(
-        self, texts: str, *, output_value: Tokens, convert_to_tensor: bool = ..., **options: Unpack[EncodeOptions]
+    def __call__(  # type: ignore[overload-overlap]
+        self, texts: str, *, output_value: Literal["token_embeddings"], **options: Unpack[TokenOptions]
     ) -> Tensor: ...
     @overload
     def __call__(
-        self,
-        texts: Sequence[str],
-        *,
-        output_value: Tokens,
-        convert_to_tensor: bool = ...,
-        **options: Unpack[EncodeOptions],
+        self, texts: Sequence[str], *, output_value: Literal["token_embeddings"], **options: Unpack[TokenOptions]
     ) -> list[Tensor]: ...
     @overload
     def __call__(
-        self,
-        texts: str | Sequence[str],
-        *,
-        convert_to_tensor: Literal[True],
-        convert_to_numpy: bool = ...,
-        output_value: Sentence = ...,
-        **options: Unpack[EncodeOptions],
+        self, texts: Texts, *, convert_to_tensor: Yes, convert_to_numpy: bool = ..., **options: Unpack[TextOptions]
+    ) -> Tensor: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, texts: str, *, convert_to_numpy: No, convert_to_tensor: No = ..., **options: Unpack[Options]
     ) -> Tensor: ...
     @overload
     def __call__(
-        self,
-        texts: str,
-        *,
-        convert_to_numpy: Literal[False],
-        convert_to_tensor: Literal[False] = ...,
-        **options: Unpack[EncodeOptions],
-    ) -> Tensor: ...
-    @overload
-    def __call__(
-        self,
-        texts: Sequence[str],
-        *,
-        convert_to_numpy: Literal[False],
-        convert_to_tensor: Literal[False] = ...,
-        **options: Unpack[EncodeOptions],
+        self, texts: Sequence[str], *, convert_to_numpy: No, convert_to_tensor: No = ..., **options: Unpack[Options]
     ) -> list[Tensor]: ...
     @overload
     def __call__(
-        self,
-        texts: str | Sequence[str],
-        *,
-        convert_to_numpy: Literal[True] = ...,
-        convert_to_tensor: Literal[False] = ...,
-        output_value: Sentence = ...,
-        **options: Unpack[EncodeOptions],
+        self, texts: Texts, *, convert_to_numpy: Yes = ..., convert_to_tensor: No = ..., **options: Unpack[TextOptions]
     ) -> np.ndarray: ...
     # a flag that the checker cannot see, and arguments by position
     @overload
     def __call__(
         self,
-        texts: str | Sequence[str],
+        texts: Texts,
         *more: Any,
         output_value: str = ...,
         convert_to_numpy: bool = ...,
         convert_to_tensor: bool = ...,
-        **options: Unpack[EncodeOptions],
+        **options: Unpack[Options],
     ) -> Any: ...
 
 

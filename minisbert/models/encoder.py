@@ -7,11 +7,12 @@ Imports ``search`` for the hooks by which a command searches vectors of any kind
 """
 
 import math
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, cast
 
 import numpy as np
 import torch
@@ -157,6 +158,7 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
     normalize: bool  # scale each vector to length 1
     reads_empty_texts = False  # texts without a single token
     dtype: torch.dtype
+    device: torch.device
     pooling_mode: str
     hidden_size: int  # columns of a token's hidden state
     truncated = 0  # texts that the last ``encode`` had to cut
@@ -217,7 +219,9 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
         """Return the context in which batches are computed. Raises ``InputError`` for an unsupported dtype."""
         raise NotImplementedError
 
-    def batches(self, tokens: Tokens, batch_size: int | None = None) -> Iterator[Any]:
+    def batches(  # type: ignore[override]  # tokens with more fields than the book's
+        self, tokens: Tokens, batch_size: int | None = None
+    ) -> Iterator[Any]:
         """Split a call's texts into batches of as many tokens as ``batch_size`` texts of 64 tokens have."""
         batches = packed_batches(tokens, TEXT_TOKENS * (batch_size or BATCH_SIZE))
         return batches if tokens.progress is None else reporting(batches, tokens.progress)
@@ -262,7 +266,7 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
         if prompt is None and prompt_name is None:
             self._remind_of_prompts()
         single = isinstance(texts, str)
-        texts = check_texts([texts] if single else texts)
+        texts = check_texts(cast(Sequence[str], [texts] if single else texts))
         skip = 0
         if prompt is not None or prompt_name is not None or self.settings.default_prompt_name is not None:
             texts, skip = with_prompt(texts, self.settings, self.tokenizer, prompt, prompt_name)
@@ -288,7 +292,7 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
                 return states[0] if single else states
             vectors = self.vectors_of(tokens, batch_size, truncate_dim, bool(normalize_embeddings), dtype)
         if not is_float:
-            vectors = codes_of(vectors, precision)
+            vectors = codes_of(vectors, cast(str, precision))
         if single:
             vectors = vectors[0]
         if convert_to_tensor or (single and not convert_to_numpy):
@@ -312,7 +316,7 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
             columns = int(truncate_dim)
         columns = min(columns, self.width)
         # texts of the same tokens are computed once: repeated rows are common, and so are texts cut to the same start
-        keys = [ids.tobytes() for ids in tokens.ids]
+        keys = [ids.tobytes() for ids in cast(list[array], tokens.ids)]
         distinct = dict(zip(keys, tokens.ids, strict=True))
         row_of = {key: row for row, key in enumerate(distinct)}
         if tokens.prompt and min(map(len, tokens.ids), default=math.inf) <= tokens.prompt:

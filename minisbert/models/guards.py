@@ -37,7 +37,7 @@ def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
 def valid_texts(texts: Iterable[str]) -> Iterator[str]:
     """The texts one by one; ``InputError`` gives the index of one that is not a valid Unicode string."""
     if isinstance(texts, str | dict | set) or hasattr(texts, "columns") or not isinstance(texts, Iterable):
-        check_texts(texts)
+        check_texts(texts)  # type: ignore[arg-type]  # which refuses them
     for i, text in enumerate(texts):
         check_texts([text], i)
         yield text
@@ -98,7 +98,7 @@ def evaluating(*models: nn.Module) -> Iterator[None]:
 
     Several threads may evaluate one model: the last of them restores the modes.
     """
-    modules = []
+    modules: list[nn.Module] = []
     for model in models:
         modules += model.modules()
     # A module remembers its modes in a stack. The thread that entered first has pushed the caller's mode, any other one

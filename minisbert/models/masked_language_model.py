@@ -7,7 +7,7 @@ Legend as in ``core/bert.py``: B batch, T tokens, D width, V vocabulary.
 """
 
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -97,7 +97,7 @@ def load_head(folder: ModelFolder, bert: Bert) -> MaskedHead:
         head = MaskedHead(config.hidden_size, config.vocab_size, config.layer_norm_eps)
     fill(head, {name: tensors[name] for name in names.values()}, path, names)
     if tied and torch.equal(head.words, words):
-        head.words = words  # one parameter, as it is trained
+        head.words = cast(nn.Parameter, words)  # one parameter, as it is trained
     return head
 
 
@@ -126,9 +126,10 @@ class MaskedLanguageModel(SentenceEncoder):
     def __init__(self, head: MaskedHead, *parts: Any):
         super().__init__(*parts)
         self.head = head
-        self.mask_id = self.tokenizer.backend.token_to_id(MASK)
-        if self.mask_id is None:
+        mask_id = self.tokenizer.backend.token_to_id(MASK)
+        if mask_id is None:
             raise InputError(f"the vocabulary has no {MASK}, which stands for a word to predict")
+        self.mask_id = mask_id
         added = self.tokenizer.backend.get_added_tokens_decoder()
         self.special_ids = [i for i, token in added.items() if token.special]
 
@@ -157,7 +158,7 @@ class MaskedLanguageModel(SentenceEncoder):
             probabilities = self.logits(ids, None, chosen)[0].softmax(dim=0)  # (V,)
         # topk refuses a number beyond the size of the vocabulary.
         best = probabilities.topk(min(top, len(probabilities)))
-        words = self.tokenizer.tokens(best.indices.tolist())
+        words = cast(list[str], self.tokenizer.tokens(best.indices.tolist()))  # of ids that have one
         return list(zip(words, best.values.tolist(), strict=True))
 
     def write(self, folder: Path) -> None:

@@ -145,8 +145,10 @@ class MultiVectorEncoder(SentenceEncoder):
 
     folder_class = "MultiVectorEncoder"
     vectors_are = "per token"
+    settings: MultiVectorSettings
     top_k = staticmethod(late_top_k)
-    to_tensors, from_tensors = staticmethod(Matrices.tensors), staticmethod(Matrices.from_tensors)
+    to_tensors = staticmethod(Matrices.tensors)  # type: ignore[assignment]  # Matrices in the place of any vectors
+    from_tensors = staticmethod(Matrices.from_tensors)
 
     def __init__(
         self, tokenizer: Tokenizer, bert: Bert, dense: Dense, settings: MultiVectorSettings, normalize: bool = True
@@ -184,7 +186,7 @@ class MultiVectorEncoder(SentenceEncoder):
         return cls(encoder.tokenizer, encoder.bert, dense, MultiVectorSettings(prompts=encoder.settings.prompts))
 
     @property
-    def pooling_mode(self) -> str:
+    def pooling_mode(self) -> str:  # type: ignore[override]
         return "no"
 
     def rows(self, texts: Sequence[str], query: bool) -> TokenRows:
@@ -203,12 +205,16 @@ class MultiVectorEncoder(SentenceEncoder):
             rows = [ids + [self.filler] * (expansion.length - len(ids)) for ids in rows]
         return TokenRows([*rows], encoded.token_types, encoded.truncated, own=own, query=query)
 
-    def forward(self, rows: list[list[int]], own: list[int], query: bool) -> tuple[Tensor, Tensor]:
+    def forward(  # type: ignore[override]  # a vector per token
+        self, rows: list[Sequence[int]], own: list[int], query: bool
+    ) -> tuple[Tensor, Tensor]:
         """Run the ids and lengths of ``rows`` -> vectors (B, T, K), and which are compared, (B, T)."""
-        hidden, compared = self.states(self.padded(TokenRows([*rows], [], [], own=own, query=query), range(len(rows))))
+        hidden, compared = self.states(self.padded(TokenRows(rows, [], [], own=own, query=query), range(len(rows))))
         return self.vectors(hidden), compared
 
-    def batches(self, tokens: TokenRows, batch_size: int | None = None) -> Iterator[TokenBatch]:
+    def batches(  # type: ignore[override]
+        self, tokens: TokenRows, batch_size: int | None = None
+    ) -> Iterator[TokenBatch]:
         """Pad texts of like length, the longest first: texts that share a row could not have fillers."""
         groups = budgeted_batches([len(ids) for ids in tokens.ids], TEXT_TOKENS * (batch_size or BATCH_SIZE))
         return reporting((self.padded(tokens, texts) for texts in groups), tokens.progress)
@@ -229,7 +235,7 @@ class MultiVectorEncoder(SentenceEncoder):
         compared = self.compared(ids, real, tokens.query)
         return TokenBatch([*texts], ids, attended, compared, sum(map(len, rows)), tokens.dtype)
 
-    def states(self, batch: TokenBatch) -> tuple[Tensor, Tensor]:
+    def states(self, batch: TokenBatch) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """The hidden states (B, T, D) of a batch, and which of its tokens are compared, (B, T)."""
         check_ids(self.bert.config, batch.ids, batch.ids.shape[1])
         return self.bert(batch.ids, batch.mask), batch.compared
@@ -240,7 +246,7 @@ class MultiVectorEncoder(SentenceEncoder):
             vectors = self.projection(hidden.to(self.dtype))  # (B, T, K)
         return normalize(vectors) if self.normalize else vectors
 
-    def token_states(self, batch: TokenBatch) -> list[Tensor]:
+    def token_states(self, batch: TokenBatch) -> list[Tensor]:  # type: ignore[override]
         """The vectors (T, K) of each text's tokens, of those that are compared."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=batch.dtype == torch.bfloat16):
             hidden, compared = self.states(batch)
@@ -253,7 +259,7 @@ class MultiVectorEncoder(SentenceEncoder):
             return real
         return real & ~torch.isin(ids, self.skipped_ids.to(ids.device))
 
-    def encode(
+    def encode(  # type: ignore[override]
         self,
         texts: str | Sequence[str],
         *,
@@ -291,15 +297,15 @@ class MultiVectorEncoder(SentenceEncoder):
             matrices = self._states_of(tokens, batch_size, dtype)
         return Matrices.of([matrix.numpy() for matrix in matrices], self.width)
 
-    def encode_query(self, texts: str | Sequence[str], **options: Any) -> Matrices:
+    def encode_query(self, texts: str | Sequence[str], **options: Any) -> Matrices:  # type: ignore[override]
         """``encode`` with ``query=True``."""
         return self.encode(texts, query=True, **options)
 
-    def encode_document(self, texts: str | Sequence[str], **options: Any) -> Matrices:
+    def encode_document(self, texts: str | Sequence[str], **options: Any) -> Matrices:  # type: ignore[override]
         """``encode`` with ``query=False``."""
         return self.encode(texts, query=False, **options)
 
-    def similarity(self, a: Matrices, b: Matrices) -> np.ndarray:
+    def similarity(self, a: Matrices, b: Matrices) -> np.ndarray:  # type: ignore[override]
         """Compute ``max_sim`` of every text of a, as a query, with every one of b: (N, M)."""
         for matrices in (a, b):
             if not isinstance(matrices, Matrices):

@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -41,7 +41,7 @@ HEAD_PAIRS = 4096  # vectors that a head gets at a time
 
 
 class PairScorer:
-    """Score pairs of texts in batches. A subclass is called with a ``batch``: (B,), or (B, C) logits."""
+    """Score pairs of texts in batches."""
 
     tokenizer: Tokenizer
     device: torch.device
@@ -52,6 +52,7 @@ class PairScorer:
     labels: tuple[str, ...]
     activation_fn: Callable[[Tensor], Tensor] | None  # in place of the task's, for ``predict``
     truncated = 0  # texts, or joined pairs, that the last call had to cut
+    __call__: Callable[..., Tensor]  # a ``batch`` -> (B,), or (B, C) logits
 
     def computing(self) -> AbstractContextManager:
         """Return the context in which scores are computed."""
@@ -84,39 +85,34 @@ class PairScorer:
         Raises ``InputError`` for anything but pairs of valid strings.
         """
         single = isinstance(pairs, list | tuple) and len(pairs) == 2 and all(isinstance(text, str) for text in pairs)
-        if single:
-            pairs = [pairs]
-        if isinstance(pairs, str) or not isinstance(pairs, Iterable):
-            raise InputError(f"predict takes pairs of texts, not {one_line(pairs)}")
+        rows: Any = [pairs] if single else pairs
+        if isinstance(rows, str) or not isinstance(rows, Iterable):
+            raise InputError(f"predict takes pairs of texts, not {one_line(rows)}")
         firsts, seconds = [], []
-        for pair in pairs:
+        for pair in rows:
             if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
                 raise InputError(f"predict takes pairs of texts, not {one_line(pair)}")
             firsts.append(pair[0])
             seconds.append(pair[1])
-        scores = self.outputs(firsts, seconds, batch_size, bool(show_progress_bar))
-        scores = self._activated(scores, activation_fn or self.activation_fn, bool(apply_softmax))
+        scores = self.outputs(firsts, seconds, batch_size, bool(show_progress_bar))  # (N,) or (N, C)
+        activation = activation_fn or self.activation_fn
+        if activation is not None:
+            # the caller's sees what it would see in sentence-transformers, (N, 1) for a single score
+            with torch.no_grad():  # it may be a layer with weights
+                scores = activation(scores.reshape(len(scores), max(1, len(self.labels))))  # (N, 1) or (N, C)
+            if self.task not in SEVERAL:
+                scores = scores.squeeze(-1)
+        elif self.task in ("binary", "labels"):
+            scores = scores.sigmoid()
+        # as in sentence-transformers, where only the sigmoid of labels stands in the place of a softmax
+        if apply_softmax and (self.task == "classes" or (self.task == "labels" and activation is not None)):
+            scores = scores.softmax(dim=-1)
         if convert_to_tensor or (single and not convert_to_numpy):
             return scores[0] if single else scores
         if not convert_to_numpy:
             return list(scores)
-        scores = as_array(scores)
-        return scores[0] if single else scores
-
-    def _activated(self, outputs: Tensor, activation: Callable[[Tensor], Tensor] | None, softmax: bool) -> Tensor:
-        """Put the task's activation, or the caller's, on the outputs (N,) or (N, C), and the softmax of classes."""
-        if activation is None:
-            if self.task in ("binary", "labels"):
-                return outputs.sigmoid()
-            if self.task == "classes" and softmax:
-                return outputs.softmax(dim=-1)
-            return outputs
-        # The caller's sees what it would see in sentence-transformers, (N, 1) for a single score.
-        with torch.no_grad():  # it may be a layer with weights
-            scores = activation(outputs.reshape(len(outputs), max(1, len(self.labels))))  # (N, 1) or (N, C)
-        if self.task not in SEVERAL:
-            return scores.squeeze(-1)
-        return scores.softmax(dim=-1) if softmax else scores
+        array = as_array(scores)
+        return array[0] if single else array
 
     def rank(
         self,
@@ -141,8 +137,9 @@ class PairScorer:
         if top_k is not None:
             check_count("top_k", top_k)
         pairs = [(query, text) for text in documents]
-        options = {"batch_size": batch_size, "show_progress_bar": show_progress_bar, "activation_fn": activation_fn}
-        scores = self.predict(pairs, **options)
+        scores = self.predict(
+            pairs, batch_size=batch_size, show_progress_bar=show_progress_bar, activation_fn=activation_fn
+        )
         ranked = []
         # Stable, so that of equal scores the first document comes first.
         for row in np.argsort(-scores, kind="stable")[:top_k].tolist():
@@ -160,6 +157,8 @@ class PairScorer:
         Raises ``InputError`` for texts that do not make pairs, and if an output is not finite.
         """
         check_count("batch_size", batch_size)
+        if len(firsts) != len(seconds):
+            raise InputError(f"{len(firsts)} first and {len(seconds)} second sentences do not make pairs")
         with self.computing():
             outputs = self._outputs(firsts, seconds, batch_size, progress)
         if not outputs.isfinite().all():
@@ -171,9 +170,7 @@ class PairScorer:
         encoded = self.tokenize(firsts, seconds)
         self.truncated = sum(encoded.truncated)
         lengths = self.lengths(encoded)
-        shape = [len(lengths)]
-        if self.task in SEVERAL:
-            shape.append(len(self.labels))
+        shape = (len(lengths), len(self.labels)) if self.task in SEVERAL else (len(lengths),)
         outputs = torch.empty(shape, dtype=self.dtype)
         with Progress(len(lengths), progress) as line:
             line.expect(len(lengths), sum(lengths))
@@ -186,7 +183,6 @@ class PairScorer:
         """Tokenize N pairs to N joined rows, or to 2N: all first sentences, then all second ones."""
         if self.joint:
             return check_tokens(self.tokenizer.encode_pairs(firsts, seconds), firsts)
-        firsts, seconds = check_pairs(firsts, seconds)
         a, b = (check_tokens(self.tokenizer.encode(texts), texts) for texts in (firsts, seconds))
         return Encoded(a.ids + b.ids, a.token_types + b.token_types, a.truncated + b.truncated)
 
@@ -212,14 +208,6 @@ class PairScorer:
         if mask is not None:
             mask = mask.to(self.device)
         return ids.to(self.device), mask, types
-
-
-def check_pairs(firsts: Sequence[str], seconds: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return both as lists. Raises ``InputError`` unless they have the same number of valid texts."""
-    firsts, seconds = check_texts(firsts), check_texts(seconds)
-    if len(firsts) != len(seconds):
-        raise InputError(f"{len(firsts)} first and {len(seconds)} second sentences do not make pairs")
-    return firsts, seconds
 
 
 class PairModel(PairScorer, nn.Module):
@@ -251,7 +239,7 @@ class PairModel(PairScorer, nn.Module):
             raise ValueError("a joint head reads the first token, but in a decoder that token attends to nothing else")
         if isinstance(head, ClassifierHead):
             check_writable(encoder, head)  # before a training, not after it
-        outputs = head.settings["outputs"]
+        outputs = cast(int, head.settings["outputs"])
         if task not in TASKS:
             raise ValueError(f"task must be one of {', '.join(TASKS)}, not {one_line(task)}")
         fits, rule = outputs == 1 and not self.labels, "one, without a label"
@@ -280,16 +268,14 @@ class PairModel(PairScorer, nn.Module):
         else:
             masks = (None, None) if mask is None else mask.chunk(2)
             outputs = self.head(*self.encoder.hidden(ids, mask, None, dtype).chunk(2), *masks)
-        if self.task in SEVERAL:
-            return outputs
-        return outputs.squeeze(-1)  # (B, 1) -> (B,)
+        return outputs if self.task in SEVERAL else outputs.squeeze(-1)  # (B, C), or (B, 1) -> (B,)
 
     @contextmanager
     def computing(self) -> Iterator[None]:
         with evaluating(self), fastest_linear():
             yield
 
-    @PairScorer.max_length.setter
+    @PairScorer.max_length.setter  # type: ignore[attr-defined]  # mypy looks for it in this class
     def max_length(self, tokens: int) -> None:
         self.encoder.max_seq_length = tokens
         self.tokenizer = self.encoder.tokenizer
@@ -297,30 +283,33 @@ class PairModel(PairScorer, nn.Module):
     max_seq_length = max_length  # its name since sentence-transformers 6
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> torch.device:  # type: ignore[override]  # of its parts, which may be moved
         return self.encoder.device
 
     @property
-    def dtype(self) -> torch.dtype:
-        return self.head.mlp[-1].weight.dtype
+    def dtype(self) -> torch.dtype:  # type: ignore[override]
+        return next(self.head.parameters()).dtype
 
     def _outputs(self, firsts: Sequence[str], seconds: Sequence[str], batch_size: int, progress: bool) -> Tensor:
         if not isinstance(self.head, ConcatHead):
             return super()._outputs(firsts, seconds, batch_size, progress)
         # This head reads two vectors, so that each distinct sentence is encoded once, however many pairs it is in.
-        firsts, seconds = check_pairs(firsts, seconds)
         encoder = copy.copy(self.encoder)
         encoder.normalize = False  # as in ``forward``
-        options = {"batch_size": batch_size, "show_progress_bar": progress, "convert_to_tensor": True}
-        vectors = encoder.encode([*firsts, *seconds], prompt="", truncate_dim=encoder.width, **options)  # (2N, D)
+        vectors = encoder.encode(  # (2N, D)
+            [*firsts, *seconds],
+            prompt="",
+            truncate_dim=encoder.width,
+            batch_size=batch_size,
+            show_progress_bar=progress,
+            convert_to_tensor=True,
+        )
         self.truncated = encoder.truncated
         u, v = vectors.to(self.device).chunk(2)
         # In blocks, because the features of all pairs at once would take several times as much memory as the vectors.
         outputs = [self.head(*block) for block in zip(u.split(HEAD_PAIRS), v.split(HEAD_PAIRS), strict=True)]
         scores = torch.cat(outputs).cpu()
-        if self.task in SEVERAL:
-            return scores
-        return scores.squeeze(-1)
+        return scores if self.task in SEVERAL else scores.squeeze(-1)
 
     def save(self, folder: str | Path) -> None:
         """Write the encoder as ``SentenceEncoder.save`` does, ``head.json`` and ``head.safetensors`` beside it.
@@ -390,7 +379,7 @@ def read_pair_model(folder: ModelFolder, limit: int | None) -> tuple[SentenceEnc
         if name not in PAIR_HEADS:
             raise ValueError(f"head must be one of {', '.join(PAIR_HEADS)}, not {one_line(name)}")
         kind = PAIR_HEADS[name]
-        needed = [name for name in inspect.signature(kind.__init__).parameters if name != "self"]
+        needed = [*inspect.signature(kind).parameters]
         if set(settings) != set(needed):  # a setting that is left out must not fall back to a default
             raise ValueError(f"settings {one_line(settings)} must state each of {', '.join(needed)}")
         for key, value in settings.items():

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -134,20 +134,21 @@ class SentenceEncoder(TextEncoder):
             given["first-last"] = first_last_pool(hidden[:, prompt:], real, first[:, prompt:].to(self.dtype))
         return given
 
+    # what a compiled encoder stores is read from the parts here, which may be moved or exchanged
     @property
-    def device(self) -> torch.device:
+    def device(self) -> torch.device:  # type: ignore[override]
         return self.bert.embeddings.word.weight.device
 
     @property
-    def dtype(self) -> torch.dtype:
+    def dtype(self) -> torch.dtype:  # type: ignore[override]
         return self.bert.embeddings.word.weight.dtype
 
     @property
-    def most_tokens(self) -> int:
+    def most_tokens(self) -> int:  # type: ignore[override]
         return self.bert.config.positions
 
     @property
-    def pooling_mode(self) -> str:
+    def pooling_mode(self) -> str:  # type: ignore[override]
         return self.pooling.mode
 
     @contextmanager
@@ -160,7 +161,9 @@ class SentenceEncoder(TextEncoder):
         with evaluating(self), fastest_linear(), torch.autocast(self.device.type, enabled=False):
             yield products
 
-    def states(self, batch: PackedBatch) -> tuple[Tensor, Tensor, dict[str, Tensor] | None]:
+    def states(  # type: ignore[override]  # each kind of encoder makes its own batches
+        self, batch: PackedBatch
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor] | None]:
         """Run the encoder with the smallest mask that the batch allows."""
         check_ids(self.bert.config, batch.ids, batch.places.shape[1])
         ids, positions, text_index, places = (
@@ -213,6 +216,6 @@ class SentenceEncoder(TextEncoder):
             modules.append("Normalize")
         places = write_modules(folder, modules)
         write_pooling(self.pooling, folder / places[1], self.hidden_size, self.settings.include_prompt)
-        for number, dense in enumerate(self.dense, start=2):
-            dense.write(folder / places[number])
+        for dense, place in zip(self.dense, places[2:], strict=False):
+            cast(Dense, dense).write(folder / place)
         write_settings(folder, self.settings, text_settings(self.tokenizer))

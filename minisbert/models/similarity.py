@@ -10,6 +10,7 @@ from minisbert.core import InputError, one_line
 from minisbert.core.encoder import cosine, cosine_matrix
 from minisbert.search.dense import DISTANCES
 
+Rows = np.ndarray | Tensor | Sequence  # vectors (N, D), or one (D,)
 MAX_SCORE = 5.0  # of a head that scores pairs: 0 nothing in common, 5 the same meaning, as in STS
 
 
@@ -20,7 +21,7 @@ def as_array(x: Tensor) -> np.ndarray:
     return x.numpy()
 
 
-def as_rows(vectors: np.ndarray | Tensor | Sequence) -> np.ndarray:
+def as_rows(vectors: Rows) -> np.ndarray:
     """Convert vectors to an array (N, D); a single vector is one row. Raises ``InputError`` for anything else."""
     if isinstance(vectors, Tensor):
         vectors = as_array(vectors.detach().cpu())
@@ -33,7 +34,7 @@ def as_rows(vectors: np.ndarray | Tensor | Sequence) -> np.ndarray:
     return rows
 
 
-def similarity(a: np.ndarray | Tensor, b: np.ndarray | Tensor, name: str = "cosine") -> np.ndarray | Tensor:
+def similarity(a: Rows, b: Rows, name: str = "cosine") -> np.ndarray | Tensor:
     """Compare every row of a (N, D) with every row of b (M, D) -> (N, M), in the finer dtype of the two.
 
     By ``name`` the cosine, the "dot" product, or minus the "euclidean" or "manhattan" distance. Returns a tensor on the
@@ -50,7 +51,7 @@ def similarity(a: np.ndarray | Tensor, b: np.ndarray | Tensor, name: str = "cosi
     return as_given(result, a, b)
 
 
-def similarity_pairwise(a: np.ndarray | Tensor, b: np.ndarray | Tensor, name: str = "cosine") -> np.ndarray | Tensor:
+def similarity_pairwise(a: Rows, b: Rows, name: str = "cosine") -> np.ndarray | Tensor:
     """Compare row i of a (N, D) with row i of b (N, D) -> (N,), as ``similarity`` does."""
     u, v = comparable(a, b)
     if len(u) != len(v):
@@ -64,7 +65,7 @@ def similarity_pairwise(a: np.ndarray | Tensor, b: np.ndarray | Tensor, name: st
     return as_given(result, a, b)
 
 
-def comparable(a: np.ndarray | Tensor, b: np.ndarray | Tensor) -> tuple[Tensor, Tensor]:
+def comparable(a: Rows, b: Rows) -> tuple[Tensor, Tensor]:
     """Convert both to tensors (N, D), (M, D) in their finer dtype; ``InputError`` unless they can be compared."""
     a, b = as_rows(a), as_rows(b)
     if a.shape[1] != b.shape[1]:
@@ -78,7 +79,7 @@ def comparable(a: np.ndarray | Tensor, b: np.ndarray | Tensor) -> tuple[Tensor, 
     return u, v
 
 
-def as_given(result: Tensor, a: np.ndarray | Tensor, b: np.ndarray | Tensor) -> np.ndarray | Tensor:
+def as_given(result: Tensor, a: Rows, b: Rows) -> np.ndarray | Tensor:
     """Return the result as a tensor if one of the vectors came as a tensor, else as an array."""
     if isinstance(a, Tensor) or isinstance(b, Tensor):
         return result

@@ -10,7 +10,7 @@ Legend as in ``core/bert.py``: B batch, T tokens, D width, V vocabulary, N texts
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ from minisbert.checkpoints.weights import load_transformer
 from minisbert.core import InputError, one_line
 from minisbert.core.bert import Bert
 from minisbert.core.checks import check_texts
+from minisbert.core.pooling import Pooling
 from minisbert.core.tokenizer import Tokenizer
 from minisbert.models.guards import check_count
 from minisbert.models.masked_language_model import MaskedHead, load_head, save_masked
@@ -90,10 +91,10 @@ class SparseEncoder(SentenceEncoder):
     folder_class = "SparseEncoder"
     vectors_are = "sparse"
     search_options: ClassVar[dict[str, Any]] = {"convert_to_sparse_tensor": True}
-    to_tensors, from_tensors = staticmethod(sparse_tensors), staticmethod(from_sparse_tensors)
+    to_tensors, from_tensors = staticmethod(sparse_tensors), staticmethod(from_sparse_tensors)  # type: ignore[assignment]
 
     def __init__(self, tokenizer: Tokenizer, bert: Bert, pooling: SpladePooling, settings: EncoderSettings):
-        super().__init__(tokenizer, bert, pooling, False, (), settings)
+        super().__init__(tokenizer, bert, cast(Pooling, pooling), False, (), settings)
         self.width = len(pooling.head.bias)
 
     @classmethod
@@ -127,7 +128,7 @@ class SparseEncoder(SentenceEncoder):
         """How many weights of each text ``encode`` keeps unless it is told otherwise; None keeps all."""
         return self.settings.others.get("max_active_dims")
 
-    def encode(
+    def encode(  # type: ignore[override]  # with options of its own
         self,
         texts: str | Sequence[str],
         *,
@@ -171,9 +172,10 @@ class SparseEncoder(SentenceEncoder):
         rows = [torch.empty(0, self.width, dtype=self.dtype).to_sparse()]
         truncated = 0
         with as_progress(progress, len(texts)) as line:
-            options |= {"convert_to_tensor": True, "show_progress_bar": line}
+            options["show_progress_bar"] = line
             for start in range(0, len(texts), DENSE_ROWS):
-                dense = super().encode(texts[start : start + DENSE_ROWS], **options)  # (DENSE_ROWS, V)
+                some = texts[start : start + DENSE_ROWS]
+                dense = super().encode(some, convert_to_tensor=True, **options)  # (DENSE_ROWS, V)
                 rows.append(sparse_rows(dense, most).to_sparse_coo())
                 truncated += self.truncated
         self.truncated = truncated
@@ -230,11 +232,12 @@ class SparseEncoder(SentenceEncoder):
 
     def write(self, folder: Path) -> None:
         """Write the model's files into an empty folder."""
-        save_masked(self.bert, self.pooling.head, folder)
+        pooling = cast(SpladePooling, self.pooling)
+        save_masked(self.bert, pooling.head, folder)
         write_tokenizer(self.tokenizer, folder)
         _, place = write_modules(folder, ["MLMTransformer", "SpladePooling"], "sparse_encoder.models")
-        pooling = {"pooling_strategy": self.pooling.strategy, "activation_function": "relu"}
-        write_json(folder / place / CONFIG, pooling | {"embedding_dimension": self.width})
+        about = {"pooling_strategy": pooling.strategy, "activation_function": "relu"}
+        write_json(folder / place / CONFIG, about | {"embedding_dimension": self.width})
         write_settings(folder, self.settings, text_settings(self.tokenizer), model_type="SparseEncoder")
 
 

@@ -17,7 +17,7 @@ from math import inf
 from numbers import Real
 from pathlib import Path
 from statistics import median
-from typing import Self
+from typing import Self, cast
 
 import numpy as np
 import torch
@@ -112,7 +112,7 @@ def bags(tokens: Tokens) -> Iterator[Bags]:
     """Make batches of a number of texts, not of tokens: nothing grows with the length of a text but its ids."""
     for start in range(0, len(tokens.ids), BAG_TEXTS):
         some = tokens.ids[start : start + BAG_TEXTS]
-        ids = np.frombuffer(b"".join(some), dtype=np.intc).astype(np.int64)
+        ids = np.frombuffer(b"".join(cast(list[array], some)), dtype=np.intc).astype(np.int64)
         yield Bags(torch.from_numpy(ids), torch.from_numpy(lengths_of(some)), range(start, start + len(some)))
 
 
@@ -125,16 +125,16 @@ class StaticEncoder(TextEncoder):
 
     def __init__(self, table: Tensor, tokenizer: Tokenizer, normalize: bool, settings: EncoderSettings | None = None):
         nn.Module.__init__(self)  # not the book's constructor: there is no BERT
-        self.embedding = nn.EmbeddingBag(*table.shape, mode="mean", _weight=table)
+        self.embedding = nn.EmbeddingBag(len(table), table.shape[1], mode="mean", _weight=table)
         self.tokenizer, self.normalize, self.settings = tokenizer, normalize, settings or EncoderSettings()
         self.width = self.hidden_size = table.shape[1]
 
     @property
-    def dtype(self) -> torch.dtype:
+    def dtype(self) -> torch.dtype:  # type: ignore[override]  # of the table, which may be moved
         return self.embedding.weight.dtype
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> torch.device:  # type: ignore[override]
         return self.embedding.weight.device
 
     def on(self, device: torch.device) -> Self:
@@ -164,7 +164,7 @@ class StaticEncoder(TextEncoder):
             tokenizer = bare_tokenizer(backend, limit or stored["max_length"], stored["direction"] == "left")
         return cls(table, tokenizer, folder.normalize, EncoderSettings.read(folder)).eval()
 
-    def forward(self, ids: Tensor, starts: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, starts: Tensor) -> Tensor:  # type: ignore[override]  # no mask, but where texts begin
         """ids and starts as in ``bag_mean`` -> (N, D), before any scaling."""
         return bag_mean(self.embedding.weight, ids, starts)
 
@@ -175,10 +175,12 @@ class StaticEncoder(TextEncoder):
         with torch.inference_mode():
             yield
 
-    def batches(self, tokens: Tokens, batch_size: int | None = None) -> Iterator[Bags]:
+    def batches(  # type: ignore[override]  # a batch of its own kind
+        self, tokens: Tokens, batch_size: int | None = None
+    ) -> Iterator[Bags]:
         return reporting(bags(tokens), tokens.progress)
 
-    def states(self, batch: Bags) -> tuple[Tensor]:
+    def states(self, batch: Bags) -> tuple[Tensor]:  # type: ignore[override]  # the same
         return (self(batch.ids, batch.lengths.cumsum(0) - batch.lengths),)  # (N, D): the means, already
 
     def pool(self, hidden: Tensor, mask: Tensor | None = None, given: dict[str, Tensor] | None = None) -> Tensor:
@@ -286,7 +288,7 @@ def token_vectors(encoder: SentenceEncoder, progress: bool = False) -> Tensor:
     unscaled = copy.copy(encoder)
     unscaled.normalize = False
     with unscaled.computing(None), Progress(total, progress) as tokens.progress:
-        return torch.from_numpy(unscaled.encode_tokens(tokens, None)).float()
+        return torch.from_numpy(unscaled.encode_tokens(tokens)).float()
 
 
 def distill(

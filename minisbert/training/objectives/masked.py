@@ -84,7 +84,7 @@ class MaskedNetwork(VectorNetwork):
         if mask is not None:
             mask = mask.to(device)
         words = ~torch.isin(ids, torch.tensor(self.model.special_ids, device=device))
-        inputs, chosen = draw_masks(ids, words, cast(int, self.model.mask_id), len(self.model.head.bias), generator)
+        inputs, chosen = draw_masks(ids, words, self.model.mask_id, len(self.model.head.bias), generator)
         logits = self.model.logits(inputs, mask, chosen, self.dtype)  # (N, V)
         targets = ids[chosen]
         # the texts of a small batch may have no word to hide
