@@ -32,7 +32,7 @@ from minisbert.system.files import read_text
 from minisbert.training import MODEL, RESULTS, RUN_CONFIG, RUN_LOG, train
 from minisbert.training.objectives.encoders import SimCSE
 from minisbert.training.objectives.pairs import Softmax
-from minisbert.training.run_options import flag, parse, read_run_settings
+from minisbert.training.settings import flag, parse, read_run_settings
 
 SYNONYMS = "synonym:FILE"  # a row with this needs --synonyms, whose file takes the place of FILE
 RECIPE_DATA = {"sbert-nli": "NLI rows", "simcse-unsupervised": "plain sentences"}  # of recipes that need --data

@@ -23,7 +23,7 @@ import torch
 from minisbert.data.datasets import load_scored_pairs
 from minisbert.system.devices import choose_dtype, save_training_memory
 from minisbert.training.distributed import ProcessGroup
-from minisbert.training.run_options import parse
+from minisbert.training.settings import parse
 from minisbert.training.train import divide, load_trainable, make_objective
 
 WHOLE = 10**9  # tokens: no batch is cut

@@ -21,7 +21,7 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import run_command
 from minisbert.training import train
 from minisbert.training.losses import nt_xent_loss, weighted_mse_loss
-from minisbert.training.objectives.base import Objective
+from minisbert.training.objectives import Objective
 from minisbert.training.objectives.encoders import SimCSE
 from minisbert.training.objectives.pairs import Duplicates, ScoreRegression, Softmax
 from minisbert.training.settings import RunSettings

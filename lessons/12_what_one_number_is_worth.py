@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 12: what one number is worth
 #
-# Steps through `minisbert/core/loop.py` and `minisbert/training/run_folder.py`. About 57 minutes. You will train eighty
+# Steps through `minisbert/core/loop.py` and `minisbert/training/run.py`. About 57 minutes. You will train eighty
 # small heads to see what one score is worth, compare two schedules with one run, with many and with pairs of runs, and
 # stop a run and go on to the same bits.
 
@@ -168,7 +168,7 @@ from safetensors.torch import load_file
 
 from minisbert.core.loop import fit
 from minisbert.system.devices import random_state, set_random_state
-from minisbert.training.run_folder import RunState, load_state, save_state
+from minisbert.training.run import RunState, load_state, save_state
 
 golden = load_file(GOLDEN / "trace.safetensors")
 five = list(range(5))  # the rows of the one batch, lesson 11's five pairs

@@ -154,7 +154,7 @@ from minisbert.core.data import TextColumns
 from minisbert.data.datasets import load_scored_pairs
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.gradient_cache import cut
-from minisbert.training.objectives.base import VectorNetwork
+from minisbert.training.objectives import VectorNetwork
 
 pairs = load_scored_pairs("stsb", "dev")
 texts = [

@@ -19,7 +19,7 @@ from minisbert.checkpoints.weights import write_safetensors
 from minisbert.core import data
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.distributed import ProcessGroup, process_group, run_distributed_command
-from minisbert.training.run_options import parse
+from minisbert.training.settings import parse
 from minisbert.training.train import divide, main, make_objective
 
 BATCHES = ([5, 0, 3, 8, 1, 7, 2], [4, 9, 6, 11], [10])  # seven rows, four, and one that only one process can take

@@ -13,8 +13,8 @@ from benchmarks.whitening import whitening
 from minisbert.data.datasets import triplet_rows
 from minisbert.evaluation.retrieval import load_retrieval_folder
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.training.objectives.base import sources_of
-from minisbert.training.run_options import parse
+from minisbert.training.objectives import sources_of
+from minisbert.training.settings import parse
 from tests.conftest import ROOT
 
 

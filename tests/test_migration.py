@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from minisbert.training.run_options import parse
+from minisbert.training.settings import parse
 
 PAGE = (Path(__file__).parents[1] / "docs" / "from-sentence-transformers.md").read_text()
 CLASSES = sorted(set(re.findall(r"`(\w+(?:Loss|Evaluator|Trainer))`", PAGE)))

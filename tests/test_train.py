@@ -21,8 +21,8 @@ from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system import devices
 from minisbert.system.console import run_command
-from minisbert.training.objectives import base as model_scores
-from minisbert.training.objectives.base import Objective, PairNetwork, VectorNetwork
+from minisbert.training import objectives as model_scores
+from minisbert.training.objectives import Objective, PairNetwork, VectorNetwork
 from minisbert.training.objectives.masked import MaskedNetwork
 from minisbert.training.train import SCHEDULES, main
 from tests import toys
@@ -486,7 +486,7 @@ def test_evaluation_every_few_steps(run):
 def test_patience_ends_a_run_that_no_longer_gets_better(run, monkeypatch):
     scores = iter([0.5, 0.9, 0.6, 0.7, 0.95, 0.8, 0.9, 0.99])  # of dev and test before, then of dev
     found = lambda *_, **__: {"spearman": next(scores, 0.0), "pearson": 0.0}  # noqa: E731
-    monkeypatch.setattr("minisbert.training.objectives.base.vector_scores", found)
+    monkeypatch.setattr("minisbert.training.objectives.vector_scores", found)
     folder = run("run", "--epochs", "20", "--patience", "2")
     assert dev_scores(folder) == [0.5, 0.6, 0.7, 0.95, 0.8, 0.9]
     assert results(folder)["steps"] == 25

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 from minisbert.__main__ import command_files
 from minisbert.system.console import Parser
-from minisbert.training.run_options import make_parser
+from minisbert.training.settings import make_parser
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx

@@ -3,7 +3,7 @@
 import sys
 
 from minisbert.system.console import run_command
-from minisbert.training.run_options import parse
+from minisbert.training.settings import parse
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -1,13 +1,20 @@
-"""The settings of a training run: each field is an option of ``minisbert train`` and a key of the run's config.json.
+"""The settings of a training run: each is an option of ``minisbert train`` and a key of the run's config.json.
 
-``OBJECTIVES`` is the table of what can be trained; which options an objective reads follows from its columns.
+``OBJECTIVES`` is the table of what can be trained; which options an objective reads follows from its columns. The
+second half reads settings: the command line's, those of a recipe, and those of a run that is resumed.
 """
 
+import argparse
+import os
+import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
-from minisbert.system.console import bounded, score_scale
+from minisbert.core import InputError, read_json, reading
+from minisbert.system.console import Parser, bounded, check_usage, command_parser, score_scale
+from minisbert.training import MODEL, RESULTS, RUN_CONFIG, RUN_LOG, STATE
 
 # ----------------------------------------------------------------------------------------- the objectives
 
@@ -46,7 +53,7 @@ OBJECTIVES = {
     "simcse-supervised": Traits("encoders:SupervisedSimCSE", "triplets", in_batch="negatives", nested=True),
     "splade": Traits("encoders:Splade", "triplets", reads="sparse", in_batch="negatives"),
     "late-interaction": Traits("encoders:LateInteraction", "triplets", reads="multi", in_batch="negatives"),
-    "distillation": Traits("teachers:distillation", "texts", taught=True),
+    "distillation": Traits("encoders:distillation", "texts", taught=True),
     "mlm": Traits("masked:MaskedWords", "texts", reads="masked"),
 }
 
@@ -119,7 +126,7 @@ def option(
     return field(default=default, metadata=about)
 
 
-GROUPS = {  # the first setting of each group of options, and the group's title in --help
+GROUPS = {  # the first setting of each group of options, and the group's title; --help shows no "more", --help-all does
     "recipe": "objective, model, data and output",
     "epochs": "duration and evaluation",
     "batch_size": "training",
@@ -129,7 +136,6 @@ GROUPS = {  # the first setting of each group of options, and the group's title 
     "head_dropout": "more about heads (cross-encoder, siamese, cross-attention, softmax, binary)",
     "symmetric": "more about losses between vectors",
 }
-FIRST_ADVANCED = "save_every"  # --help shows the settings before this one, --help-all the others too
 
 
 @dataclass
@@ -207,3 +213,154 @@ FREE = ("resume", "overwrite", "out", "log_every", "save_every", "threads")  # m
 def reads(objective: str, name: str) -> bool:
     """Return whether an objective reads a setting. One that it does not read is an error on the command line."""
     return objective in SETTINGS[name].metadata["only"]
+
+
+# --------------------------------------------------------------------------------------- the command line
+
+ABOUT = ("source", "needs", "expected")  # describe a recipe; all its other keys are options
+ABOUT_TRAIN = "Fine-tune a sentence encoder, by default on STS-B with the cosine and mean squared error."
+TRAIN_EXAMPLES = """Examples: minisbert train --epochs 4 --seed 7 --out runs/four-epochs
+          minisbert train --objective siamese --epochs 2 --lr 5e-5 --head-lr 1e-3
+          minisbert train --recipe list
+          minisbert train --resume runs/four-epochs
+          torchrun --nproc_per_node=2 -m minisbert train"""
+
+
+def make_parser(advanced: bool = False) -> Parser:
+    """Return a parser of all settings; it returns those that are on the command line, without defaults.
+
+    ``advanced``: ``--help`` also shows the options that recipes and few people set.
+    """
+    # SUPPRESS: an option that is absent must not override a recipe
+    parser = command_parser("train", ABOUT_TRAIN, epilog=TRAIN_EXAMPLES, argument_default=argparse.SUPPRESS)
+    parser.add_argument("--help-all", action="store_true", help="show all options, also those that few people set")
+    for name, item in SETTINGS.items():
+        about = item.metadata
+        if name in GROUPS:
+            group, hidden = parser.add_argument_group(GROUPS[name]), GROUPS[name].startswith("more") and not advanced
+        help_text = argparse.SUPPRESS if hidden else about["help"]
+        if isinstance(item.default, bool):
+            group.add_argument(flag(name), action=argparse.BooleanOptionalAction, help=help_text)
+        else:
+            read, choices, metavar = about["read"], about["choices"], about["metavar"]
+            group.add_argument(flag(name), type=read, choices=choices, metavar=metavar, help=help_text)
+    return parser
+
+
+def flag(name: str) -> str:
+    """Spell a setting as an option: ``max_steps`` -> ``--max-steps``."""
+    return "--" + name.replace("_", "-")
+
+
+def as_flags(settings: dict[str, Any]) -> list[str]:
+    """Write settings as options: ``{"max_steps": 5, "projection": True}`` -> ``--max-steps=5``, ``--projection``."""
+    flags = []
+    for name, value in settings.items():
+        if value is True:
+            flags.append(flag(name))
+        elif value is False:
+            flags.append(flag(f"no_{name}"))
+        elif value is not None:
+            flags.append(f"{flag(name)}={value}")
+    return flags
+
+
+def parse(arguments: list[str] | None = None) -> RunSettings:
+    """Return the settings of a run: the command line's, then a recipe's or a resumed run's, then the defaults.
+
+    Raises ``InputError`` for an unknown recipe, an option that the objective does not read (a recipe's are ignored),
+    options that exclude each other, and a run that cannot be resumed with the same result.
+    """
+    explicit = vars(make_parser().parse_args(arguments))
+    if explicit.pop("help_all", False):
+        make_parser(advanced=True).parse_args(["--help"])
+    if "resume" in explicit:
+        return resumed(explicit, Path(explicit["resume"]))
+    if explicit.get("recipe") == "list":
+        return RunSettings(**explicit)
+    preset = recipe_settings(explicit["recipe"]) if "recipe" in explicit else {}
+    if "teacher" in explicit and "objective" not in preset:
+        preset["objective"] = "distillation"
+    settings = RunSettings(**preset | explicit)
+    for name, value in explicit.items():
+        if value is not False and not reads(settings.objective, name):  # switching off is allowed everywhere
+            users = ", ".join(SETTINGS[name].metadata["only"])
+            raise InputError(f"{flag(name)} is not for objective {settings.objective}: used by {users}")
+    if OBJECTIVES[settings.objective].in_batch and settings.batch_size < 2:
+        raise InputError(
+            f"objective {settings.objective} compares the rows of a batch: --batch-size must be at least 2"
+        )
+    if settings.objective == "contrastive" and settings.margin is not None and settings.margin > 2:
+        raise InputError(f"--margin {settings.margin:g} must be at most 2, as 1 - cosine is")
+    # the saved vectors would be cut, but others, after the projection, be trained
+    if reads(settings.objective, "projection") and settings.projection and settings.matryoshka:
+        raise InputError("--matryoshka and --projection: give one of them")
+    return settings
+
+
+# ------------------------------------------------------------------------------- recipes and resumed runs
+
+
+def recipes() -> dict[str, dict[str, Any]]:
+    """Read the recipes by name: each a source, the data it needs, the expected score, and options."""
+    return tomllib.loads(Path(__file__).with_name("recipes.toml").read_text(encoding="utf-8"))
+
+
+def recipe_settings(name: str) -> dict[str, Any]:
+    """Return the settings of a recipe."""
+    table = recipes()
+    if name not in table:
+        raise InputError(f"unknown recipe {name!r}; choose from {', '.join(table)}")
+    return {key.replace("-", "_"): value for key, value in table[name].items() if key not in ABOUT}
+
+
+def list_recipes() -> str:
+    """Write a few lines per recipe: its source, the data it needs, the expected score, its options."""
+    blocks = []
+    for name, recipe in recipes().items():
+        lines = [name]
+        for key in ABOUT:
+            lines.append(f"  {key:<9} {recipe[key]}")
+        lines.append(f"  {'options':<9} {' '.join(as_flags(recipe_settings(name)))}")
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
+
+
+def resumed(explicit: dict[str, Any], run: Path) -> RunSettings:
+    """Return the settings of a stopped run; ``InputError`` if it is finished, or if an option changes its result."""
+    if (run / RESULTS).is_file():
+        raise InputError(f"{run} is finished: its model is in {run / MODEL}, its scores are in {RESULTS}")
+    is_other = run.is_dir() and not (run / RUN_LOG).is_file()
+    check_usage(
+        (is_other, f"{run} is not the folder of a run (it has no {RUN_LOG})"),
+        (explicit.get("overwrite"), "--resume continues a run, --overwrite begins it anew: give one of them"),
+    )
+    config = vars(read_run_settings(run / RUN_CONFIG))
+    if not (run / STATE).is_file():
+        raise InputError(f"{run} was stopped before its state was saved (--save-every): start it again, --overwrite")
+    for name, value in explicit.items():
+        if name == "out":
+            changed = os.path.realpath(value) != os.path.realpath(run)
+        else:
+            changed = value != config[name] and name not in FREE
+        if changed:
+            before = f"with {config[name]} and continues with it"
+            if config[name] is None:
+                before = "without it and continues so"
+            raise InputError(f"{flag(name)} {value}: {run} was started {before}")
+    config["threads"] = None  # by default the number of threads in the state
+    return RunSettings(**config | explicit)
+
+
+def read_run_settings(path: Path) -> RunSettings:
+    """Read the settings in a run's ``config.json``; ``InputError`` names one that no option could set."""
+    config = read_json(path)
+    with reading(path):
+        settings = {name: config[name] for name in SETTINGS}
+    for name, item in SETTINGS.items():
+        if isinstance(settings[name], bool) != isinstance(item.default, bool):
+            raise InputError(f"{path}: {name} is {settings[name]!r}, which {flag(name)} does not accept")
+    try:
+        return RunSettings(**vars(make_parser().parse_args(as_flags(settings))))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error

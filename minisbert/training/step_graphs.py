@@ -24,7 +24,7 @@ from minisbert.system.console import check_usage
 from minisbert.system.devices import random_state, set_random_state
 from minisbert.system.torch_internals import add_each
 from minisbert.training.distributed import say_once
-from minisbert.training.objectives.base import Objective, PairNetwork, VectorNetwork
+from minisbert.training.objectives import Objective, PairNetwork, VectorNetwork
 from minisbert.training.settings import RunSettings
 
 OFTEN = 3  # batches of a shape in an epoch: recording one takes as long as a few steps

@@ -29,11 +29,10 @@ from minisbert.system.devices import choose_dtype, save_training_memory, use_thr
 from minisbert.training.distributed import ProcessGroup, lost_contact, process_group, say_once
 from minisbert.training.gradient_cache import Cut, cut, whole
 from minisbert.training.losses import keep_layers, spread_layers
-from minisbert.training.objectives.base import Objective, PairNetwork, VectorNetwork, sources_of
+from minisbert.training.objectives import Objective, PairNetwork, VectorNetwork, sources_of
 from minisbert.training.objectives.masked import new_model, train_vocabulary
 from minisbert.training.run import Run
-from minisbert.training.run_options import list_recipes, parse
-from minisbert.training.settings import OBJECTIVES, RunSettings, reads
+from minisbert.training.settings import OBJECTIVES, RunSettings, list_recipes, parse, reads
 from minisbert.training.step_graphs import FlatAdamW, GraphedNetwork, use_graphs
 
 Maker = Callable[[RunSettings, SentenceEncoder], Objective]
@@ -276,7 +275,6 @@ def step_through(run: Run, options: RunSettings, graphs: bool = False) -> None:
     if options.warmup >= run.total:
         say_once(f"--warmup {warmup}: the run has {run.total} steps, so the learning rate never reaches its peak")
     schedule = partial(SCHEDULES[options.schedule], warmup=warmup, total=run.total)
-    loss = run.objective.nested_loss if run.objective.prefixes else run.objective.loss
     clip = options.clip or math.inf
     cut_batch, network = divide(run.objective, options, run.group, graphs)
     network.train()
@@ -290,7 +288,7 @@ def step_through(run: Run, options: RunSettings, graphs: bool = False) -> None:
         batches = run.epoch()
         if graphs:
             cast(GraphedNetwork, network).plan(run.batches)
-        steps = fit(network, loss, batches, optimizer, schedule, run.state.step, clip, cut_batch)
+        steps = fit(network, run.objective.loss, batches, optimizer, schedule, run.state.step, clip, cut_batch)
         for step in run.recorded(steps):
             if step.number % options.save_every == 0 and step.number < run.total:
                 run.save()

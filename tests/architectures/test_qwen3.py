@@ -9,7 +9,7 @@ from minisbert.core import InputError
 from minisbert.core.bert import Bert
 from minisbert.core.weights import BertConfig
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.training.run_options import parse
+from minisbert.training.settings import parse
 from minisbert.training.train import count_parameters, make_objective
 from tests import toys
 from tests.architectures.tiny import (

@@ -23,9 +23,8 @@ from minisbert.data.datasets import (
 )
 from minisbert.data.formats import LABELLED, Row
 from minisbert.system.assets import asset
-from minisbert.training.objectives.base import sources_of
-from minisbert.training.run_options import parse
-from minisbert.training.settings import RunSettings
+from minisbert.training.objectives import sources_of
+from minisbert.training.settings import RunSettings, parse
 from tests import toys
 from tests.data.test_reader import CONTRADICTION, ENTAILMENT, NEUTRAL, QUORA, QUORA_ROWS, SCORED_ROWS
 

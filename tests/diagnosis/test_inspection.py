@@ -10,7 +10,7 @@ import pytest
 from minisbert.checkpoints.tokenizer_files import read_tokenizer
 from minisbert.core import InputError
 from minisbert.diagnosis.inspection import inspect, normalised, overlap, training_command
-from minisbert.training.run_options import parse
+from minisbert.training.settings import parse
 from tests import toys
 
 SCORED = ["score\tsentence1\tsentence2", *(f"{i % 6}\ta cat is {i}\ta dog is {i}" for i in range(60))]

@@ -24,8 +24,8 @@ from minisbert.evaluation.retrieval import (
     retrieval_scores,
 )
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.training.run_folder import run_identity
-from minisbert.training.run_options import parse
+from minisbert.training.run import run_identity
+from minisbert.training.settings import parse
 from minisbert.training.train import load_trainable, make_objective
 from minisbert.training.train import main as train
 from tests import toys

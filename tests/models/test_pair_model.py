@@ -15,7 +15,7 @@ from minisbert.core.heads import ConcatHead, CrossHead, JointHead, siamese
 from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.pair_model import CrossEncoder, PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.training.objectives.pairs import pooler_head
+from minisbert.training.objectives.pairs import joint_head
 from minisbert.training.settings import RunSettings
 from minisbert.training.train import load_trainable
 from tests.parity import GRADIENT, MINILM_VECTOR, PIECE, REFERENCE, assert_parity, assert_same_weights
@@ -442,11 +442,12 @@ def test_the_pooler_moves_into_the_head(tiny):
     """As in transformers, whose classifier reads BERT's pooler. Without one the head starts from random weights."""
     encoder = SentenceEncoder.load(tiny)
     pooler = encoder.bert.pooler
-    head = pooler_head(encoder.bert, dropout=0.1)
+    options = RunSettings(pooler_head=True, head_dropout=0.1)
+    head = joint_head(options, encoder)
     assert head.mlp[0] is pooler
     assert encoder.bert.pooler is None
     assert torch.equal(head.mlp[:2](torch.ones(1, 24)), SentenceEncoder.load(tiny).bert.pool(torch.ones(1, 1, 24)))
-    assert head.settings == pooler_head(encoder.bert, dropout=0.1).settings
+    assert head.settings == joint_head(options, encoder).settings
 
 
 def test_an_encoder_that_a_cross_encoder_cannot_have(tiny, tmp_path):

@@ -24,7 +24,7 @@ from minisbert.search.by_tokens import InvertedIndex, rank, read_sparse, sparse_
 from minisbert.training import train
 from minisbert.training.losses import flops_loss, splade_loss
 from minisbert.training.objectives.encoders import Splade
-from minisbert.training.run_options import parse
+from minisbert.training.settings import parse
 from minisbert.training.train import load_trainable, make_objective
 from tests import toys
 from tests.architectures.tiny import alter, change_tensors, folder_of, randomise

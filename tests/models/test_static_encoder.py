@@ -26,7 +26,7 @@ from minisbert.models.static_encoder import (
     sif_weights,
     token_vectors,
 )
-from minisbert.training.run_options import parse
+from minisbert.training.settings import parse
 from minisbert.training.train import load_trainable
 from tests.parity import PIECE, ROOT, assert_parity
 from tests.reference.texts import SENTENCES, TEXTS

@@ -13,8 +13,8 @@ from minisbert.core import InputError, losses
 from minisbert.core.heads import CONCATS
 from minisbert.core.tokenizer import pad_batch
 from minisbert.training import train
-from minisbert.training.objectives.base import Objective
-from minisbert.training.run_options import parse
+from minisbert.training.objectives import Objective
+from minisbert.training.settings import parse
 from minisbert.training.train import load_trainable
 from tests import toys
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from minisbert.system.progress import Bar
 from minisbert.training.distributed import ProcessGroup
 from minisbert.training.gradient_cache import GradientCache, cut, whole
-from minisbert.training.run_options import parse
+from minisbert.training.settings import parse
 from minisbert.training.train import CACHED_TOKENS, divide, load_trainable, main, make_objective, micro_batches
 from tests import toys
 

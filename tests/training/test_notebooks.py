@@ -12,9 +12,9 @@ from minisbert.core.heads import CrossHead
 from minisbert.models.pair_model import PairModel
 from minisbert.training import train as training
 from minisbert.training.losses import nt_xent_loss
-from minisbert.training.objectives.base import Objective
+from minisbert.training.objectives import Objective
 from minisbert.training.objectives.pairs import PairObjective
-from minisbert.training.run_options import parse
+from minisbert.training.settings import parse
 from tests import toys
 
 # The settings of the sources, read from them by hand, with the defaults of their libraries.

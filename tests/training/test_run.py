@@ -18,12 +18,11 @@ from minisbert.core import losses as formulas
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import Interrupts, run_command
 from minisbert.system.progress import Bar
-from minisbert.training import run_folder
+from minisbert.training import run as runs
 from minisbert.training import train as training
 from minisbert.training.distributed import ProcessGroup
 from minisbert.training.objectives.encoders import CosineRegression
-from minisbert.training.run import Run
-from minisbert.training.run_folder import RunState, open_log, print_table, replace_model
+from minisbert.training.run import Run, RunState, open_log, print_table, replace_model
 from minisbert.training.train import main
 from tests import toys
 
@@ -50,7 +49,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.mark.skipif(sys.platform == "win32", reason="no lock there")
 def test_a_second_process_is_refused_and_changes_nothing(stopped, flags):
     before = contents(stopped)
-    hold = "import sys; from pathlib import Path; from minisbert.training.run_folder import open_log; "
+    hold = "import sys; from pathlib import Path; from minisbert.training.run import open_log; "
     hold += "log = open_log(Path(sys.argv[1])); print('locked', flush=True); sys.stdin.read()"
     command = [sys.executable, "-c", hold, str(stopped)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
@@ -197,7 +196,7 @@ def test_a_model_that_was_being_replaced_is_there_after_a_kill(call, tiny, tmp_p
         raise Killed
 
     with monkeypatch.context() as patch:
-        owner = run_folder.shutil if call == "rmtree" else Path
+        owner = runs.shutil if call == "rmtree" else Path
         patch.setattr(owner, call, killed)
         # the rmtree of an atomic save that succeeds removes nothing
         patch.setattr(SentenceEncoder, "save", lambda encoder, folder: (folder.mkdir(), encoder.write(folder)))

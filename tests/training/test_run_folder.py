@@ -19,9 +19,9 @@ from minisbert.core.tokenizer import Encoded
 from minisbert.data.formats import Row
 from minisbert.system.devices import random_state, set_random_state
 from minisbert.training import STATE
-from minisbert.training import run_folder as state
-from minisbert.training.objectives.base import Objective
-from minisbert.training.run_folder import RunState, content_hash, load_state, run_identity, save_state
+from minisbert.training import run as state
+from minisbert.training.objectives import Objective
+from minisbert.training.run import RunState, content_hash, load_state, run_identity, save_state
 
 CPU = torch.device("cpu")
 PROGRESS = RunState(
@@ -180,9 +180,10 @@ def objective(ids=((1, 2), (3,)), types=None, targets=(0.5, 1.0), dev=(2.0,), **
         device=torch.device(model.get("device", "cpu")),
     )
     encoded = Encoded([list(row) for row in ids], types or [[0] * len(row) for row in ids], 0)
-    made = Objective(SimpleNamespace(model=encoder, encoded=[encoded], lengths=[]), {"dev": "a file"})
+    network = SimpleNamespace(model=encoder, encoded=[encoded], lengths=[])
+    rows = {"train": [], "dev": [Row(("a", "b"), score) for score in dev], "test": []}
+    made = Objective(None, network, rows, {"dev": "a file"})
     made.targets = torch.tensor(targets)
-    made.rows = {"train": [], "dev": [Row(("a", "b"), score) for score in dev], "test": []}
     return made
 
 

@@ -9,9 +9,17 @@ import torch
 
 from minisbert.core import InputError
 from minisbert.training import train as training
-from minisbert.training.run_folder import create_folder
-from minisbert.training.run_options import ABOUT, as_flags, make_parser, parse, recipe_settings, recipes
-from minisbert.training.settings import OBJECTIVES, SETTINGS
+from minisbert.training.run import create_folder
+from minisbert.training.settings import (
+    ABOUT,
+    OBJECTIVES,
+    SETTINGS,
+    as_flags,
+    make_parser,
+    parse,
+    recipe_settings,
+    recipes,
+)
 from minisbert.training.train import load_trainable, main, make_objective
 from tests import toys
 from tests.parity import REFERENCE

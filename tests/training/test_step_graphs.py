@@ -12,7 +12,7 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.progress import Bar
 from minisbert.training import train
 from minisbert.training.run import Run
-from minisbert.training.run_options import parse
+from minisbert.training.settings import parse
 from minisbert.training.step_graphs import FlatAdamW, GraphedNetwork, use_graphs
 from minisbert.training.train import load_trainable, main, make_objective
 from tests import toys

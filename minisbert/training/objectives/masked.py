@@ -21,7 +21,7 @@ from minisbert.models.guards import evaluating
 from minisbert.models.masked_language_model import MaskedHead, MaskedLanguageModel
 from minisbert.models.pooling import Pooling
 from minisbert.training.losses import mlm_losses
-from minisbert.training.objectives.base import Network, Objective, Scores, VectorNetwork, sources_of, vector_scores
+from minisbert.training.objectives import Objective, Scores, VectorNetwork, sources_of, vector_scores
 from minisbert.training.settings import RunSettings
 
 CHOSEN = 0.15  # fraction of tokens to predict
@@ -66,11 +66,9 @@ def draw_masks(
 class MaskedNetwork(VectorNetwork):
     """Apply a ``MaskedLanguageModel`` to texts in which other words are hidden every time."""
 
-    model: MaskedLanguageModel
-
     def forward(self, rows: list[int]) -> Tensor:
         """Turn the numbers of B rows into the sum of each row's losses of hidden words, and their number: (B, 2)."""
-        losses, _, chosen = self.guess(*self.columns.batch(rows))
+        losses, _, chosen = self.guess(*self.inputs(rows))
         # sums and not means, so that parts of a batch and processes add up
         sums = torch.zeros(chosen.shape, device=losses.device).masked_scatter(chosen, losses).sum(dim=1)
         return torch.stack([sums, chosen.sum(dim=1)], dim=1)
@@ -96,19 +94,17 @@ class MaskedWords(Objective):
     """Guess 15 % of the words of a text from the others, BERT's first objective (section 3.1)."""
 
     network: MaskedNetwork
-    model: MaskedLanguageModel
     best = "masked_accuracy"
     separable = False  # a row counts by the number of its hidden words
 
     def __init__(self, options: RunSettings, model: MaskedLanguageModel):
         texts, note = plain_texts(sources_of(options))
         scored, notes = scored_rows(sources_of(options), options.scale, ["dev", "test"])
-        self.rows = {"train": [(text,) for text in texts], **scored}
-        columns = TextColumns(model.tokenizer, [texts])
-        super().__init__(MaskedNetwork(model, columns), {"train": note} | notes)
+        network = MaskedNetwork(model, TextColumns(model.tokenizer, [texts]))
+        rows = {"train": [(text,) for text in texts]} | scored
+        super().__init__(options, network, rows, {"train": note} | notes)
 
-    def loss(self, network: Network, rows: Sequence[int]) -> Tensor:
-        sums, counts = network(rows).unbind(dim=1)  # (B,) each
+    def formula(self, sums: Tensor, counts: Tensor) -> Tensor:
         return sums.sum() / counts.sum().clamp_min(1)  # no word was hidden: nothing to learn
 
     def evaluate(self, split: str) -> Scores:

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from minisbert.architectures.relatives import CLASSIFIERS
 from minisbert.checkpoints.layout import ModelFolder, find_model
 from minisbert.core import InputError, losses
-from minisbert.core.bert import Bert
 from minisbert.core.heads import ConcatHead, CrossHead, Head, JointHead, siamese
 from minisbert.data.datasets import (
     Notes,
@@ -22,20 +21,21 @@ from minisbert.data.datasets import (
     scored_rows,
     triplet_rows,
 )
+from minisbert.evaluation import metrics
+from minisbert.evaluation.evaluators import correlate
 from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import say
 from minisbert.training import losses as more_losses
-from minisbert.training.objectives import base
-from minisbert.training.objectives.base import Network, Objective, PairNetwork, Scores
+from minisbert.training import objectives as base
+from minisbert.training.objectives import Network, Objective, PairNetwork, Scores
 from minisbert.training.settings import RunSettings
 
 
 class PairObjective(Objective):
     """Train an encoder with the head of ``make_head`` by ``formula``, the loss of its outputs and ``targets`` (N,)."""
 
-    model: PairModel
     task = "regression"
     labels: Sequence[str] = ()
     concat = "u,v,|u-v|"  # what a head over two vectors reads: SBERT's best (table 6)
@@ -51,9 +51,7 @@ class PairObjective(Objective):
         except ValueError as error:  # settings that the head refuses
             raise InputError(f"objective {options.objective}: {error}") from error
         encoded = model.tokenize(*base.two_columns(rows["train"]))
-        super().__init__(PairNetwork(model, [encoded], model.lengths(encoded)), notes)
-        self.rows = rows
-        self.targets = targets.to(encoder.device)
+        super().__init__(options, PairNetwork(model, [encoded], model.lengths(encoded)), rows, notes, targets)
 
     def make_head(self, options: RunSettings, encoder: SentenceEncoder) -> Head:
         """Make a head with an output for each label, or one: joint, or over the concatenation of two vectors."""
@@ -62,16 +60,25 @@ class PairObjective(Objective):
             return joint_head(options, encoder, outputs)
         return ConcatHead(encoder.width, self.concat, self.hidden, outputs, options.head_dropout)
 
-    def formula(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Compute the mean loss of outputs (B,), or (B, C) for classes, and their targets."""
-        raise NotImplementedError
-
     def loss(self, network: Network, rows: Sequence[int]) -> Tensor:
         targets = self.targets[rows]
         return self.formula(network(rows), targets)
 
     def evaluate(self, split: str) -> Scores:
-        return base.pair_scores(self.model, self.rows[split], self.formula)
+        """Correlate scores, decide at a probability of .5, or name the class; and compute the loss on ``split``."""
+        rows, task = self.rows[split], self.task
+        outputs = self.model.outputs(*base.two_columns(rows), progress=True)
+        found = outputs.numpy()
+        if task == "regression":
+            human = [row.score for row in rows]
+            scores = correlate("the head's scores against the human ones (a lower --head-lr may help)", found, human)
+            return scores | {"loss": float(self.formula(outputs, base.score_targets(rows)))}
+        labels = base.labels_of(rows)
+        if task == "classes":
+            scores = {"accuracy": metrics.accuracy(found.argmax(axis=1), labels)}
+        else:  # with several labels, each is a decision; a logit of 0 is .5
+            scores = base.binary_scores(found.ravel(), labels.ravel(), threshold=0)
+        return scores | {"loss": float(self.formula(outputs, torch.from_numpy(labels)))}
 
 
 class ScoreRegression(PairObjective):
@@ -99,18 +106,17 @@ class ScoreRegression(PairObjective):
 
 
 def joint_head(options: RunSettings, encoder: SentenceEncoder, outputs: int = 1) -> JointHead:
-    """Make the head of a cross-encoder, which gets both sentences in one input and reads [CLS]."""
-    if options.pooler_head:
-        return pooler_head(encoder.bert, options.head_dropout, outputs)
-    return JointHead(encoder.bert.config.hidden_size, outputs=outputs, dropout=options.head_dropout)
+    """Make the head of a cross-encoder, which gets both sentences in one input and reads [CLS].
 
-
-def pooler_head(bert: Bert, dropout: float, outputs: int = 1) -> ClassifierHead:
-    """Make the head of ``--pooler-head``; the encoder's pooler, if it has one, moves into it."""
+    With ``--pooler-head`` the encoder's pooler, if it has one, moves into it.
+    """
+    bert, width = encoder.bert, encoder.bert.config.hidden_size
+    if not options.pooler_head:
+        return JointHead(width, outputs=outputs, dropout=options.head_dropout)
     family = bert.config.model_type
     if family not in CLASSIFIERS:
         raise InputError(f"--pooler-head is for {', '.join(CLASSIFIERS)}, not for {family}")
-    head = ClassifierHead(bert.config.hidden_size, dropout, outputs, between=CLASSIFIERS[family][-1])
+    head = ClassifierHead(width, options.head_dropout, outputs, between=CLASSIFIERS[family][-1])
     if bert.pooler is not None:
         head.mlp[0], bert.pooler = bert.pooler, None
     return head
@@ -144,11 +150,10 @@ class Duplicates(PairObjective):
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
         rows, notes = duplicate_rows(base.sources_of(options))
-        self.pos_weight = options.pos_weight
         super().__init__(options, encoder, rows, notes, torch.from_numpy(base.labels_of(rows["train"])).float())
 
     def formula(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return more_losses.binary_cross_entropy_loss(outputs, targets, self.pos_weight)
+        return more_losses.binary_cross_entropy_loss(outputs, targets, self.options.pos_weight)
 
 
 class Softmax(PairObjective):
@@ -204,23 +209,22 @@ class RankingReranker(Objective):
     ``mrr`` the mean of 1 / its rank.
     """
 
-    model: PairModel
     best = "mrr"
     by_rows = False
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
-        self.rows, notes = candidate_rows(options)
-        self.candidates = len(self.rows["train"][0]) - 1
+        rows, notes = candidate_rows(options)
+        self.candidates = len(rows["train"][0]) - 1
         if self.candidates < 2:
             raise InputError(f"{notes['train']}: rows with a negative are needed; minisbert mine finds them")
         head = continued(options, joint_head(options, encoder), "logit")
         model = PairModel(encoder, head, "logit")
         # N C pairs, those of a row side by side
-        encoded = model.tokenize(*candidate_pairs(self.rows["train"]))
+        encoded = model.tokenize(*candidate_pairs(rows["train"]))
         tokens = np.array(model.lengths(encoded)).reshape(-1, self.candidates)  # (N, C)
         # as in a batch of rows like it: all candidates padded to the longest
         lengths = (self.candidates * tokens.max(axis=1)).tolist()
-        super().__init__(PairNetwork(model, [encoded], lengths), notes)
+        super().__init__(options, PairNetwork(model, [encoded], lengths), rows, notes)
 
     def loss(self, network: Network, rows: Sequence[int]) -> Tensor:
         pairs: list[int] = []

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.training.objectives.base import Objective, VectorNetwork
-from minisbert.training.run_options import parse
+from minisbert.training.objectives import Objective
+from minisbert.training.settings import parse
 from minisbert.training.train import freeze, make_objective
 from tests import toys
 
@@ -82,7 +82,8 @@ def test_batches_go_to_the_models_device(make, objective):
             return ids
 
     if objective == "cosine":
-        VectorNetwork(Model(), network.columns)([*range(40)])
+        network.model = Model()
+        network([*range(40)])
     else:
         seen = [part.device.type for part in network.model.to("meta").batch(network.encoded[0], [0, 1])]
     assert set(seen) == {"meta"}

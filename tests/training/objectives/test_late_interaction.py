@@ -13,9 +13,9 @@ from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.gradient_cache import GradientCache
-from minisbert.training.objectives.base import Objective
+from minisbert.training.objectives import Objective
 from minisbert.training.objectives.encoders import LateInteraction, TokenNetwork
-from minisbert.training.run_options import parse
+from minisbert.training.settings import parse
 from minisbert.training.train import load_trainable, main, make_objective
 from tests import toys
 from tests.models.test_multi_vector_encoder import EXPANSIONS, write

@@ -10,7 +10,7 @@ from minisbert.core import InputError
 from minisbert.models.masked_language_model import MaskedLanguageModel
 from minisbert.training.losses import mlm_loss
 from minisbert.training.objectives.masked import SPECIAL, draw_masks, new_model, train_vocabulary
-from minisbert.training.run_options import parse
+from minisbert.training.settings import parse
 from minisbert.training.train import load_trainable, main, make_objective
 from tests import toys
 

@@ -11,7 +11,9 @@ from minisbert.core import InputError, losses
 from minisbert.data.formats import Row
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training import losses as more_losses
-from minisbert.training.objectives.base import binary_scores, cosine_scores, pair_scores, vector_scores
+from minisbert.training.objectives import vector_scores
+from minisbert.training.objectives.encoders import Contrastive
+from minisbert.training.objectives.pairs import PairObjective
 
 PAIRS = [
     Row(("the cat", "a cat"), 5),
@@ -26,9 +28,23 @@ def rows_with(labels: list[int], first: str = "u") -> list[Row]:
     return [Row((f"{first}{i}", "v"), label) for i, label in enumerate(labels)]
 
 
-def fake(task: str, outputs: list) -> SimpleNamespace:
-    """A model whose head's outputs are given: scores of 0 to 1, or logits."""
-    return SimpleNamespace(task=task, outputs=lambda firsts, seconds, progress: torch.tensor(outputs))
+FORMULAS = {"regression": losses.mse_loss, "binary": more_losses.binary_cross_entropy_loss}
+FORMULAS |= {"classes": losses.softmax_cross_entropy_loss}
+
+
+def head_scores(task: str, outputs: list, rows: list[Row]) -> dict[str, float]:
+    """What is said of a head whose outputs are given: scores of 0 to 1, or logits."""
+    model = SimpleNamespace(outputs=lambda firsts, seconds, progress: torch.tensor(outputs))
+    return PairObjective.evaluate(
+        SimpleNamespace(task=task, model=model, rows={"dev": rows}, formula=FORMULAS[task]), "dev"
+    )
+
+
+def cosine_scores(encoder: "Compass", rows: list[Row], dev: list[Row]) -> dict[str, float]:
+    formula = partial(losses.contrastive_loss, margin=0.5)
+    return Contrastive.evaluate(
+        SimpleNamespace(encoder=encoder, rows={"test": rows, "dev": dev}, formula=formula), "test"
+    )
 
 
 class Compass:
@@ -67,33 +83,32 @@ def test_scores_of_vectors_by_hand(tiny):
     assert set(no_alike) == {"pearson", "spearman", "uniformity", "mean_cosine"}
 
 
+HALF = {"accuracy": 1 / 2, "f1": 2 / 3, "precision": 1 / 2, "recall": 1}
+MOST = {"accuracy": 3 / 5, "f1": 2 / 3, "precision": 2 / 3, "recall": 2 / 3}
+
+
 @pytest.mark.parametrize(
-    ("task", "outputs", "rows", "loss", "expected"),
+    ("task", "outputs", "rows", "expected"),
     [
-        ("regression", [0.2, 0.4, 0.6], REGRESSION, losses.mse_loss, 0.2**2 / 3),  # .6 for 4 / 5
-        # probabilities of .75 and .5
-        ("binary", [np.log(3), 0.0], rows_with([1, 0]), more_losses.binary_cross_entropy_loss, -np.log(0.375) / 2),
-        # two labels of equal probability, and one that is certain
-        ("classes", [[-99.0, 0, 0], [99, 0, 0]], rows_with([2, 0]), losses.softmax_cross_entropy_loss, np.log(2) / 2),
+        # the example of metrics.pearson; .6 for 4 / 5
+        ("regression", [0.2, 0.4, 0.6], REGRESSION, {"pearson": 0.98198, "spearman": 1.0, "loss": 0.2**2 / 3}),
+        # probabilities of .75 and .5, which means yes
+        ("binary", [np.log(3), 0.0], rows_with([1, 0]), HALF | {"loss": -np.log(0.375) / 2}),
+        ("binary", [0.0, -0.1, 2.0, -2.0, 1.0], rows_with([1, 1, 0, 0, 1]), MOST),
+        # two labels of equal probability, of which the first is named, and one that is certain
+        ("classes", [[-99.0, 0, 0], [99, 0, 0]], rows_with([2, 0]), {"accuracy": 1 / 2, "loss": np.log(2) / 2}),
     ],
 )
-def test_the_loss_of_a_head_by_hand(task, outputs, rows, loss, expected):
-    assert pair_scores(fake(task, outputs), rows, loss)["loss"] == pytest.approx(expected, abs=1e-7)
-
-
-def test_scores_of_heads_by_hand():
-    found = pair_scores(fake("binary", [0.0, -0.1, 2.0, -2.0, 1.0]), rows_with([1, 1, 0, 0, 1]))
-    assert found == pytest.approx({"accuracy": 3 / 5, "f1": 2 / 3, "precision": 2 / 3, "recall": 2 / 3})
-    found = pair_scores(fake("classes", [[0.2, 0.5, 0.3], [0.6, 0.3, 0.1], [0.1, 0.2, 0.7]]), rows_with([1, 2, 2]))
-    assert found == pytest.approx({"accuracy": 2 / 3})
-    found = pair_scores(fake("regression", [0.2, 0.4, 0.6]), REGRESSION)
-    assert found == pytest.approx({"pearson": 0.98198, "spearman": 1.0}, abs=1e-5)  # the example of metrics.pearson
+def test_scores_of_heads_by_hand(task, outputs, rows, expected):
+    found = head_scores(task, outputs, rows)
+    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=5e-6)
+    assert {*found} == {*expected, "loss"}
 
 
 @pytest.mark.parametrize(("outputs", "why"), [([0.4, 0.4, 0.4], "constant"), ([0.2, np.nan, 0.4], "finite")])
 def test_a_head_that_has_collapsed_is_an_error_of_one_line(outputs, why):
     with pytest.raises(InputError, match=rf"the head's scores .*a lower --head-lr may help.*: .*{why}"):
-        pair_scores(fake("regression", outputs), REGRESSION)
+        head_scores("regression", outputs, REGRESSION)
 
 
 def test_the_threshold_of_a_cosine_is_chosen_on_dev():
@@ -104,17 +119,12 @@ def test_the_threshold_of_a_cosine_is_chosen_on_dev():
     encoder = Compass(d0=10, d1=30, d2=60, d3=80, t0=20, t1=40, t2=50)
     found = cosine_scores(encoder, rows_with([1, 0, 1], "t"), rows_with([1, 1, 0, 0], "d"))
     assert found.pop("threshold") == pytest.approx((np.cos(np.pi / 6) + 0.5) / 2, abs=1e-12)
+    del found["loss"]
     assert found == pytest.approx({"accuracy": 1 / 3, "f1": 1 / 2, "precision": 1 / 2, "recall": 1 / 2})
 
 
 def test_the_loss_of_cosines_on_other_rows_than_the_threshold():
     """Angles 20 and 90 degrees with labels 1 and 0: (1 - cos 20)^2 / 2, and 0 beyond the margin; over two rows."""
     encoder = Compass(d0=10, d1=60, t0=20, t1=90)
-    loss = partial(losses.contrastive_loss, margin=0.5)
-    found = cosine_scores(encoder, rows_with([1, 0], "t"), rows_with([1, 0], "d"), loss)
+    found = cosine_scores(encoder, rows_with([1, 0], "t"), rows_with([1, 0], "d"))
     assert found["loss"] == pytest.approx((1 - np.cos(np.radians(20))) ** 2 / 2 / 2, abs=1e-12)
-
-
-def test_a_score_at_the_threshold_means_yes():
-    found = binary_scores(np.array([0.3, 0.2]), np.array([1, 0]), threshold=0.3)
-    assert found == {"accuracy": 1, "f1": 1, "precision": 1, "recall": 1}

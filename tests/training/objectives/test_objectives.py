@@ -17,8 +17,8 @@ from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import run_command
 from minisbert.training import losses as more_losses
-from minisbert.training.objectives.base import Objective
-from minisbert.training.run_options import parse
+from minisbert.training.objectives import Objective
+from minisbert.training.settings import parse
 from minisbert.training.train import main, make_objective
 from tests import toys
 
@@ -176,9 +176,10 @@ def test_the_loss_of_a_batch_of_vectors(make, files, objective, flags, formula):
     if FORM[objective] in ("scored", "duplicates"):
         fixed = [targets(objective, columns.pop(0))]
     whole = [vectors(task.model, column) for column in columns]
+    found = task.loss(task.network, ROWS)
+    task.prefixes = ()
     torch.testing.assert_close(task.loss(task.network, ROWS), formula(*whole, *fixed), rtol=0, atol=1e-10)
     expected = sum(formula(*(functional.normalize(x[:, :dim]) for x in whole), *fixed) for dim in (24, 11, 5))
-    found = task.nested_loss(task.network, ROWS)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
     weight = task.model.bert.embeddings.word.weight
     gradients = [torch.autograd.grad(loss, weight)[0] for loss in (found, expected)]

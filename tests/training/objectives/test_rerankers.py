@@ -13,8 +13,8 @@ from minisbert.core.heads import Head, JointHead, siamese
 from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.training.objectives.base import Objective
-from minisbert.training.run_options import parse
+from minisbert.training.objectives import Objective
+from minisbert.training.settings import parse
 from minisbert.training.train import load_trainable, main, make_objective
 from tests import toys
 

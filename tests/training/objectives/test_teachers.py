@@ -15,10 +15,9 @@ from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.losses import kl_divergence_loss, margin_mse_loss, principal_columns
-from minisbert.training.objectives.base import Objective, VectorNetwork
-from minisbert.training.run_folder import run_identity
-from minisbert.training.run_options import parse
-from minisbert.training.settings import RunSettings
+from minisbert.training.objectives import Objective, VectorNetwork
+from minisbert.training.run import run_identity
+from minisbert.training.settings import RunSettings, parse
 from minisbert.training.train import load_trainable, main, make_objective
 from tests import toys
 from tests.conftest import ROOT
@@ -87,8 +86,8 @@ def test_a_narrow_student_learns_the_principal_columns(make, tiny, files):
     left, lengths, _ = np.linalg.svd(vectors, full_matrices=False)
     kept = left[:, :13] * lengths[:13]  # (N, 13), each column known but for its sign
     kept /= np.linalg.norm(kept, axis=1, keepdims=True)
-    np.testing.assert_allclose(np.abs(task.targets), np.abs(kept), atol=1e-5, rtol=0)
-    np.testing.assert_allclose(task.targets @ task.targets.T, kept @ kept.T, atol=1e-5, rtol=0)
+    np.testing.assert_allclose(np.abs(task.targets.numpy()), np.abs(kept), atol=1e-5, rtol=0)
+    np.testing.assert_allclose((task.targets @ task.targets.T).numpy(), kept @ kept.T, atol=1e-5, rtol=0)
     assert "its 24 columns turned into 13" in task.notes["train"]
 
 
@@ -116,7 +115,7 @@ def test_a_head_over_two_vectors_teaches_its_encoders_vectors(make, tiny, tmp_pa
         tmp_path / "nli"
     )
     task, same = (make("sentences", "--teacher", str(folder)) for folder in (tmp_path / "nli", tiny))
-    assert np.array_equal(task.targets, same.targets)
+    assert torch.equal(task.targets, same.targets)
     assert run_identity(task, RunSettings()) == run_identity(same, RunSettings())
 
 
