@@ -1,120 +1,159 @@
-"""Fine-tune a sentence encoder: the bare training loop, from the rows of a file to a table of scores.
+"""Fine-tune a sentence encoder: the bare training loop, from rows of texts to a table of scores.
 
-    python -m minisbert.train                           all-MiniLM-L6-v2 on the STS Benchmark
-    python -m minisbert.train --data pairs.csv --dev scored.csv --test others.csv --loss ranking --epochs 2
+    python -m minisbert.train                                    all-MiniLM-L6-v2 on the STS Benchmark
+    python -m minisbert.train --data pairs.csv --loss ranking    a tenth of your rows is held out and chooses the epoch
 More objectives, recipes, resuming and several processes: minisbert train --help
 """
 
 import argparse
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from minisbert.core import InputError, heads, losses, metrics
+from minisbert.core.checks import check_one_of
 from minisbert.core.data import TextColumns, length_grouped_batches
-from minisbert.core.loop import adamw, fit, linear_schedule
-from minisbert.data import datasets, formats
+from minisbert.core.loop import Step, adamw, fit, linear_schedule
 from minisbert.data.batches import MICRO_TOKENS, equal_parts, unique_batches
+from minisbert.data.datasets import bare_rows
+from minisbert.evaluation.retrieval import retrieval_from_pairs, retrieval_scores
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import bounded, run_command
 from minisbert.system.devices import choose_dtype
 from minisbert.system.progress import Bar
 
+Scores = dict[str, float]
+LOSSES = ("cosine", "ranking", "triplet", "softmax", "simcse")
 
-def read_rows(loss: str, data: str | None) -> tuple[list[Sequence[str]], torch.Tensor]:
-    """The training texts in columns, and the rows' labels: scores for cosine, classes for softmax, else none."""
+
+def evaluate(encoder: SentenceEncoder, rows: Sequence[tuple]) -> Scores:
+    """Correlate similarities with scores; without scores, search each anchor's positive. The last metric decides."""
+    if isinstance(rows[0][-1], str):
+        scores = retrieval_scores(encoder, retrieval_from_pairs(rows))
+        return {name: scores[name] for name in ("accuracy@1", "ndcg@10")}
+    first, second, wanted = zip(*rows, strict=True)
+    similarities = encoder.similarity_pairwise(encoder.encode(first), encoder.encode(second))
+    return {"pearson": metrics.pearson(similarities, wanted), "spearman": metrics.spearman(similarities, wanted)}
+
+
+def train(
+    encoder: SentenceEncoder,
+    rows: Iterable,
+    dev: Iterable | None = None,
+    loss: str = "ranking",
+    epochs: int = 1,
+    batch_size: int = 32,
+    lr: float = 2e-5,
+    max_steps: int | None = None,
+    seed: int = 42,
+    callback: Callable[[Step, Scores | None], object] = lambda step, scores: None,
+) -> SentenceEncoder:
+    """Train an encoder in place and return it, with the weights that were best on ``dev``, or without it with the last.
+
+    A row is (anchor, positive, negative, ...) for the loss "ranking", three texts for "triplet", (text, text, score in
+    -1..1) for "cosine", (text, text, class from 0) for "softmax", (text,) for "simcse"; of a dictionary its values.
+    ``dev``, scored pairs or anchors and positives, is evaluated as step 0 and after each epoch. ``callback`` gets each
+    step and what ``evaluate`` gave after it, if anything; training ends when it returns something true.
+    """
+    check_one_of("loss", loss, LOSSES)
+    torch.manual_seed(seed)  # dropout's, and that of a new head
+    rows, dev = ([tuple(row.values()) if isinstance(row, dict) else row for row in some or ()] for some in (rows, dev))
+    columns, labels = list(zip(*rows, strict=True)), torch.empty(0)
+    if loss in ("cosine", "softmax"):
+        labels = torch.tensor(columns.pop(), device=encoder.device)
     if loss == "simcse":
-        texts, _ = datasets.plain_texts(datasets.Sources(data=data))
-        return [texts, texts], torch.empty(0)  # dropout makes two views of each text
-    if loss in ("ranking", "triplet"):
-        triplets, _ = datasets.triplet_rows(datasets.Sources(data=data), only_triplets=loss == "triplet")
-        return list(zip(*triplets, strict=True)), torch.empty(0)
-    if loss == "softmax":
-        rows = datasets.load_labelled(data or "snli", formats.NLI).rows
-        classes = formats.class_names(row.label for row in rows)
-        labels = torch.tensor([classes.index(row.label) for row in rows])
-    else:
-        rows = datasets.scored_rows(datasets.Sources(data=data), splits=["train"])[0]["train"]
-        labels = torch.tensor([row.score / 5 for row in rows])  # people's scores are 0 to 5
-    return [[row.sentence1 for row in rows], [row.sentence2 for row in rows]], labels
-
-
-def evaluate(encoder: SentenceEncoder, pairs: Sequence[formats.Row]) -> tuple[float, float]:
-    """Pearson's and Spearman's correlation of the pairs' similarities with people's scores."""
-    u, v = encoder.encode([pair.sentence1 for pair in pairs]), encoder.encode([pair.sentence2 for pair in pairs])
-    similarities, scores = encoder.similarity_pairwise(u, v), [pair.score for pair in pairs]
-    return metrics.pearson(similarities, scores), metrics.spearman(similarities, scores)
-
-
-def train(options: argparse.Namespace) -> None:
-    out = Path(options.out or f"runs/{options.loss}-{Path(options.model).name}", "model")
-    if out.exists():
-        raise InputError(f"{out} exists: name another folder with --out")
-    torch.manual_seed(options.seed)  # dropout's, and that of a new head
-    encoder = SentenceEncoder.load(options.model)
-    dtype, _ = choose_dtype("auto", encoder.device)  # of the encoder's matrix products
-    columns, labels = read_rows(options.loss, options.data)
-    judged, notes = datasets.scored_rows(datasets.Sources(dev=options.dev, test=options.test), splits=["dev", "test"])
-    texts, labels = TextColumns(encoder.tokenizer, columns), labels.to(encoder.device)
-    print(f"{len(texts.lengths):,} training rows; dev {notes['dev']}, test {notes['test']}; {encoder.device}, {dtype}")
-    softmax = options.loss == "softmax"
-    head = heads.ConcatHead(encoder.width, outputs=int(labels.max()) + 1) if softmax else torch.nn.Identity()
+        columns *= 2  # dropout makes two views of each text
+    texts, (dtype, _) = TextColumns(encoder.tokenizer, columns), choose_dtype("auto", encoder.device)
+    head = heads.ConcatHead(encoder.width, outputs=int(labels.max()) + 1) if loss == "softmax" else torch.nn.Identity()
     parameters = [*encoder.parameters(), *head.to(encoder.device).parameters()]  # the head is only for training
 
-    def loss(model: torch.nn.Module, rows: Sequence[int]) -> torch.Tensor:
-        ids, mask = (None if x is None else x.to(encoder.device) for x in texts.batch(rows))  # (n B, T): n columns
-        vectors = encoder.unscaled if softmax else encoder
-        u, v, *negatives = vectors(ids, mask, dtype).chunk(len(columns))  # type: ignore[arg-type]  # there are ids
-        if options.loss == "cosine":
-            return losses.cosine_mse_loss(u, v, labels[rows])
-        if softmax:
-            return losses.softmax_cross_entropy_loss(head(u, v), labels[rows])
-        if options.loss == "triplet":
+    def batch_loss(model: Any, batch: Sequence[int]) -> torch.Tensor:
+        ids, mask = (None if x is None else x.to(model.device) for x in texts.batch(batch))  # (n B, T): n columns
+        vectors = model.unscaled if loss == "softmax" else model
+        u, v, *negatives = vectors(ids, mask, dtype).chunk(len(columns))  # (B, D) each
+        if loss == "cosine":
+            return losses.cosine_mse_loss(u, v, labels[batch])
+        if loss == "softmax":
+            return losses.softmax_cross_entropy_loss(head(u, v), labels[batch])
+        if loss == "triplet":
             return losses.triplet_loss(u, v, *negatives)
-        if options.loss == "simcse":
+        if loss == "simcse":
             return losses.simcse_loss(u, v)
         return losses.multiple_negatives_ranking_loss(u, v, torch.cat(negatives) if negatives else None)
 
     draw, most = length_grouped_batches, MICRO_TOKENS if encoder.device.type == "cpu" else math.inf
-    if options.loss in ("ranking", "simcse"):  # a batch is whole, and rows that share a text would be false negatives
+    if loss in ("ranking", "simcse"):  # a batch is whole, and rows that share a text would be false negatives
         draw, most = partial(unique_batches, list(zip(*columns, strict=True))), math.inf
     parts = partial(equal_parts, lengths=texts.lengths, most=most)
-    generator = torch.Generator().manual_seed(options.seed)
-    epochs = [draw(texts.lengths, options.batch_size, generator) for _ in range(options.epochs)]
-    batches = [batch for epoch in epochs for batch in epoch][: options.max_steps]
-    before = {split: evaluate(encoder, pairs) for split, pairs in judged.items()}
-    best, best_step = before["dev"], 0
-    encoder.save(out)
+    generator = torch.Generator().manual_seed(seed)
+    by_epoch = [draw(texts.lengths, batch_size, generator) for _ in range(epochs)]
+    batches = [batch for epoch in by_epoch for batch in epoch][:max_steps]
     schedule = partial(linear_schedule, warmup=math.ceil(len(batches) / 10), total=len(batches))
-    steps = fit(encoder.train(), loss, batches, adamw(parameters, options.lr), schedule, clip=1.0, micro_batches=parts)
+    steps = fit(encoder.train(), batch_loss, batches, adamw(parameters, lr), schedule, clip=1.0, micro_batches=parts)
     bar = Bar(steps, total=len(batches), unit=" steps")
-    for step in bar:
-        bar.set_postfix_str(f"loss {step.loss:.4f}", refresh=False)
-        if step.number % len(epochs[0]) == 0 or step.number == len(batches):
-            scores = evaluate(encoder, judged["dev"])
-            bar.clear()
-            print(f"step {step.number:5}  dev spearman {100 * scores[1]:.2f}")
-            if scores[1] > best[1]:
-                best, best_step = scores, step.number
-                encoder.save(out)
-    after = {"dev": best, "test": evaluate(SentenceEncoder.load(out), judged["test"])}
-    print(f"\ntrained {len(batches)} steps; best by dev: step {best_step}, in {out}\nx 100{'dev':>23}{'test':>18}")
-    for row, name in enumerate(("pearson", "spearman")):
-        print(f"{name:10}", *(f"{100 * before[k][row]:7.2f} -> {100 * after[k][row]:.2f}" for k in before))
+    best, weights = -math.inf, encoder.state_dict()
+    try:
+        for step in chain([Step(0, [], math.nan, 0.0)], bar):
+            scores = None
+            if dev and (step.number % len(by_epoch[0]) == 0 or step.number == len(batches)):
+                scores = evaluate(encoder, dev)
+                if [*scores.values()][-1] >= best:  # of equal ones the later
+                    best, weights = [*scores.values()][-1], {k: x.clone() for k, x in encoder.state_dict().items()}
+                bar.clear()
+            bar.set_postfix_str(f"loss {step.loss:.4f}", refresh=False)
+            if callback(step, scores):
+                break
+    finally:  # after Ctrl-C too
+        encoder.load_state_dict(weights)
+    return encoder.eval()
+
+
+def main(options: argparse.Namespace) -> None:
+    out = Path(options.out or f"runs/{options.loss}-{Path(options.model).name}", "model")
+    if out.exists():
+        raise InputError(f"{out} exists: name another folder with --out")
+    encoder = SentenceEncoder.load(options.model)
+    rows, judged, note = bare_rows(options.loss, options.data, options.dev, options.test, options.seed)
+    print(f"{note}; {encoder.device}")
+    untrained = evaluate(encoder, judged["test"]) if "test" in judged else {}
+    history: list[tuple[float, int, Scores]] = []
+
+    def report(step: Step, scores: Scores | None) -> None:
+        if scores:
+            history.append(([*scores.values()][-1], step.number, scores))
+            print(f"step {step.number:5}  dev", *(f"{name} {100 * score:.2f}" for name, score in scores.items()))
+
+    chosen = {name: getattr(options, name) for name in ("loss", "epochs", "batch_size", "lr", "max_steps", "seed")}
+    try:
+        train(encoder, rows, judged.get("dev"), callback=report, **chosen)
+    finally:  # after Ctrl-C the best weights so far
+        encoder.save(out)
+        print(f"saved in {out}")
+    table = {"test": (untrained, evaluate(encoder, judged["test"]))} if "test" in judged else {}
+    if history:
+        _, best, scores = max(history)
+        print(f"best on dev: step {best}" + ("" if best else ", untrained: try more --epochs, another --lr or --loss"))
+        table = {"dev": (history[0][2], scores), **table}
+    for split, (before, after) in table.items():
+        print(
+            f"{split:4}", *(f"{name} {100 * before[name]:.2f} -> {100 * after[name]:.2f}" for name in before), sep="  "
+        )
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="all-MiniLM-L6-v2", help="name, folder, or owner/name on the Hub")
     parser.add_argument("--data", help="training rows: a file, or a data set's name (default: stsb; snli for classes)")
-    parser.add_argument("--dev", help="scored pairs that choose the best epoch (default: stsb's)")
-    parser.add_argument("--test", help="scored pairs for the table at the end (default: stsb's)")
-    parser.add_argument("--loss", default="cosine", choices=["cosine", "ranking", "triplet", "softmax", "simcse"])
+    parser.add_argument("--dev", help="rows that choose the best epoch: a file, a share held out, or none")
+    parser.add_argument("--test", help="rows for the table at the end (default: stsb's, or with --data FILE none)")
+    parser.add_argument("--loss", default="cosine", choices=LOSSES)
     parser.add_argument("--lr", type=bounded(float, 0), default=2e-5, help="peak learning rate (default: 2e-5)")
     for name, least, default in (("epochs", 1, 1), ("batch-size", 1, 32), ("max-steps", 1, None), ("seed", 0, 42)):
         parser.add_argument(f"--{name}", type=bounded(int, least), default=default, help=f"default: {default}")
     parser.add_argument("--out", help="folder of the trained model (default: runs/LOSS-MODEL)")
-    run_command(lambda: train(parser.parse_args()))
+    run_command(lambda: main(parser.parse_args()))

@@ -404,6 +404,64 @@ def sentence_rows(sources: Sources) -> tuple[list[str], str]:
     return texts, note(data, len(texts), "sentences", len(lines) - len(texts), reader.unread)
 
 
+def bare_rows(
+    loss: str, data: str | None, dev: str | None, test: str | None, seed: int
+) -> tuple[list[tuple], dict[str, list[tuple]], str]:
+    """Read what ``minisbert.train`` reads: training rows for a loss, dev and test if there are any, and a note.
+
+    A row is a tuple of texts, then a score in 0..1 for "cosine", the number of a class for "softmax". ``dev`` and
+    ``test`` are files of scored pairs or of anchors and positives, "stsb", a share of the training rows to hold out
+    ("0.1"), or "none". The default is STS-B's for published data; of your own rows a tenth is dev, and none is test.
+    """
+    sources, own = Sources(data=data, seed=seed), data is not None and data not in assets()
+    rows: list[tuple]
+    if loss == "simcse":
+        texts, note = plain_texts(sources)
+        rows = [(text,) for text in texts]
+    elif loss in ("ranking", "triplet"):
+        rows, note = triplet_rows(sources, only_triplets=loss == "triplet")
+    elif loss == "softmax":
+        table = load_labelled(data or "snli", NLI)
+        classes, note = class_names(row.label for row in table.rows), table.note(data or "snli", "pairs")
+        rows = [(*row.texts, classes.index(row.label)) for row in table.rows]
+    else:
+        scored, notes = scored_rows(sources, splits=["train"])
+        rows, note = [(*row.texts, row.score / MAX_SCORE) for row in scored["train"]], notes["train"]
+    judged: dict[str, list[tuple]] = {}
+    unjudged = loss in ("softmax", "simcse")  # rows with neither scores nor positives
+    usual = "none" if own else "stsb"
+    for split, name in (("dev", dev or ("0.1" if own and not unjudged else usual)), ("test", test or usual)):
+        if name == "none":
+            note += f"; no {split}"
+            continue
+        share = held_out_share(name)
+        if share and unjudged:
+            raise InputError(f"--{split} {name}: only scored pairs can judge {loss}; give a FILE of them, stsb or none")
+        if share:
+            rows, held_out, shared = hold_out(rows, [split], seed, share)
+            judged[split], about = held_out[split], f"held out of it ({len(held_out[split]):,} rows{shared})"
+        elif holds_pairs(name):
+            judged[split], about = triplet_rows(Sources(data=name))
+        else:
+            scored, notes = scored_rows(Sources(dev=name, test=name), splits=[split])
+            judged[split], about = [(*row.texts, row.score) for row in scored[split]], notes[split]
+        note += f"; {split} {about}"
+    return rows, judged, note
+
+
+def held_out_share(name: str | None) -> float | None:
+    """The share of the training rows that ``--dev 0.1`` names; None for the name of a file or of a data set."""
+    try:
+        share = float(name or "")
+    except ValueError:
+        return None
+    if os.path.exists(str(name)):
+        return None
+    if not 0 < share < 0.5:
+        raise InputError(f"{name}: a share that is held out must be above 0 and below 0.5")
+    return share
+
+
 # ------------------------------------------------------------------------------ splits, and what they share
 
 
@@ -428,7 +486,7 @@ def hold_out(
         # in random order each split takes groups until it has enough; a group larger than that stays in training
         order = torch.randperm(len(groups), generator=torch.Generator().manual_seed(seed)).tolist()
         held_out: dict[str, list[Any]] = {split: [] for split in splits}
-        training = []
+        training: list[Any] = []
         for i in order:
             short = [split for split in splits if len(held_out[split]) < wanted and len(groups[i]) <= wanted]
             side = held_out[short[0]] if short else training
@@ -450,14 +508,14 @@ def linked_rows(rows: Sequence[Any]) -> list[list[Any]]:
             parent[text] = text = parent[parent[text]]
         return text
 
-    texts = [row.texts if isinstance(row, Row) else row for row in rows]
-    for first, *others in texts:
+    for row in rows:
+        first, *others = texts_of(row)
         parent.setdefault(first, first)
         for other in others:
             parent[root(parent.setdefault(other, other))] = root(first)
     groups: dict[str, list[Any]] = {}
-    for row, (first, *_) in zip(rows, texts, strict=True):
-        groups.setdefault(root(first), []).append(row)
+    for row in rows:
+        groups.setdefault(root(next(iter(texts_of(row)))), []).append(row)
     return list(groups.values())
 
 
@@ -472,5 +530,5 @@ def shared_rows(train: Iterable[Any], other: Iterable[Any]) -> int:
 
 
 def texts_of(row: Row | Sequence[str], most: int | None = None) -> frozenset[str]:
-    """The first texts of a row, or all of them, without their order."""
-    return frozenset((row.texts if isinstance(row, Row) else row)[:most])
+    """The first texts of a row, or all of them, without their order; a number is no text."""
+    return frozenset(x for x in (row.texts if isinstance(row, Row) else row)[:most] if isinstance(x, str))
