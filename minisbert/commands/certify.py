@@ -44,15 +44,14 @@ def main(arguments: list[str] | None = None) -> None:
     options = certify_options(arguments)
 
     from minisbert.data.lines import every_text
-    from minisbert.diagnosis.certificate import certify
-    from minisbert.diagnosis.vector_sources import fetch_vectors, read_vectors
+    from minisbert.diagnosis.certificate import certify, fetch_vectors, read_vector_file
 
     texts = list(every_text(options.texts))
     # the vectors come before the model: a wrong file or address is told in a second
     if options.url:
         values = fetch_vectors(options.url, texts, options.served_model or options.model)
     else:
-        values = read_vectors(options.vectors)
+        values = read_vector_file(options.vectors)
     source = options.url or options.vectors
     encoder = load_pooled(options, "certify compares one vector of each text")
     certificate = certify(encoder, texts, values, prompt_of(encoder, options), source)

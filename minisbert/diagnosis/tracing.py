@@ -57,14 +57,6 @@ def our_states(encoder: SentenceEncoder, inputs: dict[str, Tensor]) -> dict[str,
     return states
 
 
-def tolerances(encoder: SentenceEncoder, double: bool) -> tuple[float, float]:
-    """Return how far a hidden state and the final vector may differ."""
-    if double:
-        return DOUBLE, DOUBLE
-    # the numbers of a vector of length 1 are smaller than those of hidden states
-    return HIDDEN, VECTOR if encoder.normalize else HIDDEN
-
-
 def inputs_of(encoder: SentenceEncoder, texts: list[str]) -> dict[str, Tensor]:
     """Tokenize texts to ids, mask and token types, (B, T) each."""
     encoded = encoder.tokenizer.encode(texts)

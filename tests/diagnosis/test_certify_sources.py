@@ -9,8 +9,8 @@ import pytest
 
 from minisbert.commands.certify import main
 from minisbert.core import InputError
-from minisbert.diagnosis import vector_sources
-from minisbert.diagnosis.vector_sources import fetch_vectors
+from minisbert.diagnosis import certificate
+from minisbert.diagnosis.certificate import fetch_vectors
 from minisbert.models.sentence_encoder import SentenceEncoder
 
 TEXTS = [f"the {noun} sits" for noun in "cat dog man woman bird boy girl moon sun rain snow tree".split()] * 2
@@ -77,7 +77,7 @@ def test_the_command_names_what_a_server_does(server, tiny, tmp_path, capsys):
 
 def test_a_key_is_sent_and_no_redirect_followed(server, monkeypatch):
     """The key and the texts do not go to a server that the user has not named."""
-    monkeypatch.setenv(vector_sources.KEY_VARIABLE, "schlüssel")
+    monkeypatch.setenv(certificate.KEY_VARIABLE, "schlüssel")
     seen = []
 
     def answer(path, body, headers):
