@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from minisbert.__main__ import command_files
+from minisbert.__main__ import command
 from minisbert.commands.certify import main as certify
 from minisbert.commands.encode import main as encode
 from minisbert.commands.evaluate import main as evaluate
@@ -221,7 +221,7 @@ def test_what_is_no_file_or_another_one_is_refused_in_one_line(line, folder, mon
     name, *arguments = line.split()
     if importlib.util.find_spec("matplotlib") is None and name == "plot":
         pytest.skip("needs the plots extra")
-    main = importlib.import_module(f"minisbert.commands.{command_files()[name].stem}").main
+    main = command(name)
     wrong = next(word for word in arguments if re.fullmatch(r"x(\.\w+)*", word))
     if name not in ("export-onnx", "plot") and not {"--model", "--resume"} & {*arguments}:
         arguments += ["--model", TINY]

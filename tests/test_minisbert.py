@@ -2,19 +2,20 @@
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import tomllib
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import minisbert as package
+from docs.tools import command_pages
 from minisbert import __version__
-from minisbert.__main__ import command_files, main
+from minisbert.__main__ import COMMANDS, command, main
 from minisbert.commands import assets
 from minisbert.core import InputError
 from tests.conftest import ROOT
@@ -41,24 +42,36 @@ def without_torch(folder: Path, *arguments: str, way: str = "module") -> str:
 
 @pytest.mark.parametrize(("way", "arguments"), [("module", []), ("script", ["--help"])])
 def test_alone_it_lists_every_command_with_a_line(way, arguments, tmp_path):
-    listed = re.findall(r"^  ([\w-]+) +(\S.{20,})$", without_torch(tmp_path, *arguments, way=way), re.MULTILINE)
-    assert {name for name, _ in listed} == set(command_files())
+    shown = without_torch(tmp_path, *arguments, way=way)
+    listed = re.findall(r"^  ([\w-]+) +(\S.{20,})$", shown, re.MULTILINE)
+    assert {name for name, _ in listed} | {"assets", "version"} == set(COMMANDS)
+    assert max(map(len, shown.splitlines())) <= 100
+
+
+def test_the_examples_of_every_help_are_read(monkeypatch):
+    """Each help ends with commands whose options exist and go together as far as the parser knows."""
+    for name in COMMANDS:
+        examples = command_pages.examples(command_pages.parser_of(name))
+        assert examples, name
+        for line in examples:
+            words = shlex.split(re.split(r" [|>#] ", line)[0])
+            if words[0] == "minisbert":
+                command_pages.parser_of(words[1]).parse_args(words[2:])
 
 
 TORCH = """
 import sys
 from importlib import import_module
 for name in sys.argv[1:]:
-    import_module(f"minisbert.commands.{name}")
+    import_module(name)
     if "torch" in sys.modules:
-        sys.exit(f"minisbert.commands.{name} imports torch")
+        sys.exit(f"{name} imports torch")
 """
 
 
 def test_a_parser_is_made_without_torch():
-    paths = [path for path in command_files().values() if path.parent.name == "commands"]
-    stems = {path.stem for path in paths}
-    done = subprocess.run([sys.executable, "-c", TORCH, *stems], cwd=ROOT, capture_output=True, text=True)
+    modules = {command(name).__module__ for name in COMMANDS}
+    done = subprocess.run([sys.executable, "-c", TORCH, *modules], cwd=ROOT, capture_output=True, text=True)
     assert done.stderr == ""
 
 
@@ -169,18 +182,7 @@ def test_no_command_writes_to_what_it_reads(inputs, line):
     if "plot" in line or "heatmap" in line:
         pytest.importorskip("matplotlib", reason="needs the plots extra")
     before = {path: path.read_bytes() for path in inputs.rglob("*") if path.is_file()}
-    with pytest.raises(InputError, match=r"(is|lies in|contains) .*, which this command reads"):
-        command(line)
-    assert {path: path.read_bytes() for path in inputs.rglob("*") if path.is_file()} == before
-
-
-def test_every_command_that_writes_is_among_them():
-    """``checkpoint`` replaces nothing; ``train`` and ``ablate`` have tests of their own."""
-    option = re.compile(r'"--(out|write|heatmap|plots|index)"')
-    writing = {name for name, path in command_files().items() if option.search(path.read_text(encoding="utf-8"))}
-    assert writing - {line.split()[0] for line in WRITING} <= {"ablate", "checkpoint", "train"}
-
-
-def command(line: str) -> None:
     name, *arguments = line.split()
-    import_module(f"minisbert.commands.{command_files()[name].stem}").main(arguments)
+    with pytest.raises(InputError, match=r"(is|lies in|contains) .*, which this command reads"):
+        command(name)(arguments)
+    assert {path: path.read_bytes() for path in inputs.rglob("*") if path.is_file()} == before

@@ -14,7 +14,7 @@ import pytest
 import minisbert
 from benchmarks import figures
 from docs.tools import command_pages, make_recording, site_index
-from minisbert.__main__ import command_files
+from minisbert.__main__ import COMMANDS as NAMES
 from minisbert.commands.evaluate import main as evaluate
 from tests.conftest import ROOT
 from tests.models.test_multi_vector_encoder import write as write_colbert
@@ -93,7 +93,7 @@ COMMANDS = [
     for text in TEXTS.values()
     for module, rest in [
         *re.findall(r"-m ((?:minisbert|tests|lessons)\.[a-z_.]*[a-z])([^\n`#|]*)", text),
-        *re.findall(rf"(minisbert (?:{'|'.join(command_files())})\b)([^\n`#|]*)", text),
+        *re.findall(rf"(minisbert (?:{'|'.join(NAMES)})\b)([^\n`#|]*)", text),
     ]
 ]
 ELSEWHERE = ("tests.reference", "lessons.check")  # .ci/run runs it; its commands have options of their own
@@ -126,14 +126,14 @@ FOREIGN = set("--upgrade --python --torch-backend --install --inplace --node_ran
 
 def test_every_option_that_a_sentence_names_exists():
     """Of the command before it, or of any command of the package, or in the source of a tool of the repository."""
-    of_command = {name: options(command_pages.parser_of(name)) | {"--help-all"} for name in command_files()}
-    existing = FOREIGN.union(*of_command.values(), options(command_pages.parser_of("encode", "merge")))
+    of_command = {name: options(command_pages.parser_of(name)) | {"--help-all"} for name in NAMES}
+    existing = FOREIGN.union(*of_command.values())
     for folder in ("benchmarks", "lessons", "tests"):
         for path in (ROOT / folder).rglob("*.py"):
             existing |= set(re.findall(r"\"(--[a-z][\w-]*)\"", path.read_text(encoding="utf-8")))
     for page in TEXTS:
         for code in quoted(page):
-            called = re.match(rf"(?:minisbert )?({'|'.join(command_files())}) ", code)
+            called = re.match(rf"(?:minisbert )?({'|'.join(NAMES)}) ", code)
             known = of_command[called[1]] if called else existing
             assert {*OPTION.findall(code)} <= known, f"{page}: {code}"
 

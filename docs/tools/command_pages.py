@@ -6,12 +6,11 @@ A Sphinx extension. Everything comes from the parsers, so that the page says wha
 import argparse
 import os
 import re
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
-from minisbert.__main__ import command_files
+from minisbert.__main__ import COMMANDS, command
 from minisbert.system.console import Parser
 from minisbert.training.settings import make_parser
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = "docs/commands"
-FURTHER = {"encode": "merge"}  # a command with a parser of its own behind its name
 PROGRAMS = ("minisbert", "python", "torchrun", "sort", "curl")  # an example begins with one of these
 
 
@@ -32,15 +30,14 @@ def ask(parser: Parser, *_: object) -> None:
     raise Asked(parser)
 
 
-def parser_of(name: str, *words: str) -> argparse.ArgumentParser:
-    """Return the parser that ``minisbert NAME WORDS`` reads its options with; nothing else of the command runs."""
+def parser_of(name: str) -> argparse.ArgumentParser:
+    """Return the parser that ``minisbert NAME`` reads its options with; nothing else of the command runs."""
     if name == "train":
         return make_parser(advanced=True)
-    path = command_files()[name]
     with patch.object(Parser, "parse_args", ask), patch.dict(os.environ):
         os.environ.pop("MINISBERT_API_KEY", None)  # the default of --api-key: no build may publish it
         try:
-            import_module(f"minisbert.commands.{path.stem}").main(list(words))
+            command(name)([])
         except Asked as asked:
             return asked.args[0]
     raise RuntimeError(f"minisbert {name} has read no options")
@@ -110,19 +107,17 @@ def generated(name: str) -> str:
     if examples(parser):
         lines += ["```bash", *examples(parser), "```", ""]
     lines += [f":::{{dropdown}} All options of {name}", ":class-container: options", *table(parser)]
-    if name in FURTHER:
-        lines += ["", f"`minisbert {name} {FURTHER[name]}`:", *table(parser_of(name, FURTHER[name]))]
     return "\n".join([*lines, ":::", ""])
 
 
-def add_options(app: "Sphinx", name: str, source: list[str]) -> None:
+def add_options(app: "Sphinx", page: str, source: list[str]) -> None:
     """Put the generated part of each command below its heading."""
-    if name == PAGE:
-        for command in command_files():
-            heading = f"## {command}\n"
+    if page == PAGE:
+        for name in COMMANDS:
+            heading = f"## {name}\n"
             if f"\n{heading}" not in source[0]:
                 raise ValueError(f"{PAGE}.md has no heading {heading!r}")
-            source[0] = source[0].replace(f"\n{heading}", f"\n{heading}\n{generated(command)}", 1)
+            source[0] = source[0].replace(f"\n{heading}", f"\n{heading}\n{generated(name)}", 1)
 
 
 def note_parsers(app: "Sphinx", env: object, *_: object) -> list[str]:

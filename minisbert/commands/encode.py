@@ -1,12 +1,13 @@
 """Encode texts: print the similarities of a few, or write the vectors of many to a file.
 
-minisbert encode "A cat sits." "A kitten is sitting." "The stock market fell."
-minisbert encode --file sentences.txt --out vectors.npy
-minisbert encode --file millions.txt --out vectors.npy --dtype bfloat16
-sort -u sentences.txt | minisbert encode - --out vectors.safetensors
-minisbert encode --file corpus.txt --quantize int8 --out codes.safetensors
-minisbert encode --file nine.txt --heatmap nine.png
-minisbert encode --file sentences.txt --json | jq .vector[0]
+Examples:
+  minisbert encode "A cat sits." "A kitten is sitting." "The stock market fell."
+  minisbert encode --file sentences.txt --out vectors.npy
+  minisbert encode --file millions.txt --out vectors.npy --dtype bfloat16
+  sort -u sentences.txt | minisbert encode - --out vectors.safetensors
+  minisbert encode --file corpus.txt --quantize int8 --out codes.safetensors
+  minisbert encode --file nine.txt --heatmap nine.png
+  minisbert encode --file sentences.txt --json | jq .vector[0]
 """
 
 import argparse
@@ -16,10 +17,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from minisbert.commands.options import CORPUS_FILES, add_model_options, add_prompt_option, check_written, chosen_encoder
+from minisbert.commands import shared
 from minisbert.core import InputError
 from minisbert.data.lines import every_text, text_lines
-from minisbert.system.console import check_usage, command_parser, cut_message, run_command, say
+from minisbert.system.console import check_usage, command_parser, cut_message, say
 from minisbert.system.files import atomic_file
 
 if TYPE_CHECKING:
@@ -30,16 +31,16 @@ MAX_HEATMAP = 60  # texts
 
 parser = command_parser("encode", __doc__)
 parser.add_argument("texts", nargs="*", metavar="TEXT", help="a text; a single - reads lines from standard input")
-parser.add_argument("--file", metavar="F", help=f"{CORPUS_FILES}, of any size")
+parser.add_argument("--file", metavar="F", help=f"{shared.CORPUS_FILES}, of any size")
 parser.add_argument("--out", metavar="F", type=Path, help="write the vectors to F.npy or F.safetensors")
 about = 'print a JSON object per text, {"text": ..., "vector": [...]}'
 parser.add_argument("--json", action="store_true", help=about)
 parser.add_argument("--heatmap", metavar="F", type=Path, help="draw the similarities to F.png (the plots extra)")
 of_model = parser.add_argument_group("the model")
-add_model_options(of_model)
+shared.add_model_options(of_model)
 of_model.add_argument("--dtype", default="float32", help="float32, bfloat16 or auto (default: %(default)s)")
 of_model.add_argument("--batch-size", type=int, default=32, help="texts of 64 tokens per batch (default: %(default)s)")
-add_prompt_option(of_model)
+shared.add_prompt_option(of_model)
 of_vectors = parser.add_argument_group("the vectors")
 of_vectors.add_argument("--normalize", action="store_true", help="scale to length 1 at the end (many models do anyway)")
 of_vectors.add_argument("--tokens", action="store_true", help="every token's hidden state, to F.safetensors")
@@ -49,89 +50,69 @@ of_vectors.add_argument("--quantize", choices=("int8", "binary"), help=quantize_
 
 def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
-    check_combinations(options)
-    # what is wrong with the texts is said before the model is loaded
-    texts, total = read_input(options)
-    if options.out is None and not options.json:
-        check_shown(total, options.heatmap)
-    encoder = chosen_encoder(options, options.dtype)
-    # the options that ``encode`` in Python has, under its names
-    settings = {name: getattr(options, name) for name in ("dtype", "batch_size", "prompt", "prompt_name")}
-    settings |= {"show_progress_bar": True, "normalize_embeddings": options.normalize}
-    if options.json:
-        print_json(encoder, list(texts), settings)
-    elif options.out is None:
-        show_similarities(encoder, list(texts), settings, options.heatmap)
-    else:
-        write_vectors(encoder, texts, total, options, settings)
-
-
-def check_combinations(options: argparse.Namespace) -> None:
-    """Raise ``InputError`` for options that exclude each other, and for outputs that cannot be."""
-    out, states = options.out, options.tokens
+    out, heatmap, states = options.out, options.heatmap, options.tokens
     both = bool(options.texts) == bool(options.file)
     other_file = out is None or out.suffix != ".safetensors"
-    merging = options.texts[:1] == ["merge"] and Path(options.texts[-1]).is_dir()
     empty = options.texts != ["-"] and not all(map(str.strip, options.texts))
     check_usage(
         (both, 'give either texts or --file, such as: minisbert encode "A cat." "A dog."'),
         (empty, "an empty text has nothing to encode"),
-        (merging, "there is no encode merge any more: np.concatenate joins the files of a folder"),
-        (options.heatmap and out, "--out writes vectors, --heatmap draws similarities: give one of them"),
-        (options.json and (out or options.heatmap), "--json prints vectors: leave out --out and --heatmap"),
+        (heatmap and out, "--out writes vectors, --heatmap draws similarities: give one of them"),
+        (options.json and (out or heatmap), "--json prints vectors: leave out --out and --heatmap"),
         (options.quantize and states, "--quantize is for vectors of sentences, not for --tokens"),
         (options.truncate_dim and states, "--truncate-dim is for vectors of sentences, not for --tokens"),
         ((options.quantize or states) and other_file, "--quantize and --tokens need --out F.safetensors"),
     )
-    check_written("--out", out, [".npy", ".safetensors"], options.model, options.file)
-    check_written("--heatmap", options.heatmap, [".png"], options.model, options.file)
+    shared.check_written("--out", out, [".npy", ".safetensors"], options.model, options.file)
+    shared.check_written("--heatmap", heatmap, [".png"], options.model, options.file)
 
-
-def read_input(options: argparse.Namespace) -> tuple[Iterable[str], int]:
-    """Return the texts and their number. A long file for a ``.npy`` is read twice, and never held in memory."""
-    # the header of .npy, which comes first, holds the number of rows: count them, then stream. A pipe is read once only
-    if options.file and options.out and options.out.suffix == ".npy" and Path(options.file).is_file():
-        return every_text(options.file), sum(1 for _ in every_text(options.file))
-    texts = options.texts
-    if options.file:
-        texts = list(every_text(options.file))
-    elif texts == ["-"]:
-        texts = list(text_lines(sys.stdin.buffer, "standard input"))
-    return texts, len(texts)
-
-
-def check_shown(total: int, heatmap: Path | None) -> None:
-    """Raise ``InputError`` for more texts than can be shown, or a heat map without matplotlib."""
+    # what is wrong with the texts is said before the model is loaded
+    texts: Iterable[str] = options.texts
+    if options.file and out and out.suffix == ".npy" and Path(options.file).is_file():
+        # the header of .npy, which comes first, holds the number of rows: count them, then stream the file, which is
+        # never in memory. A pipe can be read only once
+        texts, total = every_text(options.file), sum(1 for _ in every_text(options.file))
+    else:
+        if options.file:
+            texts = every_text(options.file)
+        elif options.texts == ["-"]:
+            texts = text_lines(sys.stdin.buffer, "standard input")
+        texts = list(texts)
+        total = len(texts)
     if heatmap:
         from minisbert.evaluation.plots import require
 
         check_usage((total > MAX_HEATMAP, f"{total:,} texts are too many for a heat map (at most {MAX_HEATMAP})"))
         require()
-    elif total > MAX_MATRIX:
+    elif out is None and not options.json and total > MAX_MATRIX:
         raise InputError(f"{total:,} texts are too many for a matrix (at most {MAX_MATRIX}): give --out vectors.npy")
-
-
-def say_cut(encoder: "Encoder", total: int) -> None:
-    """Report how many texts were cut: at the end, where it is seen."""
+    encoder = shared.chosen_encoder(options, options.dtype)
+    # the options that ``encode`` in Python has, under its names
+    settings = {name: getattr(options, name) for name in ("dtype", "batch_size", "prompt", "prompt_name")}
+    settings |= {"show_progress_bar": True, "normalize_embeddings": options.normalize}
+    done = ""
+    if out:
+        done = write_vectors(encoder, texts, total, options, settings)
+    elif options.json:
+        if encoder.vectors_are != "dense":
+            raise InputError(f"--json prints one vector per text, a {type(encoder).__name__} has others: give --out F")
+        rows = iter(texts)
+        for vectors in encoder.encode_stream(texts, total=total, **settings):
+            for vector in vectors.tolist():
+                print(json.dumps({"text": next(rows), "vector": vector}, ensure_ascii=False))
+    else:
+        done = show_similarities(encoder, list(texts), settings, heatmap)
+    # at the end, where it is seen
     if encoder.truncated:
         say(cut_message(encoder.tokenizer.limit, encoder.truncated, total))
-
-
-def print_json(encoder: "Encoder", texts: list[str], settings: dict[str, Any]) -> None:
-    """Print each text and its vector (D,) in a line of JSON, a few thousand texts at a time."""
-    if encoder.vectors_are != "dense":
-        raise InputError(f"--json prints one vector per text, a {type(encoder).__name__} has others: give --out F")
-    rows = iter(texts)
-    for vectors in encoder.encode_stream(texts, total=len(texts), **settings):
-        for vector in vectors.tolist():
-            print(json.dumps({"text": next(rows), "vector": vector}, ensure_ascii=False))
-    say_cut(encoder, len(texts))
+    if done:
+        say(done)
 
 
 def write_vectors(
     encoder: "Encoder", texts: Iterable[str], total: int, options: argparse.Namespace, settings: dict[str, Any]
-) -> None:
-    """Encode ``total`` texts with the ``settings`` of ``encode`` and write them to ``--out``.
+) -> str:
+    """Encode ``total`` texts with the ``settings`` of ``encode``, write them to ``--out``, and say what was written.
 
     To ``.npy`` they are streamed: neither the vectors nor the texts of an iterator are ever all in memory. To
     ``.safetensors`` go ``vectors``; with ``--tokens`` each text's states (T, D), concatenated, as ``states``, and each
@@ -165,19 +146,17 @@ def write_vectors(
                 write_codes(vectors, options.quantize, partial, INDEX_MARK | made)
             else:
                 write_safetensors(encoder.to_tensors(vectors), partial)
-    say_cut(encoder, total)
     noun = "texts' states" if options.tokens else "vectors"
     form = f" as {options.quantize} codes" if options.quantize else ""
-    say(f"wrote {total:,} {noun} of width {width}{form} to {options.out}")
+    return f"wrote {total:,} {noun} of width {width}{form} to {options.out}"
 
 
-def show_similarities(encoder: "Encoder", texts: list[str], settings: dict[str, Any], heatmap: Path | None) -> None:
-    """Print the similarities of a few texts, and draw them if a file is given."""
+def show_similarities(encoder: "Encoder", texts: list[str], settings: dict[str, Any], heatmap: Path | None) -> str:
+    """Print the similarities of a few texts; draw them if a file is given, and say so."""
     from minisbert.evaluation import plots
     from minisbert.models.sparse_encoder import SparseEncoder
 
     vectors: Any = encoder.encode(texts, **settings)
-    say_cut(encoder, len(texts))
     matrix, similarity = encoder.similarity(vectors, vectors), encoder.similarity_fn_name
     if len(texts) <= MAX_MATRIX:  # a heat map may have more texts than a terminal has columns
         print(f"{similarity:<8}" + "".join(f"{number:>7}" for number in range(1, len(texts) + 1)))
@@ -189,10 +168,7 @@ def show_similarities(encoder: "Encoder", texts: list[str], settings: dict[str, 
         if isinstance(encoder, SparseEncoder):
             for number, words in enumerate(encoder.decode(vectors, top_k=10), start=1):
                 print(f"{number:>6}  " + ", ".join(f"{word} {weight:.2f}" for word, weight in words))
-    if heatmap:
-        plots.save(plots.draw_heatmap(texts, matrix, similarity), heatmap)
-        say(f"wrote {heatmap}")
-
-
-if __name__ == "__main__":
-    run_command(main)
+    if not heatmap:
+        return ""
+    plots.save(plots.draw_heatmap(texts, matrix, similarity), heatmap)
+    return f"wrote {heatmap}"

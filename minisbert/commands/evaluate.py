@@ -1,36 +1,28 @@
 """Evaluate a model: correlation with human scores, labels by a threshold, triplets, retrieval, or the STS suite.
 
-minisbert evaluate --split test
-minisbert evaluate --model runs/cosine-all-MiniLM-L6-v2/model --data my_pairs.tsv --json
-minisbert evaluate --data duplicates.tsv
-minisbert evaluate --data triplets.tsv
-minisbert evaluate --queries queries.jsonl --corpus corpus.jsonl --qrels qrels/test.tsv
-minisbert evaluate --queries Q.jsonl --corpus C.jsonl --qrels R.tsv --rerank cross-encoder/ms-marco-MiniLM-L6-v2
-minisbert evaluate --suite sts
-
 Scored pairs: Pearson's and Spearman's correlation of the similarities with the scores. Pairs labelled 0 or 1, under a
 header that says label: average precision, and F1 and accuracy at the best threshold. Triplets: the share whose anchor
 is closer to the positive than to the negative. --queries, --corpus and --qrels: accuracy, precision, recall, MRR, nDCG
 and MAP of the exact search. --suite sts: STS12 to STS16, STS-B and SICK-R as papers report them. Vectors are compared
 by the model's own similarity, or by --similarity.
+
+Examples:
+  minisbert evaluate --split test
+  minisbert evaluate --model runs/cosine-all-MiniLM-L6-v2/model --data my_pairs.tsv --json
+  minisbert evaluate --data duplicates.tsv
+  minisbert evaluate --data triplets.tsv
+  minisbert evaluate --queries queries.jsonl --corpus corpus.jsonl --qrels qrels/test.tsv
+  minisbert evaluate --queries Q.jsonl --corpus C.jsonl --qrels R.tsv --rerank cross-encoder/ms-marco-MiniLM-L6-v2
+  minisbert evaluate --suite sts
 """
 
 import argparse
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from minisbert.commands.options import (
-    add_json_option,
-    add_model_options,
-    add_rerank_options,
-    add_similarity_option,
-    chosen_encoder,
-    load_pooled,
-    print_result,
-    say_unread,
-)
+from minisbert.commands import shared
 from minisbert.core import InputError
-from minisbert.system.console import check_usage, command_parser, cut_message, run_command, say, score_scale
+from minisbert.system.console import check_usage, command_parser, cut_message, say, score_scale
 
 if TYPE_CHECKING:
     from minisbert.loading import Encoder
@@ -55,14 +47,14 @@ parser.add_argument("--qrels", metavar="FILE", help=".tsv with query-id, corpus-
 parser.add_argument(
     "--ignore-identical-ids", action="store_true", help="exclude the document with the query's own id from its ranking"
 )
-add_rerank_options(parser, below=1000)
+shared.add_rerank_options(parser, below=1000)
 parser.add_argument("--suite", choices=("sts",), help="STS12 to STS16, STS-B and SICK-R")
 scale_help = "a file's scores must be 0 to S, or -S to S for -S (default: any scale)"
 parser.add_argument("--scale", type=score_scale, metavar="S", help=scale_help)
-add_json_option(parser)
+shared.add_json_option(parser)
 model_options = parser.add_argument_group("model")
-add_model_options(model_options)
-add_similarity_option(model_options)
+shared.add_model_options(model_options)
+shared.add_similarity_option(model_options)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -107,7 +99,7 @@ def show_evaluation(
         above.append("")
     about = {"model": options.model, "pooling": encoder.pooling_mode, "similarity": encoder.similarity_fn_name}
     result = data | about | result
-    print_result(options, result, above + lines)
+    shared.print_result(options, result, above + lines)
 
 
 def evaluate_rows(options: argparse.Namespace) -> None:
@@ -120,8 +112,8 @@ def evaluate_rows(options: argparse.Namespace) -> None:
     kind, (rows, skipped, unread) = evaluators.load_rows(
         options.data, options.split or "", options.scale, options.columns
     )
-    say_unread(options.data, skipped, unread)
-    encoder = load_pooled(options, ONLY_SEARCH, options.similarity)
+    shared.say_unread(options.data, skipped, unread)
+    encoder = shared.load_pooled(options, ONLY_SEARCH, options.similarity)
     similarity = encoder.similarity_fn_name
     columns = [list(texts) for texts in zip(*(row.texts for row in rows), strict=True)]
     split = f", {options.split} split" if options.split else ""
@@ -202,7 +194,7 @@ def evaluate_search(options: argparse.Namespace) -> None:
 
     # the files first: what is wrong with them is said before a model is downloaded or loaded
     task = load_retrieval(options.queries, options.corpus, options.qrels, options.ignore_identical_ids)
-    encoder = chosen_encoder(options, similarity=options.similarity)
+    encoder = shared.chosen_encoder(options, similarity=options.similarity)
     queries, documents = len(task.queries), len(task.corpus)
     similarity = encoder.similarity_fn_name
     search, order = None, f"exact search by {similarity}, ties in the order of the corpus"
@@ -231,7 +223,7 @@ def evaluate_suite_of_sts(options: argparse.Namespace) -> None:
     tasks, missing = load_suite()
     if not tasks:
         raise InputError("the suite's data is missing: minisbert assets fetch sts12, and so on")
-    encoder = load_pooled(options, ONLY_SEARCH, options.similarity)
+    encoder = shared.load_pooled(options, ONLY_SEARCH, options.similarity)
     scores = evaluate_suite(encoder, tasks, progress=True)
     for name, reason in missing.items():
         say(f"{name} is left out: {reason}")
@@ -251,7 +243,3 @@ def evaluate_suite_of_sts(options: argparse.Namespace) -> None:
     header["scored by"] = encoder.similarity_fn_name
     texts = 2 * sum(task["pairs"] for task in scores)
     show_evaluation(options, encoder, texts, {"suite": options.suite}, result, header, table(rows, 13, 9))
-
-
-if __name__ == "__main__":
-    run_command(main)

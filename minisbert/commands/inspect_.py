@@ -1,11 +1,12 @@
 """Inspect files of training data before training on them.
 
-    minisbert inspect train.tsv
-    minisbert inspect train.tsv dev.tsv test.tsv --plots pictures
-    minisbert inspect triplets.jsonl.gz --model bert-base-uncased --max-length 128 --json
-
 It counts rows, texts, tokens and labels, names rows that training refuses or skips, that repeat, or that are in train
 and in dev, and prints the command that trains. The exit code is 1 if training would refuse a file.
+
+Examples:
+  minisbert inspect train.tsv
+  minisbert inspect train.tsv dev.tsv test.tsv --plots pictures
+  minisbert inspect triplets.jsonl.gz --model bert-base-uncased --max-length 128 --json
 """
 
 import json
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from minisbert.system.assets import asset, local_path
-from minisbert.system.console import command_parser, exiting, run_command, say, score_scale
+from minisbert.system.console import command_parser, exiting, say, score_scale
 from minisbert.system.files import check_output
 
 DEFAULT = "all-MiniLM-L6-v2"
@@ -94,7 +95,3 @@ def main(arguments: list[str] | None = None) -> None:
             print(json.dumps(content, ensure_ascii=False))
         else:
             print("\n".join(report(content)))
-
-
-if __name__ == "__main__":
-    run_command(main)

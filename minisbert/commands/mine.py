@@ -1,11 +1,12 @@
 """Find hard negatives for (anchor, positive) pairs in a corpus, and write triplets to train on.
 
-minisbert mine --pairs pairs.tsv --out triplets.jsonl
-minisbert mine --pairs pairs.tsv --corpus sentences.txt --relative-margin 0.05 --out triplets.jsonl
-minisbert mine --pairs pairs.jsonl --corpus corpus.jsonl --range-min 10 --range-max 50 --out triplets.jsonl
-minisbert train --objective mnr --data triplets.jsonl
-
 Negatives are texts that the model finds close to an anchor and that are not its own positives.
+
+Examples:
+  minisbert mine --pairs pairs.tsv --out triplets.jsonl
+  minisbert mine --pairs pairs.tsv --corpus sentences.txt --relative-margin 0.05 --out triplets.jsonl
+  minisbert mine --pairs pairs.jsonl --corpus corpus.jsonl --range-min 10 --range-max 50 --out triplets.jsonl
+  minisbert train --objective mnr --data triplets.jsonl
 """
 
 import json
@@ -14,21 +15,9 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from minisbert.commands.options import (
-    CORPUS_FILES,
-    ROLES,
-    add_corpus_options,
-    check_written,
-    chosen_encoder,
-    corpus_vectors,
-    print_result,
-    prompt_of,
-    read_corpus,
-    say_unread,
-    stored_codes,
-)
+from minisbert.commands import shared
 from minisbert.core import InputError
-from minisbert.system.console import check_usage, command_parser, run_command, say
+from minisbert.system.console import check_usage, command_parser, say
 from minisbert.system.files import atomic_file, listed
 
 if TYPE_CHECKING:
@@ -51,23 +40,19 @@ parser = command_parser("mine", __doc__)
 parser.add_argument(
     "--pairs", metavar="FILE", required=True, help="two columns, anchor and positive: .tsv, .csv or .jsonl, also as .gz"
 )
-parser.add_argument(
-    "--corpus",
-    metavar="FILE",
-    help=f"where to look: {CORPUS_FILES}; the positives of other anchors are always candidates, and without --corpus "
-    "the only ones",
-)
+about = "the positives of other anchors are always candidates, and without --corpus the only ones"
+parser.add_argument("--corpus", metavar="FILE", help=f"where to look: {shared.CORPUS_FILES}; {about}")
 parser.add_argument("--out", metavar="FILE", type=Path, required=True, help="write the triplets to FILE.jsonl")
 of_rules = parser.add_argument_group("which candidates become negatives")
 for name, (kind, metavar, text) in RULE_OPTIONS.items():
     of_rules.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar=metavar, help=text)
-add_corpus_options(parser, roles=tuple(ROLES))
+shared.add_corpus_options(parser, roles=tuple(shared.ROLES))
 
 
 def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
-    check_written("--out", options.out, [".jsonl"], options.model, options.pairs, options.corpus)
-    codes = stored_codes(options, bits=False)
+    shared.check_written("--out", options.out, [".jsonl"], options.model, options.pairs, options.corpus)
+    codes = shared.stored_codes(options, bits=False)
     no_text = codes and not options.corpus  # a negative is a text, and codes hold none
     check_usage((no_text, f"--index {options.index} needs --corpus FILE with the texts that it was encoded from"))
     from minisbert.data.datasets import read_file
@@ -79,21 +64,21 @@ def main(arguments: list[str] | None = None) -> None:
     # absent options leave the defaults to ``Rules``, which also checks the others
     rules = Rules(**{name: getattr(options, name) for name in RULE_OPTIONS if getattr(options, name) is not None})
     rows, skipped, unread = read_file(options.pairs, PAIRS)
-    say_unread(options.pairs, skipped, unread)
+    shared.say_unread(options.pairs, skipped, unread)
     # rows may be triplets of an earlier mining: their negatives are to be found anew
     negatives = len(rows[0].texts) - 2
     if negatives:
         say(f"{options.pairs}: only anchor and positive are read, not the {negatives} negatives of each row")
-    corpus = read_corpus(options.corpus) if options.corpus else []
+    corpus = shared.read_corpus(options.corpus) if options.corpus else []
     task = candidates_of([(row.texts[0], row.texts[1]) for row in rows], corpus)
-    with atomic_file(options.out) as partial:  # opened first: a folder that is missing is found before the work
-        encoder = load_dense(chosen_encoder(options, similarity=options.similarity))
-        query_prompt = prompt_of(encoder, options, "query")
-        prompt = prompt_of(encoder, options, "corpus", codes.get("prompt"))
+    with atomic_file(options.out) as partial:  # shared.opened first: a folder that is missing is found before the work
+        encoder = load_dense(shared.chosen_encoder(options, similarity=options.similarity))
+        query_prompt = shared.prompt_of(encoder, options, "query")
+        prompt = shared.prompt_of(encoder, options, "corpus", codes.get("prompt"))
         if codes:
             documents = completed(encoder, corpus, task.documents, prompt, options.index)
         else:
-            documents = corpus_vectors(encoder, task.documents, prompt, options.index)
+            documents = shared.corpus_vectors(encoder, task.documents, prompt, options.index)
         anchors = encode_with_progress(encoder, task.anchors, query_prompt)
         similarity = encoder.similarity_fn_name
         mined = mine(anchors, documents, task, rules, True, similarity)
@@ -110,7 +95,7 @@ def main(arguments: list[str] | None = None) -> None:
     if lost:  # training would miss them without a word
         pairs = f"{result['pairs_without_negative']:,} of {result['pairs']:,} pairs"
         say(f"{pairs} are not in the file, no candidate is left for their anchors: {listed(lost)}; {REMEDY}")
-    print_result(options, result, summary_lines(result, rules.num_negatives))
+    shared.print_result(options, result, summary_lines(result, rules.num_negatives))
 
 
 def completed(encoder: "Encoder", corpus: list[str], documents: list[str], prompt: str, index: Path) -> "Stacked":
@@ -123,7 +108,7 @@ def completed(encoder: "Encoder", corpus: list[str], documents: list[str], promp
     # the documents begin with the distinct texts of the corpus, and a file of codes has a row for each duplicate
     rows = {text: row for row, text in enumerate(corpus)}
     more = documents[len(rows) :]
-    parts = [corpus_vectors(encoder, corpus, prompt, index), encode_with_progress(encoder, more, prompt)]
+    parts = [shared.corpus_vectors(encoder, corpus, prompt, index), encode_with_progress(encoder, more, prompt)]
     return Stacked(parts, np.array([*rows.values(), *range(len(corpus), len(corpus) + len(more))]))
 
 
@@ -160,7 +145,3 @@ def summary_lines(result: dict[str, Any], num_negatives: int) -> list[str]:
     means = f"positives {positive:.4f}, negatives {negative:.4f}"
     lines.append(f"mean {result['similarity']} similarity to the anchor: {means}")
     return lines
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -1,47 +1,40 @@
 """Find the closest pairs in a file of sentences: near-duplicates, paraphrases.
 
-minisbert pairs sentences.txt --top 20
-minisbert pairs questions.txt.gz --top 1000 --min-score 0.9 --index questions.safetensors --json
+Examples:
+  minisbert pairs sentences.txt --top 20
+  minisbert pairs questions.txt.gz --top 1000 --min-score 0.9 --index questions.safetensors --json
 """
 
 import math
 
-from minisbert.commands.options import (
-    CORPUS_FILES,
-    add_corpus_options,
-    chosen_encoder,
-    corpus_vectors,
-    print_result,
-    prompt_of,
-    read_corpus,
-    stored_codes,
-)
+from minisbert.commands import shared
 from minisbert.core import InputError
-from minisbert.system.console import bounded, command_parser, run_command, say
+from minisbert.system.console import bounded, command_parser, say
 
 parser = command_parser("pairs", __doc__)
-parser.add_argument("file", metavar="FILE", help=f"{CORPUS_FILES}; empty lines are skipped")
+parser.add_argument("file", metavar="FILE", help=f"{shared.CORPUS_FILES}; empty lines are skipped")
 parser.add_argument("--top", type=bounded(int, 1), default=20, metavar="K", help="pairs to show (default: %(default)s)")
 parser.add_argument("--min-score", type=float, metavar="S", help="only pairs with at least this score")
-add_corpus_options(parser)
+shared.add_corpus_options(parser)
 
 
 def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.min_score is not None and not math.isfinite(options.min_score):
         raise InputError(f"--min-score must be a number, got {options.min_score}")
-    texts = read_corpus(options.file)
+    texts = shared.read_corpus(options.file)
     count = len(texts) * (len(texts) - 1) // 2
     if count == 0:
         raise InputError(f"{options.file} contains one sentence: a pair needs two")
     if options.top > count:
         say(f"--top {options.top}: {len(texts)} sentences make only {count} pairs; all are compared")
-    codes = stored_codes(options, bits=False)
+    codes = shared.stored_codes(options, bits=False)
     from minisbert.loading import load_dense
     from minisbert.search.dense import closest_pairs
 
-    encoder = load_dense(chosen_encoder(options, similarity=options.similarity))
-    vectors = corpus_vectors(encoder, texts, prompt_of(encoder, options, stored=codes.get("prompt")), options.index)
+    encoder = load_dense(shared.chosen_encoder(options, similarity=options.similarity))
+    prompt = shared.prompt_of(encoder, options, stored=codes.get("prompt"))
+    vectors = shared.corpus_vectors(encoder, texts, prompt, options.index)
     similarity = encoder.similarity_fn_name
     scores, pairs = closest_pairs(vectors, min(options.top, count), True, similarity)
     say(f"scored by {similarity}")
@@ -56,8 +49,4 @@ def main(arguments: list[str] | None = None) -> None:
         rows.append({"score": score, "indices": [i, j], "texts": [texts[i], texts[j]]})
         lines.append(f"{score:8.4f}  {texts[i]}\n{'':8}  {texts[j]}")
     about = {"model": options.model, "similarity": similarity, "sentences": len(texts)}
-    print_result(options, about | {"pairs": rows}, lines)
-
-
-if __name__ == "__main__":
-    run_command(main)
+    shared.print_result(options, about | {"pairs": rows}, lines)

@@ -1,19 +1,20 @@
 """Score sentence pairs with a trained head.
 
-    minisbert score --model runs/sts-siamese-all-MiniLM-L6-v2/model
-    minisbert score --model runs/sts-cross-encoder-all-MiniLM-L6-v2/model "A cat sits." "A kitten is sitting."
-    minisbert score --model runs/sbert-nli-all-MiniLM-L6-v2/model --file pairs.tsv > scored.tsv
-
 Scores are 0 to 5 from a regression head, probabilities from a classifier. Without texts, six example pairs are scored,
 one for each point of the STS scale, and shown as a table.
+
+Examples:
+  minisbert score --model runs/sts-siamese-all-MiniLM-L6-v2/model
+  minisbert score --model runs/sts-cross-encoder-all-MiniLM-L6-v2/model "A cat sits." "A kitten is sitting."
+  minisbert score --model runs/sbert-nli-all-MiniLM-L6-v2/model --file pairs.tsv > scored.tsv
 """
 
 import numpy as np
 
-from minisbert.commands.options import add_device_options, add_length_options, opened, say_cut_pairs
+from minisbert.commands import shared
 from minisbert.core import InputError, reading
 from minisbert.data.lines import Rows
-from minisbert.system.console import command_parser, run_command
+from minisbert.system.console import command_parser
 
 SIX_PAIRS = (  # the pairs of the STS-B notebook, and the scores that it expects
     ("I love eating apples", "The capital of France is Paris", 0),
@@ -29,8 +30,8 @@ parser.add_argument("texts", nargs="*", metavar="TEXT", help="two texts; without
 parser.add_argument("--model", required=True, help="a folder with a trained head, or a CrossEncoder's name on the Hub")
 pairs_help = "tab-separated pairs, one per line; each is printed after its score, which is not clipped to 0..5"
 parser.add_argument("--file", metavar="F", help=pairs_help)
-add_length_options(parser)
-add_device_options(parser)
+shared.add_length_options(parser)
+shared.add_device_options(parser)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -46,14 +47,14 @@ def main(arguments: list[str] | None = None) -> None:
     from minisbert.models.pair_model import SEVERAL, PairScorer
     from minisbert.models.similarity import MAX_SCORE
 
-    model = opened(options, load)
+    model = shared.opened(options, load)
     if not isinstance(model, PairScorer):
         raise InputError(f"{options.model} holds an encoder, but no head that was trained on pairs (head.json)")
     scores: np.ndarray = model.predict(pairs, show_progress_bar=True, apply_softmax=True)
     is_regression = model.task == "regression"
     if is_regression:
         scores = MAX_SCORE * scores  # on the scale of the STS Benchmark, from 0 to 5
-    say_cut_pairs(model, len(pairs))
+    shared.say_cut_pairs(model, len(pairs))
     # a file is for programs: the raw score, since clipped ones would tie; a pair or the examples are for people
     if options.file:
         for pair, score in zip(pairs, scores.reshape(len(pairs), -1), strict=True):
@@ -89,7 +90,3 @@ def read_pairs(path: str) -> list[tuple[str, str]]:
     if not pairs:
         raise InputError(f"{path} contains no sentence pairs")
     return pairs
-
-
-if __name__ == "__main__":
-    run_command(main)

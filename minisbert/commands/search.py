@@ -1,31 +1,20 @@
 """Search a file of texts for the ones closest in meaning to a query, by the model's own similarity.
 
-minisbert search corpus.txt --query "A man plays a guitar." --top 5
-minisbert search corpus.txt --queries questions.txt --index corpus.safetensors --json
-minisbert search corpus.jsonl --query "A guitar." --rerank cross-encoder/ms-marco-MiniLM-L6-v2
-minisbert search corpus.txt --query "A guitar." --index bits.safetensors  # from: encode --quantize binary
-minisbert search corpus.txt --query "A guitar." --query-prompt "query: " --corpus-prompt "passage: "
+Examples:
+  minisbert search corpus.txt --query "A man plays a guitar." --top 5
+  minisbert search corpus.txt --queries questions.txt --index corpus.safetensors --json
+  minisbert search corpus.jsonl --query "A guitar." --rerank cross-encoder/ms-marco-MiniLM-L6-v2
+  minisbert search corpus.txt --query "A guitar." --index bits.safetensors  # from: encode --quantize binary
+  minisbert search corpus.txt --query "A guitar." --query-prompt "query: " --corpus-prompt "passage: "
 """
 
 from typing import Any
 
-from minisbert.commands.options import (
-    CORPUS_FILES,
-    ROLES,
-    add_corpus_options,
-    add_rerank_options,
-    chosen_encoder,
-    corpus_vectors,
-    print_result,
-    prompt_of,
-    read_corpus,
-    say_cut_pairs,
-    stored_codes,
-)
-from minisbert.system.console import bounded, check_usage, command_parser, run_command, say
+from minisbert.commands import shared
+from minisbert.system.console import bounded, check_usage, command_parser, say
 
 parser = command_parser("search", __doc__)
-parser.add_argument("corpus", metavar="CORPUS", help=f"{CORPUS_FILES}; empty lines are skipped")
+parser.add_argument("corpus", metavar="CORPUS", help=f"{shared.CORPUS_FILES}; empty lines are skipped")
 parser.add_argument("--query", action="append", metavar="TEXT", help="may be given several times")
 parser.add_argument("--queries", metavar="FILE", help="one query per line, or as CORPUS")
 parser.add_argument("--top", type=bounded(int, 1), default=5, metavar="K", help="results per query (default: 5)")
@@ -36,20 +25,20 @@ parser.add_argument(
     help="for an --index of encode --quantize binary: score K times --top candidates with the float32 query "
     "(default: 4); int8 codes are compared with float32 queries throughout",
 )
-add_rerank_options(parser)
-add_corpus_options(parser, roles=tuple(ROLES))
+shared.add_rerank_options(parser)
+shared.add_corpus_options(parser, roles=tuple(shared.ROLES))
 
 
 def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     both = bool(options.query) == bool(options.queries)
     check_usage((both, "give either --query TEXT, once or several times, or --queries FILE"))
-    queries = options.query or read_corpus(options.queries)
+    queries = options.query or shared.read_corpus(options.queries)
     check_usage((not all(map(str.strip, queries)), "an empty query matches nothing in particular"))
-    corpus = read_corpus(options.corpus)
+    corpus = shared.read_corpus(options.corpus)
     if options.top > len(corpus):
         say(f"--top {options.top}: the corpus has only {len(corpus)} sentences; all are shown")
-    codes = stored_codes(options)
+    codes = shared.stored_codes(options)
     # the file's header says what it holds
     another = codes.get("quantized") == "binary" and options.similarity not in (None, "cosine")
     check_usage(
@@ -66,10 +55,10 @@ def main(arguments: list[str] | None = None) -> None:
         reranker = PairModel.load(options.rerank, device=options.device)
         # it must see at least what is shown, and no more than there is
         count = min(max(options.candidates, top), len(corpus))
-    encoder = chosen_encoder(options, similarity=options.similarity)
-    query_prompt = prompt_of(encoder, options, "query")
-    prompt = prompt_of(encoder, options, "corpus", codes.get("prompt"))
-    vectors = corpus_vectors(encoder, corpus, prompt, options.index)
+    encoder = shared.chosen_encoder(options, similarity=options.similarity)
+    query_prompt = shared.prompt_of(encoder, options, "query")
+    prompt = shared.prompt_of(encoder, options, "corpus", codes.get("prompt"))
+    vectors = shared.corpus_vectors(encoder, corpus, prompt, options.index)
     query_vectors = encode_with_progress(encoder, queries, query_prompt, query=True)
     similarity = encoder.similarity_fn_name
     # bits are compared by Hamming distance first, and the best rescored with the float32 query
@@ -82,7 +71,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.rerank:
         say(f"candidates by {similarity}, scored by {options.rerank}")
         scores, indices = rerank(reranker, queries, corpus, indices)
-        say_cut_pairs(reranker, indices.size)
+        shared.say_cut_pairs(reranker, indices.size)
     else:
         say(f"scored by {similarity}")
     results: list[dict[str, Any]] = []
@@ -98,8 +87,4 @@ def main(arguments: list[str] | None = None) -> None:
             lines.append(f"{score:8.4f}  {corpus[index]}")
         results.append({"query": query, "hits": hits})
     about = {"model": options.model, "similarity": similarity, "rerank": options.rerank, "corpus": len(corpus)}
-    print_result(options, about | {"results": results}, lines)
-
-
-if __name__ == "__main__":
-    run_command(main)
+    shared.print_result(options, about | {"results": results}, lines)

@@ -1,10 +1,11 @@
 """Serve vectors over HTTP in the protocol of OpenAI's embeddings, and perhaps reranking.
 
-    minisbert serve all-MiniLM-L6-v2
-    minisbert serve all-MiniLM-L6-v2 --compiled --reranker cross-encoder/ms-marco-MiniLM-L6-v2 --port 8000
-    curl http://127.0.0.1:8000/v1/embeddings --json '{"input": "A cat sits."}'
-
 Every client of OpenAI's API can call it: set its base URL to http://127.0.0.1:8000/v1. Needs the serve extra.
+
+Examples:
+  minisbert serve all-MiniLM-L6-v2
+  minisbert serve all-MiniLM-L6-v2 --compiled --reranker cross-encoder/ms-marco-MiniLM-L6-v2 --port 8000
+  curl http://127.0.0.1:8000/v1/embeddings --json '{"input": "A cat sits."}'
 """
 
 import argparse
@@ -12,16 +13,16 @@ import logging
 import os
 import socket
 
-from minisbert.commands.options import add_model_options, chosen_encoder
+from minisbert.commands import shared
 from minisbert.core import InputError
-from minisbert.system.console import bounded, check_usage, command_parser, run_command, say
+from minisbert.system.console import bounded, check_usage, command_parser, say
 
 CONNECTIONS = 500  # at a time, below the files that most systems let a process open; uvicorn answers others with 503
 
 
 def serve_options(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("serve", __doc__)
-    add_model_options(parser, name="model")
+    shared.add_model_options(parser, name="model")
     parser.add_argument("--dtype", help="float32 (default), bfloat16, auto, or with --compiled int8")
     parser.add_argument("--reranker", metavar="MODEL", help="a cross-encoder for /v1/rerank; it computes in float32")
     parser.add_argument("--served-model-name", metavar="NAME", help="how clients call the model (default: MODEL)")
@@ -56,7 +57,7 @@ def main(arguments: list[str] | None = None) -> None:
     from minisbert.models.pair_model import PairModel
     from minisbert.serving.engine import Engine
 
-    encoder = chosen_encoder(options, options.dtype)
+    encoder = shared.chosen_encoder(options, options.dtype)
     reranker, reranker_name = None, ""
     if options.reranker:
         reranker = PairModel.load(options.reranker, device=options.device)
@@ -91,7 +92,3 @@ def main(arguments: list[str] | None = None) -> None:
             uvicorn.Server(config).run(sockets=[listener])
         except KeyboardInterrupt:  # uvicorn has answered what it had accepted, and passes the signal on
             say("stopped")
-
-
-if __name__ == "__main__":
-    run_command(main)

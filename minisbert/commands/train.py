@@ -1,12 +1,21 @@
-"""Fine-tune a model, with all objectives, named recipes, resume and several processes."""
+"""``minisbert train``, and ``minisbert plot`` for the curves of its runs."""
 
+import json
 import sys
+from pathlib import Path
 
-from minisbert.system.console import run_command
+from minisbert.core import InputError, reading
+from minisbert.evaluation import plots
+from minisbert.system.console import command_parser, say
+from minisbert.system.files import check_ending, check_output, read_text
+from minisbert.training import RUN_CONFIG, RUN_LOG
 from minisbert.training.settings import parse
+
+PANELS = ("loss", "dev score x 100", "learning rate")
 
 
 def main(arguments: list[str] | None = None) -> None:
+    """Fine-tune a model, with all objectives, named recipes, resume and several processes."""
     given = sys.argv[1:] if arguments is None else arguments
     if {"-h", "--help", "--help-all"} & {*given}:
         parse(given)  # prints the help and ends without waiting for torch
@@ -16,5 +25,43 @@ def main(arguments: list[str] | None = None) -> None:
     run_distributed_command(lambda: train(arguments))
 
 
-if __name__ == "__main__":
-    run_command(main)
+def plot(arguments: list[str] | None = None) -> None:
+    """Plot training runs: one, or several compared. Needs matplotlib, from the plots extra.
+
+    Examples:
+      minisbert plot runs/cosine-all-MiniLM-L6-v2        # writes curves.png to the run's folder
+      minisbert plot runs/A runs/B runs/C --out compared.png
+    """
+    parser = command_parser("plot", plot.__doc__)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run, finished or in progress")
+    parser.add_argument("--out", type=Path, metavar="F.png", help="default: curves.png; for one run, in its folder")
+    options = parser.parse_args(arguments)
+    target = options.out or (options.runs[0] if len(options.runs) == 1 else Path()) / "curves.png"
+    check_ending("--out", target, ".png")
+    check_output(target, *(path for run in options.runs for path in run.glob("*.json*")))
+    plots.require()  # before the runs are read
+    plots.save(plots.draw_curves({str(run): read_run(run) for run in options.runs}, PANELS), target)
+    say(f"wrote {target}")
+
+
+def read_run(folder: Path) -> list[dict[int, float]]:
+    """Read the curves of ``PANELS`` by step; ``InputError`` if the folder is not a run or no loss is logged yet."""
+    log = folder / RUN_LOG
+    if not log.is_file():
+        raise InputError(f"{folder} is not the folder of a run: it has no {RUN_LOG}, which training writes")
+    with reading(folder / RUN_CONFIG):
+        metric = json.loads(read_text(folder / RUN_CONFIG))["best_metric"]
+    losses: dict[int, float] = {}
+    scores: dict[int, float] = {}
+    rates: dict[int, float] = {}
+    with reading(log) as at:
+        # what follows the last line break is empty, or what a run that was killed could still write of a line
+        for at.line, line in enumerate(read_text(log).split("\n")[:-1], start=1):
+            entry = json.loads(line)
+            if "dev" in entry:
+                scores[entry["step"]] = 100 * float(entry["dev"][metric])
+            else:  # by step, so what a resumed run logs again counts once
+                losses[entry["step"]], rates[entry["step"]] = float(entry["loss"]), float(entry["lr"])
+    if not losses:
+        raise InputError(f"{folder} has no losses yet: training logs them every few steps (--log-every)")
+    return [losses, scores, rates]

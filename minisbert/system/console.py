@@ -5,6 +5,7 @@ Imports neither torch nor NumPy, and no command imports torch before its options
 """
 
 import argparse
+import inspect
 import math
 import os
 import re
@@ -72,8 +73,10 @@ class Parser(argparse.ArgumentParser):
 
 
 def command_parser(name: str, doc: str | None, **options: Any) -> Parser:
-    """Return the parser of ``minisbert NAME``; ``--help`` shows its file's docstring above the options."""
-    about, layout = (doc or "").replace("``", ""), argparse.RawDescriptionHelpFormatter
+    """Return the parser of ``minisbert NAME``; ``--help`` shows its docstring, with the examples below the options."""
+    about, _, examples = inspect.cleandoc(doc or "").replace("``", "").partition("\n\nExamples:")
+    options = {"epilog": f"Examples:{examples}" if examples else None} | options
+    layout = argparse.RawDescriptionHelpFormatter
     parser = Parser(prog=f"minisbert {name}", description=about, formatter_class=layout, **options)
     parser.add_argument("--version", action="version", version=f"minisbert {__version__}")
     return parser

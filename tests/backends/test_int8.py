@@ -23,7 +23,7 @@ from minisbert.backends.graphs import (
     quantized_linear,
 )
 from minisbert.backends.package import CompiledEncoder, CompiledPairModel
-from minisbert.commands import compile as command
+from minisbert.commands.convert import compile_package
 from minisbert.core import InputError
 from minisbert.core.heads import JointHead
 from minisbert.core.metrics import spearman
@@ -146,7 +146,7 @@ def test_it_is_refused_without_the_instructions_and_uncompiled(tiny, tmp_path, m
         SentenceEncoder.load(tiny).encode(TEXTS, dtype="int8")
     monkeypatch.setattr(int8, "cpu_flags", lambda: {"sse4_2"})
     with pytest.raises(InputError, match="int8 cannot be used: the CPU has neither avx512_vnni nor avx2"):
-        command.main([str(tiny), "--dtype", "int8", "--out", str(tmp_path / "p.pt2")])
+        compile_package([str(tiny), "--dtype", "int8", "--out", str(tmp_path / "p.pt2")])
     assert not list(tmp_path.iterdir())
 
 
@@ -160,7 +160,7 @@ def generated_code(package: Path) -> str:
 @pytest.mark.slow
 def test_a_package_multiplies_by_the_fast_product(tiny, tmp_path):
     """torch's compiler has a pattern that turns it into one that is 2,000 times slower on a Zen 4."""
-    command.main([str(tiny), "--dtype", "int8", "--out", str(tmp_path / "p.pt2")])
+    compile_package([str(tiny), "--dtype", "int8", "--out", str(tmp_path / "p.pt2")])
     code = generated_code(tmp_path / "p.pt2")
     by_length = bfloat16_hardware(torch.device("cpu"))[0]
     assert len(re.findall(r"_int_mm_out\(", code)) == 2 * 4  # in each layer one for query, key and value
@@ -202,7 +202,7 @@ def test_a_cross_encoder(tiny, tmp_path):
     encoder = SentenceEncoder.load(tiny)
     model = PairModel(encoder, JointHead(encoder.width)).eval()
     model.save(tmp_path / "model")
-    command.main([str(tmp_path / "model"), "--dtype", "int8", "--out", str(tmp_path / "p.pt2")])
+    compile_package([str(tmp_path / "model"), "--dtype", "int8", "--out", str(tmp_path / "p.pt2")])
     assert "_int_mm_out" in generated_code(tmp_path / "p.pt2")
     ours = CompiledPairModel.load(tmp_path / "model", tmp_path / "p.pt2")
     pairs = list(zip(TEXTS, TEXTS[::-1], strict=True))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from minisbert.backends import onnx_export
-from minisbert.commands.export_onnx import main
+from minisbert.commands.convert import export_onnx as main
 from minisbert.core import InputError
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.conftest import ROOT
@@ -80,7 +80,7 @@ def test_sentence_transformers_opens_it_with_its_onnx_backend(runtime, tiny, tmp
 
 
 def test_a_missing_package_is_one_line_with_the_extra(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr("minisbert.commands.export_onnx.find_spec", lambda name: None)
+    monkeypatch.setattr("minisbert.commands.convert.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"needs onnx: pip install 'minisbert\[onnx\]'"):
         main([str(tiny), "--out", str(tmp_path / "out")])
 

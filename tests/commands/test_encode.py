@@ -240,7 +240,6 @@ def test_a_path_that_cannot_be_written_fails_before_the_work(tiny, tmp_path, mon
         (["a cat"] * 13, "at most 12"),
         (["a cat"] * 61 + ["--heatmap", "map.png"], "at most 60"),
         (["a cat", "--tokens", "--out", "v.npy"], r"F\.safetensors"),
-        (["merge", ".", "--out", "v.npy"], "merge"),
     ],
 )
 def test_invalid_arguments_are_errors_before_the_model_is_loaded(tiny, monkeypatch, arguments, message):

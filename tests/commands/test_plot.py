@@ -6,7 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-from minisbert.commands.plot import main, read_run
+from minisbert.commands.train import plot as main
+from minisbert.commands.train import read_run
 from minisbert.core import InputError
 from minisbert.evaluation.plots import draw_curves, draw_heatmap, draw_lengths
 

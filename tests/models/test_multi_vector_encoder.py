@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from minisbert.commands import certify, distill_static, encode, evaluate, search
+from minisbert.commands import certify, convert, encode, evaluate, search
 from minisbert.core import InputError
 from minisbert.loading import open_kind
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
@@ -222,14 +222,14 @@ def test_what_needs_one_vector_per_text_says_so(folder, tmp_path):
     np.save(vectors, np.ones((2, 7), np.float32))
     out = ["--out", str(tmp_path / "out.safetensors")]
     for command, arguments, message in (
-        (encode, ["--file", str(texts), "--out", str(tmp_path / "out.npy")], "FILE.safetensors"),
-        (encode, ["--file", str(texts), "--truncate-dim", "3", *out], "--truncate-dim"),
-        (distill_static, ["--device", "cpu", *out], "only an encoder of dense vectors"),
-        (evaluate, ["--split", "dev"], "has a vector per token: only search data"),
-        (certify, [str(vectors), "--texts", str(texts)], "certify compares one vector of each text"),
+        (encode.main, ["--file", str(texts), "--out", str(tmp_path / "out.npy")], "FILE.safetensors"),
+        (encode.main, ["--file", str(texts), "--truncate-dim", "3", *out], "--truncate-dim"),
+        (convert.distill_static, ["--device", "cpu", *out], "only an encoder of dense vectors"),
+        (evaluate.main, ["--split", "dev"], "has a vector per token: only search data"),
+        (certify.main, [str(vectors), "--texts", str(texts)], "certify compares one vector of each text"),
     ):
         with pytest.raises(InputError, match=message):
-            command.main([*arguments, *model])
+            command([*arguments, *model])
     with pytest.raises(InputError, match=r"MultiVectorEncoder\.load opens it"):
         SentenceEncoder.load(folder)
 

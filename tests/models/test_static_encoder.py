@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models
 from tokenizers.pre_tokenizers import Whitespace
 
-from minisbert.commands.distill_static import main
+from minisbert.commands.convert import distill_static as main
 from minisbert.commands.encode import main as encode
 from minisbert.commands.search import main as search
 from minisbert.core import InputError

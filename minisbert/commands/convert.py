@@ -1,0 +1,133 @@
+"""``minisbert compile``, ``export-onnx`` and ``distill-static``: a model in another form."""
+
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+from minisbert.commands import shared
+from minisbert.core import InputError
+from minisbert.system.assets import local_path
+from minisbert.system.console import add_threads_option, bounded, command_parser, say
+from minisbert.system.files import atomic_folder, check_output
+
+LARGEST = 1e-4  # of a difference to a unit vector's number: float32 in another order stays far below
+
+
+def compile_package(arguments: list[str] | None = None) -> None:
+    """Compile a model ahead of time to one file of native code, which encodes a sentence in half the time.
+
+    int8 is faster than float32 on a CPU with VNNI or AVX2, and its vectors differ a little (docs/results.md). The
+    result is for this CPU and this version of torch; at the end it is compared with the eager encoder. It needs a
+    C++ compiler and 20 to 90 seconds; loading it needs neither. It is a program: load only packages that you trust. A
+    GPU needs none: --compiled alone is enough there.
+
+    Examples:
+      minisbert compile all-MiniLM-L6-v2
+      minisbert compile runs/cosine-all-MiniLM-L6-v2/model --dtype bfloat16 --out model.pt2
+      minisbert compile all-MiniLM-L6-v2 --dtype int8
+      minisbert encode "A cat." "A dog." --compiled --dtype int8
+    """
+    parser = command_parser("compile", compile_package.__doc__)
+    shared.add_model_option(parser, "model")
+    parser.add_argument("--out", type=Path, metavar="F", help="write to F.pt2 (default: to the cache, for --compiled)")
+    parser.add_argument("--dtype", default="float32", help="float32, bfloat16, int8 or auto (default: %(default)s)")
+    shared.add_pooling_option(parser)
+    add_threads_option(parser)
+    options = parser.parse_args(arguments)
+    shared.check_written("--out", options.out, [".pt2"], options.model)
+    from minisbert.backends.graphs import package_dtype
+    from minisbert.backends.package import compile_apart, compile_to_cache, package_identity
+    from minisbert.checkpoints.layout import ModelFolder, find_model
+    from minisbert.system.devices import use_threads
+
+    use_threads(options.threads)
+    folder = find_model(options.model)
+    dtype = package_dtype(options.dtype)
+    started = time.monotonic()
+    path = options.out
+    if path:
+        compile_apart(folder, dtype, options.pooling, path)
+    else:
+        path = compile_to_cache(folder, package_identity(ModelFolder(folder), dtype, options.pooling))
+    say(f"{path}: {path.stat().st_size / 1e6:.0f} MB, {time.monotonic() - started:.0f} s")
+
+
+def export_onnx(arguments: list[str] | None = None) -> None:
+    """Export an encoder to ONNX: token ids in, vectors out, for programs without PyTorch.
+
+    Writes the model's folder with onnx/model.onnx in it, as sentence-transformers lays it out: it opens there with
+    backend="onnx". Pooling, dense layers and scaling are in the graph. ONNX Runtime computes a few vectors with the
+    file, and the largest difference is printed. Needs the onnx extra.
+
+    Examples:
+      minisbert export-onnx all-MiniLM-L6-v2 --out minilm-onnx
+      minisbert export-onnx runs/cosine-all-MiniLM-L6-v2/model --out mine-onnx --int8
+    """
+    parser = command_parser("export-onnx", export_onnx.__doc__)
+    shared.add_model_option(parser, "model")
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="for the model with onnx/model.onnx")
+    parser.add_argument("--int8", action="store_true", help="write onnx/model_int8.onnx too: a quarter of the size")
+    options = parser.parse_args(arguments)
+    check_output(options.out, local_path(options.model))
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        if find_spec(package) is None:
+            raise InputError(f"minisbert export-onnx needs {package}: pip install 'minisbert[onnx]'")
+    import numpy as np
+
+    from minisbert.backends import onnx_export
+    from minisbert.models.sentence_encoder import SentenceEncoder
+
+    encoder = SentenceEncoder.load(options.model, device="cpu")
+    say(f"exporting {options.model}, about 20 seconds")
+    expected = encoder.encode(list(onnx_export.SAMPLE_TEXTS))  # (N, W)
+    with atomic_folder(options.out) as folder:
+        encoder.write(folder)
+        path = folder / "onnx" / "model.onnx"
+        path.parent.mkdir()
+        onnx_export.export_onnx(encoder, path)
+        # before the folder is in its place: a graph that computes something else must not look finished
+        difference = float(np.abs(onnx_export.onnx_vectors(encoder, path) - expected).max())
+        if not difference <= LARGEST * max(1.0, float(np.abs(expected).max())):
+            raise InputError(f"the exported graph gives other vectors, by {difference:.1e}: please report this model")
+        lines = [f"onnx/model.onnx: {path.stat().st_size / 1e6:.1f} MB, largest difference {difference:.1e}"]
+        if options.int8:
+            smaller = path.with_name("model_int8.onnx")
+            onnx_export.quantize_onnx(path, smaller)
+            u, v = onnx_export.onnx_vectors(encoder, smaller), expected
+            cosines = (u * v).sum(axis=1) / np.linalg.norm(u, axis=1) / np.linalg.norm(v, axis=1)  # (N,)
+            size = f"{smaller.stat().st_size / 1e6:.1f} MB"
+            lines.append(f"onnx/model_int8.onnx: {size}, lowest cosine {cosines.min():.4f}")
+    for line in lines:  # now that the folder is in its place
+        print(line)
+
+
+def distill_static(arguments: list[str] | None = None) -> None:
+    """Make a table of static vectors from an encoder: one vector per token, far faster, at a loss.
+
+    Examples:
+      minisbert distill-static --out table
+      minisbert distill-static --model path/to/encoder --dim 128 --out table
+      minisbert encode --model table "A cat sits." "A kitten is sitting."
+    """
+    parser = command_parser("distill-static", distill_static.__doc__)
+    shared.add_model_option(parser)
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="write the model to this folder")
+    parser.add_argument("--dim", type=bounded(int, 1), default=256, metavar="N", help="columns (default: %(default)s)")
+    about = "weight a token of frequency p (Zipf's law) by A / (A + p), with a large A all alike (default: %(default)s)"
+    parser.add_argument("--sif", type=bounded(float, 1e-9), default=1e-4, metavar="A", help=about)
+    shared.add_device_options(parser)
+    options = parser.parse_args(arguments)
+    from minisbert.loading import load_encoder
+    from minisbert.models.sentence_encoder import SentenceEncoder
+    from minisbert.models.static_encoder import distill
+    from minisbert.system.devices import use_threads
+
+    check_output(options.out, local_path(options.model))
+    use_threads(options.threads)
+    encoder = load_encoder(options.model, device=options.device)
+    if not isinstance(encoder, SentenceEncoder) or encoder.vectors_are != "dense":
+        raise InputError(f"--model {options.model}: only an encoder of dense vectors can be distilled to a table")
+    static = distill(encoder, options.dim, options.sif, progress=True)
+    static.save(options.out)
+    rows, width = static.embedding.weight.shape
+    say(f"wrote {rows:,} vectors of width {width} ({4 * rows * width / 2**20:.0f} MB) to {options.out}")
