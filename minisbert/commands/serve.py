@@ -9,6 +9,7 @@ Examples:
 """
 
 import argparse
+import gc
 import logging
 import os
 import socket
@@ -28,6 +29,8 @@ def serve_options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--served-model-name", metavar="NAME", help="how clients call the model (default: MODEL)")
     parser.add_argument("--served-reranker-name", metavar="NAME", help="the same for the reranker")
     parser.add_argument("--any-model", action="store_true", help="answer requests that name another model")
+    about = "let web pages of this origin call it, https://example.org, or * for all; may be repeated"
+    parser.add_argument("--cors", action="append", default=[], metavar="ORIGIN", help=about)
     parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0 for all networks (default: this machine only)")
     parser.add_argument("--port", type=int, default=8000, help="0 for a free one (default: %(default)s)")
     about = "the token that clients must send; better in MINISBERT_API_KEY, where other users do not see it"
@@ -65,7 +68,7 @@ def main(arguments: list[str] | None = None) -> None:
     engine = Engine(options.served_model_name or options.model, encoder, reranker, reranker_name, options.dtype)
     engine.embed("", ["the first call is slower"])
     limits = {name: getattr(options, name) for name in ("max_texts", "max_characters", "max_waiting")}
-    server = Server(engine, options.api_key, options.truncate, options.any_model, **limits)
+    server = Server(engine, options.api_key, options.truncate, options.any_model, options.cors, **limits)
 
     try:
         family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
@@ -88,6 +91,9 @@ def main(arguments: list[str] | None = None) -> None:
             host = f"[{host}]"  # as URLs have IPv6
         most = f"at most {options.max_texts:,} texts of {options.max_characters:,} characters a request"
         say(f"{engine.about} on http://{host}:{port}/v1, {most}; Ctrl-C stops it")
+        # looking for garbage among a request's lists, and the model's objects, would cost seconds for a million of them
+        gc.freeze()
+        gc.set_threshold(100_000)
         try:
             uvicorn.Server(config).run(sockets=[listener])
         except KeyboardInterrupt:  # uvicorn has answered what it had accepted, and passes the signal on

@@ -10,13 +10,15 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+import orjson
 import torch
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.middleware.cors import CORSMiddleware
+from fastapi.responses import PlainTextResponse
 from fastapi.security import HTTPBearer
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from pydantic import BaseModel, ConfigDict, Field
@@ -26,7 +28,7 @@ from minisbert import __version__
 from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
 from minisbert.core.encoder import normalize
-from minisbert.serving.engine import Batcher, Busy, Engine, Result
+from minisbert.serving.engine import SEND_TEXTS, Batcher, Busy, Engine, Result
 
 # status -> OpenAI's name of the error; all others, 404 too, are "invalid_request_error"
 ERRORS = {401: "authentication_error", 429: "rate_limit_error", 500: "server_error"}
@@ -41,8 +43,15 @@ class Form(BaseModel):
     model: str | None = Field(None, description="a name of GET /v1/models; if absent, the model that is served")
 
 
+# each stops at the first wrong item: a million of them would be a million errors, and minutes
+Texts = Annotated[list[str], Field(fail_fast=True)]
+Ids = Annotated[list[int], Field(fail_fast=True)]
+
+
 class EmbeddingRequest(Form):
-    input: str | list[str] | list[int] | list[list[int]] = Field(description="texts, or token ids of this model")
+    input: str | Texts | Ids | Annotated[list[Ids], Field(fail_fast=True)] = Field(
+        description="texts, or token ids of this model, whose name the request must then give"
+    )
     encoding_format: Literal["float", "base64"] | None = "float"
     dimensions: int | None = Field(None, ge=1, description="the first columns, scaled to length 1 again")
     input_type: Literal["query", "document"] | None = Field(None, description="chooses the model's prompt")
@@ -55,7 +64,7 @@ class Document(BaseModel):
 
 class RerankRequest(Form):
     query: str
-    documents: list[str | Document]
+    documents: Annotated[list[str | Document], Field(fail_fast=True)]
     top_n: int | None = Field(None, ge=0, description="how many come back; all if 0 or absent")
     return_documents: bool | None = False
     max_tokens_per_doc: int | None = Field(None, description="Cohere's; without effect: the model has its own limit")
@@ -68,6 +77,7 @@ class Server:
     api_key         the bearer token that every request but those of ``OPEN_PATHS`` must carry; "" for none
     truncate        what happens to a text beyond the model's limit: "cut" says so in the answer, "error" refuses
     any_model       whether a request may name another model than the one that answers
+    origins         of web pages whose scripts may read answers, "https://example.org", or "*" for all
     max_texts       the most texts in a request
     max_characters  the longest text: the tokenizer holds Python's lock for all of it, .1 to .4 s for 100,000
     max_waiting     the most texts in the queue
@@ -79,6 +89,7 @@ class Server:
         api_key: str = "",
         truncate: str = "cut",
         any_model: bool = False,
+        origins: Sequence[str] = (),
         max_texts: int = 2048,
         max_characters: int = 100_000,
         max_waiting: int = 4096,
@@ -87,6 +98,7 @@ class Server:
         self.api_key = api_key.encode()
         self.truncate = truncate
         self.any_model = any_model
+        self.origins = origins
         self.max_texts = max_texts
         self.max_characters = max_characters
         # one thread for both: beside each other, encoder and reranker would fight for the same cores
@@ -117,6 +129,10 @@ class Server:
         app.add_api_route("/health", health, response_class=PlainTextResponse)
         app.add_api_route("/metrics", self.metrics, response_class=PlainTextResponse)
         app.middleware("http")(self.counted)
+        if self.origins:  # last, so that it is first: a browser asks without the key whether it may send one
+            app.add_middleware(
+                CORSMiddleware, allow_origins=self.origins, allow_methods=["GET", "POST"], allow_headers=["*"]
+            )
         app.add_exception_handler(NoSuchPath, http_error)
         app.add_exception_handler(RequestValidationError, invalid)
         app.add_exception_handler(InputError, lambda request, error: refusal(400, str(error)))
@@ -160,10 +176,14 @@ class Server:
         if isinstance(inputs, str) or (inputs and isinstance(inputs[0], int)):
             inputs = [inputs]
         self.check_texts("input", inputs)
+        # OpenAI's clients may send ids of OpenAI's vocabulary, most of which this model has too, for other words
+        if not isinstance(inputs[0], str) and request.model != self.engine.name:
+            named = f'name the model whose they are ("model": "{self.engine.name}")'
+            raise HTTPException(400, f"input holds token ids: {named}, or send texts ({SEND_TEXTS})")
         width = self.engine.encoder.get_embedding_dimension()
         columns = request.dimensions or width
         if columns > width:
-            raise HTTPException(400, f"dimensions: the model's vectors have {width}, not {columns}")
+            raise HTTPException(400, f"dimensions: the model's vectors have {width}")
 
         # the prompt is the batch's key: texts with different prompts are not computed together
         results = await self.embeddings.submit(self.engine.prompt(request.input_type), inputs)
@@ -173,13 +193,11 @@ class Server:
             vectors = normalize(torch.from_numpy(vectors[:, :columns])).numpy()
         data = []
         for i, vector in enumerate(vectors):
-            embedding: Any
+            embedding: Any = vector
             if request.encoding_format == "base64":
                 embedding = base64.b64encode(vector.astype("<f4").tobytes()).decode()
-            else:
-                embedding = vector.tolist()
             data.append({"object": "embedding", "index": i, "embedding": embedding})
-        return JSONResponse({"object": "list", "data": data, "model": self.engine.name, **more})
+        return json_response({"object": "list", "data": data, "model": self.engine.name, **more})
 
     async def rerank(self, request: RerankRequest) -> Response:
         """A query and documents -> their numbers and scores, best first."""
@@ -202,7 +220,7 @@ class Server:
         # usage is where Jina's clients look, meta where Cohere's do
         more["meta"] = {"tokens": {"input_tokens": more["usage"]["prompt_tokens"]}}
         about = {"id": str(uuid.uuid4()), "object": "list", "model": self.engine.reranker_name}
-        return JSONResponse({**about, "results": results, **more})
+        return json_response({**about, "results": results, **more})
 
     def check_model(self, asked: str | None, name: str) -> None:
         """Raise ``HTTPException`` if a request names another model, as OpenAI's own server does."""
@@ -242,13 +260,13 @@ class Server:
     async def models(self) -> Response:
         """The encoder and the reranker."""
         names = filter(None, (self.engine.name, self.engine.reranker_name))
-        return JSONResponse({"object": "list", "data": [card(name) for name in names]})
+        return json_response({"object": "list", "data": [card(name) for name in names]})
 
     async def one_model(self, name: str) -> Response:
         """The encoder or the reranker."""
         if name not in (self.engine.name, self.engine.reranker_name):
             raise HTTPException(404, f"the model {one_line(name)} does not exist: see GET /v1/models")
-        return JSONResponse(card(name))
+        return json_response(card(name))
 
     async def metrics(self) -> Response:
         """What was counted, in Prometheus' format."""
@@ -257,6 +275,12 @@ class Server:
 
 async def health() -> str:
     return "ok\n"
+
+
+def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Answer in JSON: a number of an array has as many digits as float32 needs, and is not made a Python object."""
+    body = orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
+    return Response(body, status, headers, media_type="application/json")
 
 
 def card(name: str) -> dict[str, Any]:
@@ -270,7 +294,7 @@ def card(name: str) -> dict[str, Any]:
 def refusal(status: int, message: str, headers: Mapping[str, str] | None = None, code: str | None = None) -> Response:
     """Answer an error in OpenAI's form."""
     error = {"message": message, "type": ERRORS.get(status, "invalid_request_error"), "param": None, "code": code}
-    return JSONResponse({"error": error}, status, headers)
+    return json_response({"error": error}, status, headers)
 
 
 async def http_error(request: Request, error: Any) -> Response:

@@ -23,6 +23,8 @@ from minisbert.models.prompts import choose_prompt, prompt_tokens, role_prompt
 from minisbert.models.similarity import as_array
 from minisbert.system.devices import choose_dtype
 
+SEND_TEXTS = "LangChain: check_embedding_ctx_length=False"  # which otherwise sends token ids of OpenAI's
+
 
 class Result(NamedTuple):
     """What was computed for a text or a document, its tokens with the special ones, and whether it was cut."""
@@ -71,7 +73,7 @@ class Engine:
             if not 0 <= token < size:
                 raise InputError(
                     f"token id {one_line(token)} is not one of this model's {size:,}: send texts, or ids of its "
-                    "own tokenizer without special tokens (LangChain: check_embedding_ctx_length=False)"
+                    f"own tokenizer without special tokens ({SEND_TEXTS})"
                 )
 
     def embed(self, prompt: str, inputs: Sequence[str | list[int]]) -> list[Result]:

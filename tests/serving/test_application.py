@@ -68,7 +68,16 @@ def test_one_text_and_token_ids(client, encoder):
     one = post(client, input="a dog").json()["data"]
     ids = encoder.tokenizer.encode(["a dog"]).ids[0][1:-1]
     for given in (ids, [ids]):
-        assert post(client, input=given).json()["data"] == one
+        assert post(client, input=given, model="tiny").json()["data"] == one
+
+
+def test_token_ids_without_the_models_name_are_refused(client, engine):
+    """They may be another tokenizer's: OpenAI's clients send those of OpenAI's vocabulary."""
+    with TestClient(Server(engine, any_model=True).application()) as any_model:
+        for asked, model in ((client, None), (any_model, "text-embedding-3-small")):
+            refused = post(asked, input=[5, 6], model=model)
+            assert refused.status_code == 400
+            assert '"tiny"' in refused.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -196,12 +205,12 @@ def test_a_head_that_reads_two_rows(tiny, encoder):
 
 REFUSED = [
     ({}, 400, "input"),
-    ({"input": []}, 400, "input"),
+    ({"input": []}, 400, "empty"),
     ({"input": ["a", 1]}, 400, "1"),
     ({"input": [True]}, 400, "input"),
     ({"input": [[1, "x"]]}, 400, "input"),
-    ({"input": [10**9]}, 400, "token id 1000000000"),
-    ({"input": [-1]}, 400, "token id -1"),
+    ({"input": [10**9], "model": "tiny"}, 400, "token id 1000000000"),
+    ({"input": [-1], "model": "tiny"}, 400, "token id -1"),
     ({"input": "\ud800"}, 400, "surrogate"),
     ({"input": "a", "dimensions": 0}, 400, "dimensions"),
     ({"input": "a", "dimensions": 25}, 400, "dimensions"),
@@ -321,6 +330,22 @@ def test_every_path_but_health_and_docs_wants_the_key(engine, header, status):
             assert client.get(path).status_code == 200
         assert client.get("/metrics", headers=headers).status_code == status
         assert client.post("/v1/embeddings", json={"input": "a"}, headers=headers).status_code == status
+
+
+def test_a_page_of_another_origin_may_ask_and_read_if_it_is_named(engine):
+    page = {"Origin": "https://example.org"}
+    asks = page | {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+    for origins in ((), ("https://example.org",)):
+        with TestClient(Server(engine, api_key="k", origins=origins).application()) as client:
+            assert client.options("/v1/embeddings", headers=asks).is_success == bool(origins)  # without the key
+            answer = client.post("/v1/embeddings", json={"input": "a"}, headers=page | {"Authorization": "Bearer k"})
+            assert answer.headers.get("access-control-allow-origin") == (page["Origin"] if origins else None)
+
+
+def test_only_the_first_wrong_item_is_an_error(client):
+    """A million of them, 4 MB, would keep everybody waiting for minutes."""
+    message = post(client, input=[{}] * 10).json()["error"]["message"]
+    assert message.count("list[str]") == 1
 
 
 def test_what_is_counted(engine, monkeypatch):
