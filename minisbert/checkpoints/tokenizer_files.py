@@ -48,16 +48,6 @@ from minisbert.system.files import listed, read_text, write_json
 TOKENIZER = "tokenizer.json"
 PROBE = "A cat, ÉŠſ 1"  # shows tables of characters that are damaged before a user's text does
 
-# Where the maximum number of tokens is stated; the first that is counts. A call's arguments are, within
-# sentence_bert_config.json, those for the tokenizer and over them those for each call of it.
-LIMITS = (
-    ("call", "max_length"),  # a user of sentence-transformers
-    ("call", "model_max_length"),
-    (TEXT_SETTINGS, "max_seq_length"),  # sentence-transformers, in nearly every folder
-    (TOKENIZER_CONFIG, "model_max_length"),  # transformers; 1e30 if the author set none
-    (TOKENIZER_CONFIG, "max_len"),  # transformers in 2019
-)
-
 LATE_INTERACTION = ("query_length", "document_length", "query_expansion")  # a MultiVectorEncoder's; only saved again
 # what a Transformer module computes by its ``transformer_task``: the result that it takes, and the name it gives it
 TASKS = {
@@ -107,20 +97,24 @@ class Source:
 def read_tokenizer(folder: str | Path | ModelFolder, limit: int | None = None) -> Tokenizer:
     """Read the tokenizer in an encoder's folder.
 
-    The maximum number of tokens is ``limit``, else the first of ``LIMITS`` that a file states; never more than the
-    encoder has positions. Raises ``InputError`` for files that are missing or damaged, for settings that are not
-    supported, and for a ``limit`` out of range.
+    The maximum number of tokens is ``limit``, else the first that a file states; never more than the encoder has
+    positions. Raises ``InputError`` for files that are missing or damaged, for settings that are not supported, and for
+    a ``limit`` out of range.
     """
     folder = folder if isinstance(folder, ModelFolder) else ModelFolder(folder)
     family, config = folder.config
     texts, arguments, call = read_text_settings(folder)
     files = [(folder.path / TOKENIZER_CONFIG, folder.json(TOKENIZER_CONFIG)), (texts.path, arguments)]
-    options = JsonSettings(*files)
+    options, calls = JsonSettings(*files), JsonSettings((texts.path, arguments), (texts.path, call))
 
     # the limit
-    calls = JsonSettings((texts.path, arguments), (texts.path, call))
-    sources = {"call": calls, TEXT_SETTINGS: texts, TOKENIZER_CONFIG: options}
-    stated = [sources[file].get(key, int) for file, key in LIMITS]
+    stated = [
+        calls.get("max_length", int),  # a user of sentence-transformers, for each call or for the tokenizer
+        calls.get("model_max_length", int),
+        texts.get("max_seq_length", int),  # sentence-transformers, in nearly every folder
+        options.get("model_max_length", int),  # transformers; 1e30 if the author set none
+        options.get("max_len", int),  # transformers in 2019
+    ]
     if limit is None:
         limit = min(next((tokens for tokens in stated if tokens is not None), config.positions), config.positions)
     if isinstance(limit, bool) or not isinstance(limit, int | np.integer) or limit < 1:
@@ -177,19 +171,17 @@ def read_tokenizer(folder: str | Path | ModelFolder, limit: int | None = None) -
     if getattr(config, "position_offset", 0):  # RoBERTa and MPNet have no position for padding
         tokenizer.forbidden = pad_id
 
-    # what ``write_tokenizer`` writes again
+    # what ``write_tokenizer`` writes again; ``arguments`` without where the source came from, which says nothing of the
+    # copy, and without the limit, which is written as max_seq_length
     more = {key: value for key, (_, value) in texts.values.items() if key in LATE_INTERACTION}
     if lower_case:
         more["do_lower_case"] = True
+    unsaved = DOWNLOAD_ARGUMENTS | {"model_max_length"}
     settings = dict(folder.json(TOKENIZER_CONFIG))
-    for key, value in arguments.items():
-        # where the source came from says nothing of the copy, and the limit is written as max_seq_length
-        if value is not None and key not in DOWNLOAD_ARGUMENTS and key != "model_max_length":
-            settings[key] = value
+    settings |= {key: value for key, value in arguments.items() if value is not None and key not in unsaved}
     if tokenizer.cut_start:
         settings["truncation_side"] = "left"
-    if folder.json(CONFIG).get("tokenizer_class"):
-        # config.json is written anew without it
+    if folder.json(CONFIG).get("tokenizer_class"):  # config.json is written anew without it
         settings["tokenizer_class"] = "PreTrainedTokenizerFast" if name == GENERIC_CLASS else name
     others = {TOKENIZER_CONFIG: settings, SPECIAL_TOKENS: folder.json(SPECIAL_TOKENS)}
     vocabulary = any((folder.path / file).is_file() for file in VOCABULARY_FILES)
@@ -213,13 +205,9 @@ def read_text_settings(folder: ModelFolder) -> tuple[JsonSettings, dict, dict]:
         raise InputError(f"{old[0]} has the name of an old version and is not read: rename it to {TEXT_SETTINGS}")
     # the only value supported of each key that the module may state about itself
     result, output = TASKS[folder.task]
-    module = {
-        "transformer_task": folder.task,
-        "modality_config": {"text": {"method": "forward", "method_output_name": result}},
-        "module_output_name": output,
-        "tokenizer_name_or_path": None,
-    }
-    for key, only in module.items():
+    modality = {"text": {"method": "forward", "method_output_name": result}}
+    module = {"transformer_task": folder.task, "modality_config": modality, "module_output_name": output}
+    for key, only in (module | {"tokenizer_name_or_path": None}).items():
         if content.get(key, only) != only:
             raise unsupported(path, key, content[key], "it may change the vectors")
     texts = JsonSettings((path, content))
@@ -265,7 +253,7 @@ def build_backend(
     ``content`` is tokenizer.json; without it, BERT's or RoBERTa's vocabulary is read. The embedding table has ``rows``.
     """
     if content is None:
-        backend = read_vocabulary(folder)
+        backend = read_vocabulary(folder.path)
     else:
         with reading(folder.path / TOKENIZER):
             backend = Backend.from_buffer(content)
@@ -292,11 +280,9 @@ def build_backend(
     # replace tokens. One that is not in the vocabulary gets the next id if the embedding table has a row for it.
     in_backend = {token.content: token for token in backend.get_added_tokens_decoder().values()}
     for token in special.named:
-        if token.content in in_backend:
-            token = in_backend[token.content]  # with its flags, such as lstrip
+        if backend.token_to_id(token.content) is not None or backend.get_vocab_size() < rows:
+            token = in_backend.get(token.content, token)  # with its flags, such as lstrip
             token.special = True
-            backend.add_special_tokens([token])
-        elif backend.token_to_id(token.content) is not None or backend.get_vocab_size() < rows:
             backend.add_special_tokens([token])
     backend.encode_special_tokens = options.get("split_special_tokens", bool, False)
     # Ignore ordinary exceptions, since the probe may be untypical; a Rust panic means that the file is damaged.
@@ -305,20 +291,19 @@ def build_backend(
     return backend
 
 
-def read_vocabulary(folder: ModelFolder) -> Backend:
-    """Make the library's tokenizer of BERT's or RoBERTa's vocabulary, as it was before tokenizer.json."""
-    if has_file(folder.path / "vocab.txt"):
-        return read_word_pieces(folder.path / "vocab.txt")
-    if has_file(folder.path / "vocab.json") and has_file(folder.path / "merges.txt"):
-        with reading(folder.path / "merges.txt"):
-            return Backend(models.BPE.from_file(str(folder.path / "vocab.json"), str(folder.path / "merges.txt")))
-    names = "neither tokenizer.json nor vocab.txt, nor vocab.json and merges.txt"
-    advice = "write one of them with transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
-    raise InputError(f"{folder.path} has {names}: {advice}")
+def read_vocabulary(folder: Path) -> Backend:
+    """Make the library's tokenizer of BERT's or RoBERTa's vocabulary, as it was before tokenizer.json.
 
-
-def read_word_pieces(vocab: Path) -> Backend:
-    """Make BERT's WordPiece from a bare list of word pieces; ``rebuild_bert`` adds the rest."""
+    Its class adds all but the vocabulary.
+    """
+    vocab, words, merges = (folder / name for name in VOCABULARY_FILES)
+    if not has_file(vocab):
+        if has_file(words) and has_file(merges):
+            with reading(merges):
+                return Backend(models.BPE.from_file(str(words), str(merges)))
+        names = "neither tokenizer.json nor vocab.txt, nor vocab.json and merges.txt"
+        advice = "write one of them with transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+        raise InputError(f"{folder} has {names}: {advice}")
     # subtle: not splitlines(), which also splits at U+0085 and U+2028 and would shift every id after them
     pieces = read_text(vocab).removesuffix("\n").split("\n")
     ids = {piece.rstrip("\r"): i for i, piece in enumerate(pieces)}
