@@ -11,17 +11,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from minisbert.architectures.modern import (
-    GLOBAL,
-    LOCAL,
-    Architecture,
-    PreNormLayer,
-    WordEmbeddings,
-    check_default_rope,
-    spaced_kinds,
-    stated,
-)
-from minisbert.architectures.modernbert import WindowedEncoder
+from minisbert.architectures.modern import GLOBAL, LOCAL, PreNormLayer, WordEmbeddings
+from minisbert.architectures.modernbert import WindowedEncoder, WindowedFamily
 from minisbert.architectures.qwen3 import QWEN3, DecoderConfig, GatedFeedForward, GroupedAttention, RMSNorm, rms_norm
 from minisbert.core.checks import check_integer, check_number
 
@@ -103,21 +94,13 @@ class Gemma(WindowedEncoder):
         super().__init__(config, layers, norm, ScaledEmbeddings(config))
 
 
-class GemmaFamily(Architecture):
+class GemmaFamily(WindowedFamily):
     """EmbeddingGemma's names and settings."""
 
     def read(self, raw: dict[str, Any]) -> GemmaConfig:
-        """Read a config; newer files state the kind of each layer, and the bases in ``rope_parameters``."""
         if raw.get("use_bidirectional_attention") is not True:
             raise ValueError("use_bidirectional_attention must be true: of Gemma 3 only EmbeddingGemma is supported")
-        ropes = stated(raw, "rope_parameters")
-        check_default_rope(stated(raw, "rope_scaling"), ropes, stated(ropes, GLOBAL), stated(ropes, LOCAL))
-        kinds = stated(raw, "layer_types", list) or spaced_kinds(raw, "sliding_window_pattern", 6, first=-1)
-        content = raw | {"layer_types": tuple(kinds)}
-        for kind, key in ((GLOBAL, "rope_theta"), (LOCAL, "rope_local_base_freq")):
-            if "rope_theta" in stated(ropes, kind):
-                content[key] = ropes[kind]["rope_theta"]
-        return super().read(content)
+        return super().read(raw)
 
     def write(self, config: dict[str, Any]) -> dict[str, Any]:
         return super().write(config) | {"use_bidirectional_attention": True}
@@ -139,5 +122,6 @@ GEMMA = GemmaFamily(
     settings=QWEN3.settings | {"hidden_act": "hidden_activation"},
     constants=QWEN3.constants,
     only={"attn_logit_softcapping": None},
+    spacing=("sliding_window_pattern", 6, -1),
     relative=True,
 )

@@ -36,20 +36,13 @@ class Architecture(Family):
                 raise ValueError(f"{key} {one_line(raw[key])} is not supported, only {one_line(only)} is")
         # our name of a setting that the family calls something else is not read
         content = self.fields({key: value for key, value in raw.items() if key not in self.settings})
-        values = {}
-        for setting in fields(self.config):
-            if setting.default is MISSING or setting.name in content:
-                # KeyError: a size that has no default is missing
-                values[setting.name] = content[setting.name]
-        return self.config(**values)
+        read = [each.name for each in fields(self.config) if each.default is MISSING or each.name in content]
+        return self.config(**{name: content[name] for name in read})  # KeyError: a size that has no default is missing
 
     def write(self, config: dict[str, Any]) -> dict[str, Any]:
         """Return the fields for ``config.json``, without those that are empty or that the family never states."""
-        content = {}
-        for name, value in config.items():
-            if name not in self.constants and value != ():
-                content[self.settings.get(name, name)] = value
-        return content
+        written = {name: value for name, value in config.items() if name not in self.constants and value != ()}
+        return {self.settings.get(name, name): value for name, value in written.items()}
 
 
 class WordEmbeddings(nn.Module):
@@ -85,9 +78,7 @@ class ModernEncoder(Bert):
         # the book's constructor would build its own layers
         nn.Module.__init__(self)
         self.config, self.pooler = config, None
-        if embeddings is None:
-            embeddings = WordEmbeddings(config)
-        self.embeddings = embeddings
+        self.embeddings = WordEmbeddings(config) if embeddings is None else embeddings
         self.layers = nn.ModuleList(layers)
         self.norm = nn.Identity() if norm is None else norm
         self.initialise()
@@ -165,7 +156,6 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 GLOBAL, LOCAL = "full_attention", "sliding_attention"  # kinds of layers, as files name them
-MOST_LAYERS = 1000
 
 
 @dataclass(frozen=True)
@@ -217,27 +207,12 @@ def stated(raw: dict[str, Any], key: str, kind: type = dict) -> Any:
     return value
 
 
-def check_default_rope(*ropes: dict[str, Any] | None) -> None:
+def check_default_rope(*ropes: dict[str, Any]) -> None:
     """Raise ``ValueError`` for settings of a rotation that is scaled, as for longer texts than the training's.
 
     Each is an object of ``rope_parameters``, or ``rope_scaling`` in older files.
     """
     for rope in ropes:
-        kind = (rope or {}).get("rope_type") or (rope or {}).get("type")
+        kind = rope.get("rope_type") or rope.get("type")
         if kind not in (None, "default"):
             raise ValueError(f"rope_type {one_line(kind)} is not supported, only 'default' is")
-
-
-def spaced_kinds(raw: dict[str, Any], key: str, default: int, first: int) -> list[str]:
-    """List the kinds of layers if a file states how often one is global: every n-th from layer ``first`` of n.
-
-    n is the value of ``key``. For 5 layers, n = 3 and ``first`` 0 layers 0 and 3 are global.
-    """
-    layers, every = raw["num_hidden_layers"], raw.get(key, default)
-    check_integer("num_hidden_layers", layers)
-    check_integer(key, every)
-    kinds = []
-    # a damaged number of layers must not fill the memory: with fewer kinds the config refuses it
-    for i in range(min(layers, MOST_LAYERS)):
-        kinds.append(GLOBAL if i % every == first % every else LOCAL)
-    return kinds

@@ -27,12 +27,13 @@ from minisbert.architectures.modern import (
     check_default_rope,
     rotary,
     rotate,
-    spaced_kinds,
     stated,
 )
 from minisbert.core.bert import Attention, LayerNorm, attention, gelu, layer_norm
 from minisbert.core.checks import check_integer, check_number, check_one_of
 from minisbert.core.weights import dense
+
+MOST_LAYERS = 1000
 
 
 def geglu(x: Tensor, activation: str = "gelu") -> Tensor:
@@ -175,19 +176,33 @@ class ModernBert(WindowedEncoder):
         super().__init__(config, layers, ModernBertNorm(config), NormedEmbeddings(config))
 
 
-class ModernBertFamily(Architecture):
-    """ModernBERT's names and settings."""
+@dataclass(frozen=True, kw_only=True)
+class WindowedFamily(Architecture):
+    """The settings of a ``WindowedEncoder``."""
 
-    def read(self, raw: dict[str, Any]) -> ModernBertConfig:
+    spacing: tuple[str, int, int]  # how often a layer is global, in older files: the key, its default, the first of n
+
+    def read(self, raw: dict[str, Any]) -> Any:
         """Read a config; newer files state the kind of each layer, and the bases in ``rope_parameters``."""
         ropes = stated(raw, "rope_parameters")
         check_default_rope(stated(raw, "rope_scaling"), ropes, stated(ropes, GLOBAL), stated(ropes, LOCAL))
-        kinds = stated(raw, "layer_types", list) or spaced_kinds(raw, "global_attn_every_n_layers", 3, first=0)
+        kinds = stated(raw, "layer_types", list)
+        if not kinds:
+            key, default, first = self.spacing
+            layers, every = raw["num_hidden_layers"], raw.get(key, default)
+            check_integer("num_hidden_layers", layers)
+            check_integer(key, every)
+            # a damaged number of layers must not fill the memory: with fewer kinds the config refuses it
+            kinds = [GLOBAL if i % every == first % every else LOCAL for i in range(min(layers, MOST_LAYERS))]
         content = raw | {"layer_types": tuple(kinds)}
-        for kind, key in ((GLOBAL, "global_rope_theta"), (LOCAL, "local_rope_theta")):
+        for kind, ours in ((GLOBAL, "rope_theta"), (LOCAL, "rope_local_base_freq")):
             if "rope_theta" in stated(ropes, kind):
-                content[key] = ropes[kind]["rope_theta"]
+                content[self.settings.get(ours, ours)] = ropes[kind]["rope_theta"]
         return super().read(content)
+
+
+class ModernBertFamily(WindowedFamily):
+    """ModernBERT's names and settings."""
 
     def write(self, config: dict[str, Any]) -> dict[str, Any]:
         """In the older form, which every version reads if the global layers are evenly spaced."""
@@ -223,5 +238,6 @@ MODERNBERT = ModernBertFamily(
         "sliding_window": "local_attention",
     },
     constants={"type_vocab_size": 0},
+    spacing=("global_attn_every_n_layers", 3, 0),
     relative=True,
 )

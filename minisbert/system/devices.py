@@ -118,13 +118,11 @@ def choose_dtype(name: str, device: torch.device) -> tuple[torch.dtype, str]:
         raise InputError(f"dtype {name!r} is not one of auto, float32, bfloat16, and of a compiled model int8")
     # emulated bfloat16 is correct and many times slower, which looks like a hang: refused, not warned of
     able, reason = bfloat16_hardware(device)
+    if not able and name == "bfloat16":
+        raise InputError(f"bfloat16 cannot be used: {reason}; choose float32")
     if able and name == "auto" and device.type == "cpu" and fastest_products()[1] == torch.float32:
         return torch.float32, f"{reason}, which is faster than float32 only on AMD or with AMX"
-    if able:
-        return torch.bfloat16, reason
-    if name == "auto":
-        return torch.float32, reason
-    raise InputError(f"bfloat16 cannot be used: {reason}; choose float32")
+    return torch.bfloat16 if able else torch.float32, reason
 
 
 def fitting_tokens(device: torch.device, width: int) -> int:
@@ -148,9 +146,8 @@ def use_threads(count: int | None) -> None:
     """
     if count is None:
         return
-    cores = os.cpu_count() or count
-    if hasattr(os, "sched_getaffinity"):  # not on macOS
-        cores = len(os.sched_getaffinity(0))
+    has_affinity = hasattr(os, "sched_getaffinity")  # not on macOS
+    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or count
     if count > cores:
         say(f"{count} threads are slower than {cores}: this process may use no more cores")
     # setdefault: who sets the tokenizer's own variable knows why

@@ -22,9 +22,7 @@ BROKEN_DISK = (errno.ENOSPC, errno.EFBIG, errno.EIO, getattr(errno, "EDQUOT", er
 def decode(content: bytes, where: str, line: int = 1) -> str:
     """Decode UTF-8 bytes; ``InputError`` names the first bad line, where ``line`` is the number of the first line."""
     try:
-        if line == 1:
-            return content.decode("utf-8-sig")  # a byte order mark at the start is not text
-        return content.decode()
+        return content.decode("utf-8-sig" if line == 1 else "utf-8")  # a byte order mark at the start is not text
     except UnicodeDecodeError as error:
         line += error.object[: error.start].count(b"\n")
         byte = f"0x{error.object[error.start]:02x}"
@@ -83,15 +81,9 @@ def check_output(out: str | Path | None, *inputs: str | Path | None) -> None:
         source = Path(os.path.realpath(path))
         # samefile finds hard links and names that differ in case on a disk that ignores it; of a pipe, /dev/fd/63, only
         # the name as it was given can be opened
-        if target == source or (target.exists() and os.path.samefile(target, path)):
-            relation = "is"
-        elif target.is_relative_to(source):
-            relation = "lies in"
-        elif source.is_relative_to(target):
-            relation = "contains"
-        else:
-            continue
-        raise InputError(f"{out} {relation} {path}, which this command reads: write to another place")
+        same = target.exists() and os.path.samefile(target, path)
+        if same or target.is_relative_to(source) or source.is_relative_to(target):
+            raise InputError(f"{out} overlaps {path}, which this command reads: write to another place")
 
 
 @contextmanager
@@ -172,10 +164,8 @@ def lock(file: IO[str]) -> None:
 
 def listed(names: list[str], most: int = 3) -> str:
     """Format the first few names for a message: ``'.git', 'notes.txt', 'state' and 2 more``."""
-    text = ", ".join(one_line(name) for name in names[:most])
-    if len(names) > most:
-        text += f" and {len(names) - most} more"
-    return text
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(one_line(name) for name in names[:most]) + rest
 
 
 def flush(*paths: Path) -> None:

@@ -171,7 +171,7 @@ def test_overwrite_deletes_a_run_and_keeps_the_users_files(flags, tmp_path):
     before = contents(run)
     with pytest.raises(InputError, match="--overwrite"):
         main(flags)
-    with pytest.raises(InputError, match=r"contains .*run/model, which this command reads"):
+    with pytest.raises(InputError, match=r"overlaps .*run/model, which this command reads"):
         main([*flags, "--model", str(run / "model"), "--overwrite"])
     assert contents(run) == before
     main([*flags, "--overwrite"])
@@ -211,7 +211,7 @@ def test_a_model_that_was_being_replaced_is_there_after_a_kill(call, tiny, tmp_p
 def test_a_run_does_not_lie_in_the_model_that_it_reads(flags, tiny, tmp_path):
     model = shutil.copytree(tiny, tmp_path / "model")
     before = contents(model)
-    with pytest.raises(InputError, match=r"model/runs lies in .*model, which this command reads"):
+    with pytest.raises(InputError, match=r"model/runs overlaps .*model, which this command reads"):
         main([*flags, "--model", str(model), "--out", str(model / "runs")])
     assert contents(model) == before
 
