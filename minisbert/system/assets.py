@@ -22,7 +22,6 @@ import urllib.request
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -65,7 +64,6 @@ class Asset:
         return f"incomplete: {damage[0]}" if damage else "complete"
 
 
-@cache
 def assets() -> dict[str, Asset]:
     """Return every asset of the manifest by name, in the manifest's order."""
     manifest = tomllib.loads(ASSETS_TOML.read_text(encoding="utf-8"))
