@@ -8,7 +8,6 @@ import pytest
 from docs.tools import make_gallery
 from minisbert import CrossEncoder, SentenceEncoder
 from minisbert.models.cross_encoder import ClassifierHead
-from tests.test_tutorials import Shell, needs_bash
 
 TILES = make_gallery.tiles()
 PYTHON = [tile for tile in TILES if tile.kind == "python"]
@@ -26,16 +25,6 @@ def test_the_code_of_a_tile_runs(tile, tiny, tmp_path):
         folder = tmp_path / "reranker"
         CrossEncoder(SentenceEncoder.load(tiny), ClassifierHead(24, dropout=0.0), "logit").save(folder)
     make_gallery.run(re.sub(r'"[^"\n]*MiniLM-L[^"\n]*"', f'"{folder.as_posix()}"', tile.code))
-
-
-@needs_bash
-@pytest.mark.slow
-@pytest.mark.parametrize("tile", [tile for tile in TILES if tile.kind == "bash"], **by_name)
-def test_the_commands_of_a_tile_run(tile, tiny, tmp_path):
-    if tile.name == "serve":
-        pytest.importorskip("uvicorn", reason="needs the serve extra")
-    printed = Shell(tmp_path, tiny).run(tile.code)
-    assert printed.endswith(tile.shown or '"embedding","index":0,"em\n')
 
 
 def near(printed: str, shown: str) -> None:

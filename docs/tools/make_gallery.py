@@ -210,36 +210,6 @@ def languages(_: object, title: str, alt: str) -> Pen:
     return pen
 
 
-def serve(_: object, title: str, alt: str) -> Pen:
-    pen = Pen(WIDTH, 130, title, alt)
-    pen.box(10, 34, 90, 62, "client", "lit")
-    pen.box(300, 34, 110, 62, "minisbert", "a")
-    pen.text(355, 116, "port 8000", "small soft")
-    pen.arrow((100, 50), (300, 50))
-    pen.text(200, 42, '["A cat sits."]', "mono")
-    pen.arrow((300, 80), (100, 80))
-    pen.text(200, 100, "384 numbers", "small soft")
-    return pen
-
-
-def certify(_: object, title: str, alt: str) -> Pen:
-    pen = Pen(WIDTH, 180, title, alt)
-    rows = (
-        ("mean pooling", "the model's", "c"),
-        ("max", "", "pad"),
-        ("[CLS]", "equals yours", "lit"),
-        ("…", "", "pad"),
-    )
-    pen.text(66, 60, "your vectors", "small bold")
-    pen.grid(21, 70, [["lit"] * 5], (18, 28))
-    for row, (label, said, look) in enumerate(rows):
-        y = 12 + 40 * row
-        pen.box(190, y, 116, 32, label, look)
-        pen.arrow((112, 84), (150, 84), (150, y + 16), (190, y + 16), look="" if look != "lit" else "force")
-        pen.text(316, y + 21, said, "small bold" if look == "lit" else "small soft", "start")
-    return pen
-
-
 def drawings() -> dict[str, str]:
     """Return the SVG of every tile by the name of its picture."""
     drawn = {}
