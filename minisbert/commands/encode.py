@@ -35,7 +35,9 @@ parser.add_argument("--file", metavar="F", help=f"{shared.CORPUS_FILES}, of any 
 parser.add_argument("--out", metavar="F", type=Path, help="write the vectors to F.npy or F.safetensors")
 about = 'print a JSON object per text, {"text": ..., "vector": [...]}'
 parser.add_argument("--json", action="store_true", help=about)
-parser.add_argument("--heatmap", metavar="F", type=Path, help="draw the similarities to F.png (the plots extra)")
+parser.add_argument(
+    "--heatmap", metavar="F", type=Path, help="draw the similarities to F.png, .svg or .pdf (the plots extra)"
+)
 of_model = parser.add_argument_group("the model")
 shared.add_model_options(of_model)
 of_model.add_argument("--dtype", default="float32", help="float32, bfloat16 or auto (default: %(default)s)")
@@ -64,7 +66,7 @@ def main(arguments: list[str] | None = None) -> None:
         ((options.quantize or states) and other_file, "--quantize and --tokens need --out F.safetensors"),
     )
     shared.check_written("--out", out, [".npy", ".safetensors"], options.model, options.file)
-    shared.check_written("--heatmap", heatmap, [".png"], options.model, options.file)
+    shared.check_written("--heatmap", heatmap, [".png", ".svg", ".pdf"], options.model, options.file)
 
     # what is wrong with the texts is said before the model is loaded
     texts: Iterable[str] = options.texts

@@ -34,7 +34,7 @@ model_help = f"name, folder, or owner/name on the Hub, for its tokenizer (defaul
 parser.add_argument("--model", metavar="M", help=model_help)
 parser.add_argument("--max-length", type=int, metavar="N", help="the limit in tokens (default: the model's)")
 parser.add_argument("--scale", type=score_scale, default=5.0, metavar="S", help="scores are 0 to S (default: 5)")
-parser.add_argument("--plots", type=Path, metavar="DIR", help=f"draw the lengths to DIR/{PICTURE}")
+parser.add_argument("--plots", type=Path, metavar="DIR", help=f"draw lengths and scores to DIR/{PICTURE}")
 parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -88,7 +88,8 @@ def main(arguments: list[str] | None = None) -> None:
     if options.plots:
         unit = "tokens" if tokenizer else "characters"
         lengths = {str(file.path): file.tokens or [len(text) for text in file.texts] for file in files}
-        plots.save(plots.draw_lengths(lengths, unit), options.plots / PICTURE)
+        scores = {str(file.path): file.scores for file in files}
+        plots.save(plots.draw_histograms(lengths, unit, scores), options.plots / PICTURE)
         say(f"wrote {options.plots / PICTURE}")
     with exiting(1 if any(file.problems for file in files) else 0):
         if options.json:

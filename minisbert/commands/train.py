@@ -11,8 +11,6 @@ from minisbert.system.files import check_ending, check_output, read_text
 from minisbert.training import RUN_CONFIG, RUN_LOG
 from minisbert.training.settings import parse
 
-PANELS = ("loss", "dev score x 100", "learning rate")
-
 
 def main(arguments: list[str] | None = None) -> None:
     """Fine-tune a model, with all objectives, named recipes, resume and several processes."""
@@ -34,26 +32,34 @@ def plot(arguments: list[str] | None = None) -> None:
     """
     parser = command_parser("plot", plot.__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run, finished or in progress")
-    parser.add_argument("--out", type=Path, metavar="F.png", help="default: curves.png; for one run, in its folder")
+    about = "F.png, F.svg or F.pdf (default: curves.png; for one run, in its folder)"
+    parser.add_argument("--out", type=Path, metavar="F", help=about)
     options = parser.parse_args(arguments)
     target = options.out or (options.runs[0] if len(options.runs) == 1 else Path()) / "curves.png"
-    check_ending("--out", target, ".png")
+    check_ending("--out", target, *plots.METADATA)
     check_output(target, *(path for run in options.runs for path in run.glob("*.json*")))
     plots.require()  # before the runs are read
-    plots.save(plots.draw_curves({str(run): read_run(run) for run in options.runs}, PANELS), target)
+    runs = {str(run): read_run(run) for run in options.runs}
+    title = ", ".join(dict.fromkeys(title for title, _ in runs.values()))
+    plots.save(plots.draw_curves({name: curves for name, (_, curves) in runs.items()}, title), target)
     say(f"wrote {target}")
 
 
-def read_run(folder: Path) -> list[dict[int, float]]:
-    """Read the curves of ``PANELS`` by step; ``InputError`` if the folder is not a run or no loss is logged yet."""
+def read_run(folder: Path) -> tuple[str, dict[str, dict[int, float]]]:
+    """Read the title of a run and its curves: loss, dev score and learning rate by step.
+
+    ``InputError`` if the folder is not a run or no loss is logged yet.
+    """
     log = folder / RUN_LOG
     if not log.is_file():
         raise InputError(f"{folder} is not the folder of a run: it has no {RUN_LOG}, which training writes")
     with reading(folder / RUN_CONFIG):
-        metric = json.loads(read_text(folder / RUN_CONFIG))["best_metric"]
+        config = json.loads(read_text(folder / RUN_CONFIG))
+        metric, objective, model = config["best_metric"], config["objective"], Path(config["model"]).name
+        # the first step has the rate 0, and is logged only if every step is
+        rates = {1: 0.0} if config["warmup"] else {}
     losses: dict[int, float] = {}
     scores: dict[int, float] = {}
-    rates: dict[int, float] = {}
     with reading(log) as at:
         # what follows the last line break is empty, or what a run that was killed could still write of a line
         for at.line, line in enumerate(read_text(log).split("\n")[:-1], start=1):
@@ -64,4 +70,5 @@ def read_run(folder: Path) -> list[dict[int, float]]:
                 losses[entry["step"]], rates[entry["step"]] = float(entry["loss"]), float(entry["lr"])
     if not losses:
         raise InputError(f"{folder} has no losses yet: training logs them every few steps (--log-every)")
-    return [losses, scores, rates]
+    curves = {f"loss ({objective})": losses, f"dev {metric} x 100": scores, "learning rate": rates}
+    return f"{objective} on {model}", curves

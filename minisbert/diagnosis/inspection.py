@@ -49,6 +49,13 @@ class InspectedFile:
     def texts(self) -> list[str]:
         return [text for row in self.rows for text in row.texts]
 
+    @property
+    def scores(self) -> list[float]:
+        """The scores of scored pairs, as the file has them."""
+        if self.form is not SCORED:
+            return []
+        return [row.score * abs(self.scale) / MAX_SCORE for row in self.rows]
+
     def summary(self) -> dict[str, Any]:
         """Return counts and findings as plain values, for JSON."""
         form = self.form.name if self.form else "no format that training reads"
@@ -60,9 +67,8 @@ class InspectedFile:
             content["tokens"] = {"median": median, "p95": p95, "longest": max(self.tokens)}
             content["tokens"] |= {"limit": self.limit, "cut": cut}
         content["labels"] = {}
-        if self.form is SCORED and self.rows:
-            scores = np.array([row.score for row in self.rows]) * abs(self.scale) / MAX_SCORE  # as the file has them
-            content["scores"] = {"min": scores.min(), "max": scores.max(), "mean": scores.mean()}
+        if self.scores:
+            content["scores"] = {"min": min(self.scores), "max": max(self.scores), "mean": float(np.mean(self.scores))}
         elif self.form is MULTILABEL:
             content["labels"] = counted(name for row in self.rows for name in row.label)
         elif self.form in (LABELLED, NLI):

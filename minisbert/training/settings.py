@@ -57,6 +57,28 @@ OBJECTIVES = {
     "mlm": Traits("masked:MaskedWords", "texts", reads="masked"),
 }
 
+PURPOSES = {  # in --help
+    "cosine": "the cosine of two vectors is the score of the pair",
+    "cosent": "the cosines of a batch have the order of its scores",
+    "cross-encoder": "score a pair that the model reads as one text",
+    "siamese": "score a pair from two vectors, by a small network",
+    "cross-attention": "score a pair from attention between two texts",
+    "softmax": "classify pairs from two vectors, as SBERT does NLI",
+    "binary": "tell duplicates from other pairs, from two vectors",
+    "cross-encoder-binary": "tell relevant from irrelevant, as a reranker",
+    "cross-encoder-ranking": "put the positive before its negatives",
+    "cross-encoder-multilabel": "give a pair several labels",
+    "contrastive": "pairs labelled 1 come close, those labelled 0 do not",
+    "triplet": "the positive is closer than the negative, by a margin",
+    "mnr": "find the positive among a batch's: for search, and pairs alone will do",
+    "simcse": "texts alone: dropout makes the pair",
+    "simcse-supervised": "mnr as SimCSE trains it on NLI",
+    "splade": "sparse vectors over words, for an inverted index",
+    "late-interaction": "a vector per token, compared by MaxSim",
+    "distillation": "learn a teacher's vectors or scores",
+    "mlm": "guess hidden words: a new domain, or a model from nothing",
+}
+
 
 def where(condition: Callable[[Traits], Any]) -> tuple[str, ...]:
     """Return the objectives whose row of the table meets a condition."""
@@ -126,7 +148,7 @@ def option(
     return field(default=default, metadata=about)
 
 
-GROUPS = {  # the first setting of each group of options, and the group's title; --help shows no "more", --help-all does
+GROUPS = {  # the first setting of each group of options, and the group's title
     "recipe": "objective, model, data and output",
     "epochs": "duration and evaluation",
     "batch_size": "training",
@@ -143,7 +165,7 @@ class RunSettings:
     """All settings of a run."""
 
     recipe: str | None = option("a named recipe, which other options override; list shows all", metavar="NAME")
-    objective: str = option("default: cosine", "cosine", choices=tuple(OBJECTIVES))
+    objective: str = option("as listed below (default: cosine)", "cosine", metavar="NAME", choices=tuple(OBJECTIVES))
     model: str = option("name, folder, or owner/name on the Hub (default: all-MiniLM-L6-v2)", "all-MiniLM-L6-v2")
     pooling: str | None = option("override the model's: mean, cls, max, attention, first-last, pooler", only=POOLED)
     data: str | None = option("stsb, snli, multinli, quora or a file; NLI takes several: A,B (default: by objective)")
@@ -188,7 +210,7 @@ class RunSettings:
     )
     student_layers: int | None = option("keep N of --model's layers (default: all)", None, COUNT, "N", TAUGHT)
 
-    # only in --help-all; recipes set some of them
+    # recipes set some of them
     save_every: int = option("save for --resume every STEPS (default: 100)", 100, COUNT, "STEPS")
     log_every: int = option("write metrics.jsonl every STEPS (default: 10)", 10, COUNT, "STEPS")
 
@@ -219,26 +241,32 @@ def reads(objective: str, name: str) -> bool:
 
 ABOUT = ("source", "needs", "expected")  # describe a recipe; all its other keys are options
 ABOUT_TRAIN = "Fine-tune a sentence encoder, by default on STS-B with the cosine and mean squared error."
-TRAIN_EXAMPLES = """Examples: minisbert train --epochs 4 --seed 7 --out runs/four-epochs
-          minisbert train --objective siamese --epochs 2 --lr 5e-5 --head-lr 1e-3
-          minisbert train --recipe list
-          minisbert train --resume runs/four-epochs
-          torchrun --nproc_per_node=2 -m minisbert train"""
+EVERYDAY = "recipe objective model data dev test max_length out resume epochs max_steps batch_size lr seed".split()
+TRAIN_EXAMPLES = """Examples:
+  minisbert train --epochs 4 --seed 7 --out runs/four-epochs
+  minisbert train --objective siamese --epochs 2 --lr 5e-5 --head-lr 1e-3
+  minisbert train --recipe list
+  minisbert train --resume runs/four-epochs
+  torchrun --nproc_per_node=2 -m minisbert train"""
 
 
 def make_parser(advanced: bool = False) -> Parser:
     """Return a parser of all settings; it returns those that are on the command line, without defaults.
 
-    ``advanced``: ``--help`` also shows the options that recipes and few people set.
+    ``advanced``: ``--help`` also shows the options that are not of every day.
     """
+    objectives = [f"  {name:<25} {traits.rows:<11} {PURPOSES[name]}" for name, traits in OBJECTIVES.items()]
+    epilog = "\n".join(["objectives, with what a row of their data is:", *objectives, "", TRAIN_EXAMPLES])
     # SUPPRESS: an option that is absent must not override a recipe
-    parser = command_parser("train", ABOUT_TRAIN, epilog=TRAIN_EXAMPLES, argument_default=argparse.SUPPRESS)
-    parser.add_argument("--help-all", action="store_true", help="show all options, also those that few people set")
+    parser = command_parser(
+        "train", ABOUT_TRAIN, usage="%(prog)s [options]", epilog=epilog, argument_default=argparse.SUPPRESS
+    )
+    parser.add_argument("--help-all", action="store_true", help="show all options, not only those of every day")
     for name, item in SETTINGS.items():
         about = item.metadata
         if name in GROUPS:
-            group, hidden = parser.add_argument_group(GROUPS[name]), GROUPS[name].startswith("more") and not advanced
-        help_text = argparse.SUPPRESS if hidden else about["help"]
+            group = parser.add_argument_group(GROUPS[name])
+        help_text = about["help"] if advanced or name in EVERYDAY else argparse.SUPPRESS
         if isinstance(item.default, bool):
             group.add_argument(flag(name), action=argparse.BooleanOptionalAction, help=help_text)
         else:

@@ -9,8 +9,9 @@ import pytest
 from minisbert.commands.train import plot as main
 from minisbert.commands.train import read_run
 from minisbert.core import InputError
-from minisbert.evaluation.plots import draw_curves, draw_heatmap, draw_lengths
+from minisbert.evaluation.plots import by_likeness, draw_curves, draw_heatmap, draw_histograms
 
+CONFIG = {"best_metric": "spearman", "objective": "cosine", "model": "weights/tiny", "warmup": 0.1}
 ENTRIES = [
     {"step": 0, "dev": {"pearson": 0.9, "spearman": 0.25}},
     {"step": 10, "loss": 8.0, "lr": 0.001},
@@ -24,28 +25,34 @@ ENTRIES = [
 def run(tmp_path):
     folder = tmp_path / "$a_{$"  # must not be read as a formula
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps({"best_metric": "spearman"}))
+    (folder / "config.json").write_text(json.dumps(CONFIG))
     lines = "".join(json.dumps(entry) + "\n" for entry in ENTRIES)
     (folder / "metrics.jsonl").write_text(lines + '{"step": 30, "lo')  # killed while it wrote
     return folder
 
 
 def test_the_curves_of_a_run(run):
-    curves = read_run(run)
-    assert curves == [{10: 8, 20: 3}, {0: 25, 20: 50}, {10: 0.001, 20: 0.002}]
+    title, curves = read_run(run)
+    assert title == "cosine on tiny"
+    # the learning rate begins at 0
+    rates = {1: 0, 10: 0.001, 20: 0.002}
+    assert curves == {"loss (cosine)": {10: 8, 20: 3}, "dev spearman x 100": {0: 25, 20: 50}, "learning rate": rates}
     pytest.importorskip("matplotlib", reason="needs the plots extra")
-    figure = draw_curves({"a": curves, "b": curves}, ("loss", "score", "rate"))
-    assert [[len(line.get_xdata()) for line in axes.lines] for axes in figure.axes] == [[2, 2], [2, 2], [2, 2]]
-    assert figure.axes[1].lines[0].get_ydata().tolist() == [25, 50]
+    other = {"loss (mnr)": {10: 1.0}, "dev spearman x 100": {0: 20.0}, "learning rate": {10: 0.1}}
+    figure = draw_curves({"a": curves, "b": other}, title)
+    labels = ["loss (cosine)", "loss (mnr)", "dev spearman x 100", "learning rate"]
+    assert [axes.get_ylabel() for axes in figure.axes] == labels
+    assert [[len(line.get_xdata()) for line in axes.lines] for axes in figure.axes] == [[2], [1], [2, 1], [3, 1]]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
 
 
-def test_the_command_writes_a_png(run, capsys):
+@pytest.mark.parametrize(("ending", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
+def test_the_command_writes_a_picture(run, ending, start):
     pytest.importorskip("matplotlib", reason="needs the plots extra")
+    main([str(run), str(run), "--out", str(run / "new" / f"both.{ending}")])
+    assert (run / "new" / f"both.{ending}").read_bytes().startswith(start)
     main([str(run)])
-    assert (run / "curves.png").read_bytes().startswith(b"\x89PNG")
-    main([str(run), str(run), "--out", str(run / "new" / "both.png")])
-    assert (run / "new" / "both.png").is_file()
+    assert (run / "curves.png").is_file()
     with pytest.raises(InputError, match="--out"):
         main([str(run), "--out", "curves.jpg"])
 
@@ -67,7 +74,10 @@ def test_what_is_no_run_is_refused(run, monkeypatch):
 def test_every_length_is_in_a_bar():
     pytest.importorskip("matplotlib", reason="needs the plots extra")
     lengths = [1, 1, 7, 150]
-    axes = draw_lengths({"a": lengths, "empty": []}, "tokens").axes[0]
+    figure = draw_histograms({"a": lengths, "empty": []}, "tokens", {"a": [0.5, 4.0, 4.0], "empty": []})
+    assert [axes.get_visible() for axes in figure.axes] == [True, True, True, False]
+    assert sum(bar.get_height() for bar in figure.axes[1].patches) == 3
+    axes = figure.axes[0]
     bars = [(bar.get_x(), bar.get_x() + bar.get_width(), bar.get_height()) for bar in axes.patches]
     assert len(bars) <= 100
     for low, high, height in bars:
@@ -87,3 +97,12 @@ def test_a_heat_map_shows_every_number_under_its_texts():
     cells = {(text.get_position()[::-1]): text.get_text() for text in axes.texts}
     assert cells == {(0, 0): "1.00", (0, 1): "0.25", (1, 0): "-0.50", (1, 1): "1.00"}
     figure.draw_without_rendering()
+
+
+def test_like_texts_are_beside_each_other():
+    """Two pairs and a text between them; each group turned so that the most alike are neighbours."""
+    matrix = np.eye(5)
+    for i, j, value in ((0, 3, 0.9), (1, 4, 0.8), (0, 2, 0.5), (1, 2, 0.1), (2, 3, 0.2), (2, 4, 0.3)):
+        matrix[i, j] = matrix[j, i] = value
+    assert by_likeness(matrix) in ([3, 0, 2, 4, 1], [1, 4, 2, 0, 3])
+    assert by_likeness(np.eye(1)) == [0]
