@@ -12,12 +12,12 @@ modules are the book's but for attention, which reads texts that follow each oth
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -27,8 +27,7 @@ from minisbert.architectures.relatives import RELATIVES
 from minisbert.backends.graphs import RowAttention
 from minisbert.checkpoints.layout import ModelFolder
 from minisbert.core import InputError, one_line
-from minisbert.core import encoder as book
-from minisbert.core.bert import attention
+from minisbert.core.bert import Attention, attention
 from minisbert.models.batching import Tokens, budgeted_batches, lengths_of, reporting, unpack
 from minisbert.models.encoder import TEXT_TOKENS, TextEncoder
 from minisbert.models.guards import check_ids
@@ -99,30 +98,26 @@ class RaggedEncoder(nn.Module):
         self.encoder = encoder.eval().requires_grad_(False)
         bert = encoder.bert
         for layer in bert.layers:
-            layer.attention = RaggedAttention(layer.attention, padded_attention)
-        # each layer reads where the texts are, in the place of a mask
-        bert.views = lambda texts, positions, dtype: [(texts,)] * len(bert.layers)
+            layer.attention = RaggedAttention(cast(Attention, layer.attention), padded_attention)
+        bert.views = lambda mask, positions, dtype: [(mask,)] * len(bert.layers)  # type: ignore[method-assign]
         # not BERT's own pooler: sums, and what follows them, are in float32
         for module in (bert.embeddings, bert.layers):
             module.to(dtype)
 
     def forward(self, ids: Tensor, lengths: Tensor, longest: int, skip: int = 0) -> Tensor:
         """ids (S,) and lengths (N,), ``skip`` tokens of each text not pooled -> vectors (N, W) in float32 or finer."""
-        encoder = self.encoder
-        texts = Texts.of(lengths, len(ids), longest)
+        encoder, texts = self.encoder, Texts.of(lengths, len(ids), longest)
         trace: dict[str, Tensor] | None = {} if encoder.pools_more else None
-        x = encoder.bert(ids[None], texts, None, trace, texts.positions[None])  # (1, S, D)
+        mask = cast(Tensor, texts)  # each layer reads where the texts are, in the place of a mask
+        x = encoder.bert(ids[None], mask, None, trace, texts.positions[None])  # (1, S, D)
+        # whatever the layers compute in, what follows them does not compute in half precision
+        precise = torch.promote_types(x.dtype, torch.float32)
         hidden, real = unpack(x, texts.places)  # (N, longest, D), (N, longest)
-        hidden, given = precise(hidden), None
+        hidden, given = hidden.to(precise), None
         if trace is not None:
             first, _ = unpack(trace["layers.0"], texts.places)
-            given = encoder.given(hidden, real, precise(first), skip)
-        return book.SentenceEncoder.vectors(encoder, hidden[:, skip:], real[:, skip:], given)
-
-
-def precise(x: Tensor) -> Tensor:
-    """Return numbers of half precision as float32."""
-    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+            given = encoder.given(hidden, real, first.to(precise), skip)
+        return encoder.vectors(hidden[:, skip:], real[:, skip:], given)
 
 
 def has_graph(folder: ModelFolder) -> bool:
@@ -169,6 +164,7 @@ class Graphs:
 
     def __init__(self, compute: Callable[..., Tensor], device: torch.device, limit: int, capture: Callable = recorded):
         self.compute, self.device, self.limit, self.capture = compute, device, limit, capture
+        # by shape: the input on the CPU, the one on the device, the replay
         self.kept: OrderedDict[tuple, tuple[Tensor, Tensor, Callable]] = OrderedDict()
         self.pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
         self.lock = threading.Lock()  # two calls must not share a graph's tensors
@@ -179,7 +175,11 @@ class Graphs:
         key = count, longest, skip
         with self.lock:
             if key not in self.kept:
-                self.kept[key] = self.record(*key)
+                host = torch.zeros(count * longest + count, dtype=torch.int32, pin_memory=self.device.type == "cuda")
+                host[-count:] = longest
+                inputs = host.to(self.device)
+                compute = partial(self.compute, inputs[:-count], inputs[-count:], longest, skip)
+                self.kept[key] = host, inputs, self.capture(compute, self.pool)
                 if len(self.kept) > KEPT:
                     self.kept.popitem(last=False)
             self.kept.move_to_end(key)
@@ -188,14 +188,6 @@ class Graphs:
             row[: len(ids)], row[len(ids) : -count], row[-count:] = ids, 0, lengths
             inputs.copy_(host, non_blocking=True)
             return replay().cpu()  # which waits for the graph
-
-    def record(self, count: int, longest: int, skip: int) -> tuple[Tensor, Tensor, Callable]:
-        """Return the input on the CPU, the one on the device, and the replay, for one shape."""
-        host = torch.zeros(count * longest + count, dtype=torch.int32, pin_memory=self.device.type == "cuda")
-        host[-count:] = longest
-        inputs = host.to(self.device)
-        compute = partial(self.compute, inputs[:-count], inputs[-count:], longest, skip)
-        return host, inputs, self.capture(compute, self.pool)
 
 
 # --------------------------------------------------------------------------------------------- encoder
@@ -239,7 +231,7 @@ class CudaEncoder(TextEncoder):
             stack.enter_context(torch.inference_mode())
             yield
 
-    def batches(self, tokens: Tokens, batch_size: int | None = None) -> Iterator[RaggedBatch]:
+    def batches(self, tokens: Tokens, batch_size: int | None = None) -> Iterator[Any]:  # type: ignore[override]
         batch_tokens = MOST_TOKENS
         if batch_size is not None:
             batch_tokens = TEXT_TOKENS * batch_size
@@ -249,60 +241,56 @@ class CudaEncoder(TextEncoder):
         return reporting(self.started(tokens, batch_tokens), tokens.progress)
 
     def started(self, tokens: Tokens, batch_tokens: int) -> Iterator[RaggedBatch]:
-        # the GPU computes a batch while the one before is copied and stored, and the next one is made
-        waiting: list[RaggedBatch] = []
-        for batch in self.ragged_batches(tokens, batch_tokens):
-            # not the last of many batches: graphs are for calls with few texts
-            self.start(batch, may_record=len(batch.texts) == len(tokens.ids))
-            waiting.append(batch)
-            if len(waiting) > 1:
-                yield waiting.pop(0)
-        yield from waiting
-
-    def ragged_batches(self, tokens: Tokens, batch_tokens: int) -> Iterator[RaggedBatch]:
+        """Yield batches that the GPU computes: each is begun before the one ahead of it is copied and stored."""
         lengths = lengths_of(tokens.ids).astype(np.int32)
-        for texts in budgeted_batches(lengths, batch_tokens):
-            ids = np.frombuffer(b"".join([tokens.ids[text] for text in texts]), dtype=np.intc)
+        waiting = None
+        for texts in budgeted_batches(cast(Sequence[int], lengths), batch_tokens):
+            joined = b"".join([tokens.ids[text] for text in texts])  # type: ignore[misc]  # arrays
+            ids = np.frombuffer(joined, dtype=np.intc)
             check_ids(self.config, ids, int(lengths[texts[0]]))
-            yield RaggedBatch(ids, lengths[texts], texts, len(ids), tokens.prompt)
+            batch = RaggedBatch(ids, lengths[texts], texts, len(ids), tokens.prompt)
+            # not the last of many batches: graphs are for calls with few texts
+            if len(texts) < len(tokens.ids) or not self.replay(batch):
+                self.start(batch)
+            if waiting is not None:
+                yield waiting
+            waiting = batch
+        if waiting is not None:
+            yield waiting
 
-    def start(self, batch: RaggedBatch, may_record: bool) -> None:
+    def replay(self, batch: RaggedBatch) -> bool:
+        """Compute a few texts by a graph; return whether that was possible. If torch cannot record, say so once."""
+        if self.graphs is None or len(batch.texts) > GRAPH_TEXTS:
+            return False
+        try:
+            batch.vectors = self.graphs(batch.ids, batch.lengths, batch.prompt)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            say(f"no CUDA graph, so few texts take longer: {one_line(error)}")
+            self.graphs = None
+        return batch.vectors is not None
+
+    def start(self, batch: RaggedBatch) -> None:
         """Let the GPU compute a batch's vectors and copy them to the CPU; ``states`` waits for them."""
-        if may_record:
-            batch.vectors = self.by_graph(batch)
-        if batch.vectors is not None:
-            return
         sent = []
-        for array in (batch.ids, batch.lengths):
-            host = torch.empty(len(array), dtype=torch.int32, pin_memory=self.device.type == "cuda")
-            host.numpy()[:] = array  # not by torch, whose threads would then wait at full speed in the tokenizer's way
+        for numbers in (batch.ids, batch.lengths):
+            host = torch.empty(len(numbers), dtype=torch.int32, pin_memory=self.device.type == "cuda")
+            # not by torch, whose threads would then wait at full speed in the tokenizer's way
+            host.numpy()[:] = numbers
             sent.append(host.to(self.device, non_blocking=True))
         computed = self.compute(*sent, int(batch.lengths[0]), batch.prompt)
         batch.vectors = computed.to("cpu", non_blocking=True)
         if self.device.type == "cuda":
             batch.done = torch.cuda.current_stream().record_event()
 
-    def by_graph(self, batch: RaggedBatch) -> Tensor | None:
-        """Compute a few texts' vectors by a graph; None if torch cannot record it, which is told once."""
-        if self.graphs is None or len(batch.texts) > GRAPH_TEXTS:
-            return None
-        try:
-            return self.graphs(batch.ids, batch.lengths, batch.prompt)
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as error:
-            say(f"no CUDA graph, so few texts take longer: {one_line(error)}")
-            self.graphs = None
-            return None
-
-    def states(self, batch: RaggedBatch) -> tuple[Tensor]:
+    def states(self, batch: RaggedBatch) -> tuple[Tensor]:  # type: ignore[override]  # of the batches above
         if batch.done is not None:
             batch.done.synchronize()
-        assert batch.vectors is not None, "the batch was started"
-        return (batch.vectors,)
+        return (cast(Tensor, batch.vectors),)
 
-    def vectors(self, *states: Tensor) -> Tensor:
-        return states[0]  # pooled and scaled on the GPU
+    def vectors(self, hidden: Tensor, mask: Tensor | None = None, given: dict[str, Tensor] | None = None) -> Tensor:
+        return hidden  # pooled and scaled on the GPU
 
 
 def choose_half(name: str | None, device: torch.device) -> torch.dtype:

@@ -1,23 +1,26 @@
-"""Turn a model into the graph that is compiled: ``python -m minisbert.backends.graphs FOLDER DTYPE POOLING OUT``.
+"""Turn a model into a graph: compiled, ``python -m minisbert.backends.graphs FOLDER DTYPE POOLING OUT``, or in ONNX.
 
 A graph is the model's own forward pass without Python around it; torch exports it with example inputs. In bfloat16 and
-int8 some layers are replaced first: int8 products, attention by the length of the rows, layers for one library.
-``package.py`` compiles the graph and loads the result. Imports the rooms up to ``models``.
+int8 some layers of a compiled graph are replaced first: int8 products, attention by the length of the rows, layers for
+one library. ``package.py`` compiles it and loads the result. ONNX is for programs without PyTorch, with the names and
+the layout of sentence-transformers. Imports the rooms up to ``models``.
 """
 
+import logging
 import sys
+import warnings
 from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from minisbert.backends.package import compile_package, package_identity
 from minisbert.checkpoints.layout import ModelFolder
 from minisbert.core import InputError
-from minisbert.core import encoder as book
 from minisbert.core.bert import Attention, Bert
 from minisbert.models.batching import SHORT, Tokens, packed_batches, same_text
 from minisbert.models.guards import evaluating
@@ -33,6 +36,8 @@ WIDE, NARROW = 127, 64
 SMALLEST = 1e-12  # step of a token whose activations are all the same
 CLIPS = 16  # ranges of a weight's row to choose from: 70 to 100 % of its largest number
 EXAMPLE = (3, 5, 4, 6, 7)  # lengths of texts in the example batch: its sizes differ from each other, 0 and 1
+OPSET = 18
+SAMPLE_TEXTS = ("A cat sits.", "An older man with a grey hat plays the guitar in front of a house.", "")  # to compare
 
 
 def package_dtype(name: str) -> str:
@@ -40,8 +45,7 @@ def package_dtype(name: str) -> str:
     if name != "int8":
         return str(choose_dtype(name, torch.device("cpu"))[0]).removeprefix("torch.")
     if cpu_flags().isdisjoint(INSTRUCTIONS):
-        lacking = "neither " + " nor ".join(INSTRUCTIONS)
-        raise InputError(f"int8 cannot be used: the CPU has {lacking}; choose float32 or bfloat16")
+        raise InputError(f"int8 needs a CPU with {' or '.join(INSTRUCTIONS)}; choose float32 or bfloat16")
     return name
 
 
@@ -209,10 +213,8 @@ class TransposedLinear(nn.Module):
         self.bias = linear.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x @ self.weight  # (..., D) -> (..., C)
-        if self.bias is not None:
-            x = x + self.bias
-        return x
+        y = x @ self.weight  # (..., D) -> (..., C)
+        return y if self.bias is None else y + self.bias
 
 
 class BFloat16Linear(nn.Module):
@@ -237,7 +239,7 @@ class VectorGraph(nn.Module):
         """The tensors of a ``PackedBatch``: (R, T) three times and (N, S)."""
         # pooling, dense layers and scaling are in the graph, too: one call from Python does all
         hidden, mask, given = self.encoder.unpacked(ids, positions, same_text(text_index), places)
-        return book.SentenceEncoder.vectors(self.encoder, stored(hidden), mask, given)
+        return self.encoder.vectors(stored(hidden), mask, given)
 
 
 class ScoreGraph(nn.Module):
@@ -249,14 +251,34 @@ class ScoreGraph(nn.Module):
 
     def forward(self, ids: Tensor, mask: Tensor, token_types: Tensor) -> Tensor:
         """ids, mask (1 for real tokens) and token types, (B, T) each."""
-        types = None
-        if self.model.types:  # a head over RoBERTa has one type only
-            types = token_types
+        types = token_types if self.model.types else None  # a head over RoBERTa has one type only
         hidden = self.model.encoder.bert(ids, mask, types).float()  # (B, T, D)
         outputs = self.model.head(hidden)
-        if self.model.task in SEVERAL:
-            return outputs
-        return outputs.squeeze(-1)  # (B, 1) -> (B,)
+        return outputs if self.model.task in SEVERAL else outputs.squeeze(-1)  # (B, 1) -> (B,)
+
+
+class OnnxGraph(nn.Module):
+    """Padded token ids to hidden states and vectors."""
+
+    def __init__(self, encoder: SentenceEncoder):
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Ids, mask (1 for real tokens) and token types, (B, T) int64 -> (B, T, D) and (B, W)."""
+        mask = attention_mask != 0  # (B, T)
+        trace: dict[str, Tensor] | None = {} if self.encoder.pools_more else None
+        hidden = self.encoder.bert(input_ids, mask, token_type_ids, trace)  # (B, T, D)
+        states, given = hidden, None
+        if trace is not None:
+            given = self.encoder.given(hidden, mask, trace["layers.0"])
+        if {"cls", "weightedmean"} & {*self.encoder.pooling.names}:
+            # these count from the left, where another program's tokenizer may have put the pads: they go to the right
+            places = torch.arange(mask.shape[1]) + mask.int().argmax(dim=1, keepdim=True)  # (B, T)
+            places = torch.where(places < mask.shape[1], places, places - mask.shape[1])  # %, which has no export
+            states, mask = hidden.gather(1, places.unsqueeze(-1).expand_as(hidden)), mask.gather(1, places)
+        vectors = self.encoder.vectors(states, mask, given)  # (B, W)
+        return hidden, vectors[:, : self.encoder.settings.truncate_dim]
 
 
 def prepare_layers(bert: Bert, dtype: str) -> bool:
@@ -306,10 +328,57 @@ def compile_model(folder: Path, dtype: str, pooling: str | None, path: Path) -> 
         compile_package(graph, examples, path, about, prepack)
 
 
-def main() -> None:
-    folder, dtype, pooling, path = sys.argv[1:]
-    compile_model(Path(folder), dtype, pooling or None, Path(path))
+def export_onnx(encoder: SentenceEncoder, path: Path) -> None:
+    """Write the graph of an encoder to ``path``, for batches and lengths of any size.
+
+    Raises ``InputError`` for a model that the graph cannot express.
+    """
+    if not encoder.settings.include_prompt:
+        raise InputError("include_prompt false cannot be exported: the graph does not know where a prompt ends")
+    # sizes 0 and 1 would be exported as constants
+    ids = torch.ones(2, 5, dtype=torch.int64)
+    sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("tokens", max=encoder.tokenizer.limit)}
+    graph = OnnxGraph(encoder)
+    # it warns about every package that it does not find
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    with evaluating(graph), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            graph,
+            (ids, ids.clone(), torch.zeros_like(ids)),
+            path,
+            input_names=("input_ids", "attention_mask", "token_type_ids"),
+            output_names=("last_hidden_state", "sentence_embedding"),
+            dynamic_shapes=(sizes, sizes, sizes),
+            opset_version=OPSET,
+            external_data=False,
+            verbose=False,
+        )
+
+
+def quantize_onnx(path: Path, quantized: Path) -> None:
+    """Write a copy with int8 weights; activations are quantized at run time (dynamic quantization)."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    # per channel: one scale for a whole matrix costs accuracy
+    logging.getLogger().setLevel(logging.ERROR)
+    quantize_dynamic(path, quantized, weight_type=QuantType.QInt8, per_channel=True)
+
+
+def onnx_vectors(encoder: SentenceEncoder, path: Path, texts: tuple[str, ...] = SAMPLE_TEXTS) -> np.ndarray:
+    """Compute vectors (N, W) by ONNX Runtime with a file, from texts that our tokenizer encodes."""
+    from onnxruntime import InferenceSession
+
+    try:
+        session = InferenceSession(path, providers=["CPUExecutionProvider"])
+    except Exception as error:  # the runtime's own exception classes are private; most often an opset that it lacks
+        raise InputError(f"{path}: ONNX Runtime cannot load it: {error}") from None
+    features = encoder.tokenize(list(texts))
+    features.setdefault("token_type_ids", torch.zeros_like(features["input_ids"]))
+    feed = {each.name: features[each.name].numpy() for each in session.get_inputs()}  # of RoBERTa without token types
+    return session.run(["sentence_embedding"], feed)[0]
 
 
 if __name__ == "__main__":
-    run_command(main)
+    folder, dtype, pooling, path = sys.argv[1:]
+    run_command(lambda: compile_model(Path(folder), dtype, pooling or None, Path(path)))

@@ -77,16 +77,6 @@ class About:
     labels: list[str] = field(default_factory=list)
     types: bool = False
 
-    @classmethod
-    def read(cls, settings: JsonSettings) -> "About":
-        values: dict[str, Any] = {}
-        for item in fields(cls):
-            if item.name in ("cpu", "labels"):
-                values[item.name] = settings.get(item.name, list, [], items=str)
-            else:
-                values[item.name] = settings.get(item.name, type(item.default), item.default)
-        return cls(**values)
-
 
 def package_identity(folder: ModelFolder, dtype: str, pooling: str | None = None) -> dict[str, str]:
     """Return the package's identity: hashes of the model files and of the code its graph was built from.
@@ -202,7 +192,13 @@ def read_about(path: Path) -> About:
                 content = json.loads(json.loads(package.read(name))["minisbert"])
         if not isinstance(content, dict):
             raise ValueError("not a package of minisbert compile")
-    return About.read(JsonSettings((path, content)))
+    settings, values = JsonSettings((path, content)), {}
+    for item in fields(About):
+        if item.name in ("cpu", "labels"):
+            values[item.name] = settings.get(item.name, list, [], items=str)
+        else:
+            values[item.name] = settings.get(item.name, type(item.default), item.default)
+    return About(**values)
 
 
 def load_package(path: Path, expected: dict[str, str]) -> tuple[Callable, About]:
@@ -265,9 +261,6 @@ class CompiledEncoder(TextEncoder):
         if folder.model_class != "SentenceEncoder" or folder.holds_pair_model:
             kind = "PairModel" if folder.holds_pair_model else folder.model_class
             raise InputError(f"{folder.path} holds a {kind}: only a SentenceEncoder is compiled for encoding")
-        if not isinstance(package, bool) and package != "auto":
-            # unlike resolve(), no error for a loop of links: reading it says so
-            package = Path(os.path.realpath(package))
         encoder = cls(folder, *open_package(package, folder, dtype, pooling), max_seq_length)
         encoder.package = package
         return encoder.configured(truncate_dim, prompts, default_prompt_name, similarity_fn_name)
@@ -275,6 +268,8 @@ class CompiledEncoder(TextEncoder):
     def __getstate__(self) -> dict[str, Any]:
         # native code cannot be pickled: another process opens the same package, with all checks of it
         state = self.__dict__ | {"folder": self.folder.resolve()}
+        if not isinstance(self.package, bool) and self.package != "auto":
+            state["package"] = Path(self.package).absolute()
         del state["run"]
         return state
 
@@ -287,27 +282,26 @@ class CompiledEncoder(TextEncoder):
             raise InputError(f"this encoder was compiled for dtype {self.compiled_dtype}, not {dtype}")
         return torch.inference_mode()
 
-    def states(self, batch: PackedBatch) -> tuple[Tensor]:
+    def states(self, batch: PackedBatch) -> tuple[Tensor]:  # type: ignore[override]  # of ``batches``
         # the places of a prompt that is not pooled are left out
         places = batch.places[:, batch.prompt :].contiguous()
         return (self.run(batch.ids, batch.positions, batch.text_index, places)[0],)
 
-    def vectors(self, *states: Tensor) -> Tensor:
-        return states[0]  # pooled and scaled by the package
+    def vectors(self, hidden: Tensor, mask: Tensor | None = None, given: dict[str, Tensor] | None = None) -> Tensor:
+        return hidden  # pooled and scaled by the package
 
 
 class CompiledPairModel(PairScorer):
-    """``scores`` of a compiled cross-encoder."""
+    """``predict`` and ``rank`` of a compiled cross-encoder."""
 
     device, dtype, joint = torch.device("cpu"), torch.float32, True
     package: str | Path | bool = True  # as given to ``load``
-    pooling_mode = None
+    pooling_mode = activation_fn = None
     __getstate__, __setstate__ = CompiledEncoder.__getstate__, CompiledEncoder.__setstate__
 
     def __init__(self, folder: ModelFolder, run: Callable, about: About, limit: int | None = None):
         self.folder, self.run, self.compiled_dtype, self.types = folder.path, run, about.dtype, about.types
         self.tokenizer, self.task, self.labels = read_tokenizer(folder, limit), about.task, tuple(about.labels)
-        self.activation_fn = None
 
     @classmethod
     def load(
@@ -322,8 +316,6 @@ class CompiledPairModel(PairScorer):
         folder = ModelFolder(find_model(model))
         if not folder.holds_pair_model:
             raise InputError(f"{folder.path} holds an encoder, but no head that was trained on pairs")
-        if not isinstance(package, bool) and package != "auto":
-            package = Path(os.path.realpath(package))
         scorer = cls(folder, *open_package(package, folder, dtype), max_length)
         scorer.package = package
         return scorer
@@ -346,7 +338,8 @@ def open_package(
     if not isinstance(package, bool) and package != "auto":
         if dtype is None:  # whatever that one was compiled for
             del expected["dtype"]
-        return load_package(Path(package), expected)
+        # unlike resolve(), no error for a loop of links: reading it says so
+        return load_package(Path(os.path.realpath(package)), expected)
     # a package in the cache that is missing or damaged is no error: it is compiled now
     with suppress(InputError):
         return load_package(cache_path(expected), expected)

@@ -74,26 +74,26 @@ def export_onnx(arguments: list[str] | None = None) -> None:
             raise InputError(f"minisbert export-onnx needs {package}: pip install 'minisbert[onnx]'")
     import numpy as np
 
-    from minisbert.backends import onnx_export
+    from minisbert.backends import graphs
     from minisbert.models.sentence_encoder import SentenceEncoder
 
     encoder = SentenceEncoder.load(options.model, device="cpu")
     say(f"exporting {options.model}, about 20 seconds")
-    expected = encoder.encode(list(onnx_export.SAMPLE_TEXTS))  # (N, W)
+    expected = encoder.encode(list(graphs.SAMPLE_TEXTS))  # (N, W)
     with atomic_folder(options.out) as folder:
         encoder.write(folder)
         path = folder / "onnx" / "model.onnx"
         path.parent.mkdir()
-        onnx_export.export_onnx(encoder, path)
+        graphs.export_onnx(encoder, path)
         # before the folder is in its place: a graph that computes something else must not look finished
-        difference = float(np.abs(onnx_export.onnx_vectors(encoder, path) - expected).max())
+        difference = float(np.abs(graphs.onnx_vectors(encoder, path) - expected).max())
         if not difference <= LARGEST * max(1.0, float(np.abs(expected).max())):
             raise InputError(f"the exported graph gives other vectors, by {difference:.1e}: please report this model")
         lines = [f"onnx/model.onnx: {path.stat().st_size / 1e6:.1f} MB, largest difference {difference:.1e}"]
         if options.int8:
             smaller = path.with_name("model_int8.onnx")
-            onnx_export.quantize_onnx(path, smaller)
-            u, v = onnx_export.onnx_vectors(encoder, smaller), expected
+            graphs.quantize_onnx(path, smaller)
+            u, v = graphs.onnx_vectors(encoder, smaller), expected
             cosines = (u * v).sum(axis=1) / np.linalg.norm(u, axis=1) / np.linalg.norm(v, axis=1)  # (N,)
             size = f"{smaller.stat().st_size / 1e6:.1f} MB"
             lines.append(f"onnx/model_int8.onnx: {size}, lowest cosine {cosines.min():.4f}")

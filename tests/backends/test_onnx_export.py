@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from minisbert.backends import onnx_export
+from minisbert.backends import graphs
 from minisbert.commands.convert import export_onnx as main
 from minisbert.core import InputError
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -28,9 +28,9 @@ def runtime() -> None:
 @pytest.mark.parametrize("model", MODELS, ids=[path.name for path in MODELS])
 def test_a_graph_gives_the_encoders_vectors_for_any_sizes(runtime, model, tmp_path):
     encoder = SentenceEncoder.load(model)
-    onnx_export.export_onnx(encoder, tmp_path / "model.onnx")
+    graphs.export_onnx(encoder, tmp_path / "model.onnx")
     for texts in (LONG, LONG[:1], LONG[2:4]):
-        found = onnx_export.onnx_vectors(encoder, tmp_path / "model.onnx", texts)
+        found = graphs.onnx_vectors(encoder, tmp_path / "model.onnx", texts)
         np.testing.assert_allclose(found, encoder.encode(list(texts)), atol=2e-6, rtol=0)
 
 
@@ -41,7 +41,7 @@ def test_pads_on_the_left_as_other_programs_may_put_them(runtime, pooling, tmp_p
     from onnxruntime import InferenceSession
 
     encoder = SentenceEncoder.load(REFERENCE / "architectures" / "tiny-modernbert", pooling=pooling)
-    onnx_export.export_onnx(encoder, tmp_path / "model.onnx")
+    graphs.export_onnx(encoder, tmp_path / "model.onnx")
     rows = encoder.tokenizer.encode(list(LONG)).ids
     ids = np.full((len(rows), max(map(len, rows))), encoder.tokenizer.pad_id)
     for row, tokens in zip(ids, rows, strict=True):
@@ -89,8 +89,8 @@ def test_a_prompt_that_is_not_pooled_and_a_damaged_file(tiny, tmp_path):
     encoder = SentenceEncoder.load(tiny)
     encoder.settings = replace(encoder.settings, include_prompt=False)
     with pytest.raises(InputError, match="include_prompt false cannot be exported"):
-        onnx_export.export_onnx(encoder, Path("never.onnx"))
+        graphs.export_onnx(encoder, Path("never.onnx"))
     pytest.importorskip("onnxruntime", reason="needs the onnx extra: pip install '.[onnx]'")
     (tmp_path / "model.onnx").write_bytes(b"no graph")
     with pytest.raises(InputError, match="ONNX Runtime cannot load it"):
-        onnx_export.onnx_vectors(encoder, tmp_path / "model.onnx")
+        graphs.onnx_vectors(encoder, tmp_path / "model.onnx")
