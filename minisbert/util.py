@@ -15,7 +15,7 @@ from torch import Tensor
 
 from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
-from minisbert.evaluation.retrieval import encode_with
+from minisbert.evaluation.retrieval import encode_both
 from minisbert.loading import Encoder
 from minisbert.models.guards import check_count
 from minisbert.models.similarity import Rows, as_rows, similarity, similarity_pairwise
@@ -124,8 +124,7 @@ def mine_hard_negatives(
     """
     chosen = Rules(**rules)
     task = candidates_of(pairs, corpus)
-    anchors = encode_with(model, task.anchors, "query", show_progress_bar)
-    documents = encode_with(model, task.documents, "document", show_progress_bar)
+    anchors, documents = encode_both(model, task.anchors, task.documents, show_progress_bar=show_progress_bar)
     return [*triplets(task, mine(anchors, documents, task, chosen, show_progress_bar, model.similarity_fn_name))]
 
 

@@ -42,8 +42,7 @@ def thresholds() -> Iterator[Comparison]:
 
 @check
 def geometry() -> Iterator[Comparison]:
-    """Triplet accuracy, alignment, uniformity and mean cosine of vectors with many different norms."""
-    yield with_golden("triplet_accuracy", more_metrics.triplet_accuracy, "anchor positive negative")
+    """Alignment, uniformity and mean cosine of vectors with many different norms."""
     yield with_golden("alignment", more_metrics.alignment, "anchor positive")
     for name in ("anchor", "narrow"):
         yield with_golden(f"uniformity.{name}", more_metrics.uniformity, name)

@@ -22,7 +22,6 @@ from lessons.search.docstrings import Entry, read_entries, split_of
 from lessons.search.measure import grades, interval, ndcg_of_each
 from minisbert.core import InputError, reading
 from minisbert.core.checks import check_integer, check_one_of
-from minisbert.evaluation.retrieval import encode_with
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search import quantized
 from minisbert.search.dense import top_k
@@ -77,7 +76,7 @@ class Engine:
 
     def __init__(self, encoder: SentenceEncoder, options: Options, documents: list[str]):
         self.encoder, self.options = encoder, options
-        self.stored = self.columns(encode_with(encoder, documents, "document", False))  # (N, D)
+        self.stored = self.columns(encoder.encode_document(documents))  # (N, D)
         self.ranges = quantized.calibrate(self.stored)
         if options.store == "int8":
             self.stored = quantized.to_int8(self.stored, self.ranges)
@@ -89,7 +88,7 @@ class Engine:
 
     def search(self, queries: list[str], k: int) -> np.ndarray:
         """The rows of the k nearest documents, (Q, k); the queries stay in float32."""
-        vectors = self.columns(encode_with(self.encoder, queries, "query", False))  # (Q, D)
+        vectors = self.columns(self.encoder.encode_query(queries))  # (Q, D)
         if self.options.store == "bits":
             count = min(max(k, self.options.candidates), len(self.stored))
             found = quantized.hamming_top_k(vectors, self.stored, count)[1]  # (Q, C)

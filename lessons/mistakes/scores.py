@@ -79,18 +79,6 @@ def _(scores: Any, labels: Any, metric: str = "f1") -> tuple[float, float]:
     return float(best), tried[best]
 
 
-@mistake(decisions, "triplet_accuracy", "equal counts as right", "a negative as close as the positive is accepted")
-def _(anchor: Any, positive: Any, negative: Any) -> float:
-    a, p, n = _unit(anchor), _unit(positive), _unit(negative)
-    return float(((a * p).sum(1) >= (a * n).sum(1)).mean())
-
-
-@mistake(decisions, "triplet_accuracy", "triplets by dot product", "a long negative beats a close positive")
-def _(anchor: Any, positive: Any, negative: Any) -> float:
-    a, p, n = (np.asarray(x, dtype=np.float64) for x in (anchor, positive, negative))
-    return float(((a * p).sum(1) > (a * n).sum(1)).mean())
-
-
 @mistake(decisions, "alignment", "alignment not squared", "the distances are averaged, not their squares")
 def _(u: Any, v: Any) -> float:
     return float(np.linalg.norm(_unit(u) - _unit(v), axis=1).mean())

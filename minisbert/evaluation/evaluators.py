@@ -21,7 +21,7 @@ from minisbert.data.formats import LABELLED, PAIRS, SCORED
 from minisbert.data.lines import Rows
 from minisbert.data.reader import Table, read_file, recognise
 from minisbert.evaluation import metrics
-from minisbert.evaluation.retrieval import CUTOFFS, Retrieval, retrieval_scores
+from minisbert.evaluation.retrieval import CUTOFFS, Retrieval, encode_both, retrieval_scores
 from minisbert.models.encoder import SIMILARITIES, TextEncoder
 from minisbert.models.guards import check_choice
 from minisbert.models.pair_model import PairModel
@@ -141,22 +141,14 @@ class Evaluator:
         """Return for each name of a similarity ``{metric: value}``."""
         raise NotImplementedError
 
-    def encode_roles(self, model: TextEncoder, queries: Sequence[str], documents: Sequence[str]) -> tuple[Any, Any]:
-        """Encode queries and documents, each with the model's prompt for them, if it has one."""
-        encoded, cut = [], 0
-        for encode, texts in ((model.encode_query, queries), (model.encode_document, documents)):
-            encoded.append(encode(texts, **self.options))
-            cut += model.truncated
-        model.truncated = cut
-        return encoded[0], encoded[1]
 
-
-def same_length(**lists: Sequence) -> list[list]:
-    """Return the texts and numbers as lists; ``InputError`` if their lengths differ."""
-    lengths = [len(values) for values in lists.values()]
-    if len({*lengths}) > 1:
-        raise InputError(f"{', '.join(lists)} must have the same length, not {', '.join(map(str, lengths))}")
-    return [list(values) for values in lists.values()]
+def columns(texts: Mapping[str, Sequence[str]], **numbers: Sequence) -> list[list]:
+    """Return columns of texts and of numbers as lists; ``InputError`` for what is no text, and for other lengths."""
+    lists = [*map(check_texts, texts.values()), *map(list, numbers.values())]
+    if len({*map(len, lists)}) > 1:
+        lengths = ", ".join(str(len(values)) for values in lists)
+        raise InputError(f"{', '.join([*texts, *numbers])} must have the same length, not {lengths}")
+    return lists
 
 
 class EmbeddingSimilarityEvaluator(Evaluator):
@@ -175,8 +167,8 @@ class EmbeddingSimilarityEvaluator(Evaluator):
         super().__init__(**options)
         if isinstance(scores, str):
             raise InputError(f"scores must be numbers, not {one_line(scores)}")
-        first, second = check_texts(sentences1), check_texts(sentences2)
-        self.sentences1, self.sentences2, self.scores = same_length(sentences1=first, sentences2=second, scores=scores)
+        texts = {"sentences1": sentences1, "sentences2": sentences2}
+        self.sentences1, self.sentences2, self.scores = columns(texts, scores=scores)
 
     def compute_metrics(self, model: TextEncoder, names: Sequence[str]) -> dict[str, dict[str, float]]:
         u, v = encode_pairs(model, self.sentences1, self.sentences2, **self.options)
@@ -202,8 +194,8 @@ class BinaryClassificationEvaluator(Evaluator):
         self, sentences1: Sequence[str], sentences2: Sequence[str], labels: Sequence[int], **options: Any
     ) -> None:
         super().__init__(**options)
-        first, second = check_texts(sentences1), check_texts(sentences2)
-        self.sentences1, self.sentences2, self.labels = same_length(sentences1=first, sentences2=second, labels=labels)
+        texts = {"sentences1": sentences1, "sentences2": sentences2}
+        self.sentences1, self.sentences2, self.labels = columns(texts, labels=labels)
 
     def compute_metrics(self, model: TextEncoder, names: Sequence[str]) -> dict[str, dict[str, float]]:
         u, v = encode_pairs(model, self.sentences1, self.sentences2, **self.options)
@@ -249,13 +241,12 @@ class TripletEvaluator(Evaluator):
         **options: Any,
     ) -> None:
         super().__init__(**{"main_similarity": main_similarity_function} | options)
-        texts = {"anchors": check_texts(anchors), "positives": check_texts(positives)}
-        self.texts = same_length(**texts, negatives=check_texts(negatives))
+        self.texts = columns({"anchors": anchors, "positives": positives, "negatives": negatives})
         self.margin = margin
 
     def compute_metrics(self, model: TextEncoder, names: Sequence[str]) -> dict[str, dict[str, float]]:
         count = len(self.texts[0])
-        anchors, documents = self.encode_roles(model, self.texts[0], self.texts[1] + self.texts[2])
+        anchors, documents = encode_both(model, self.texts[0], self.texts[1] + self.texts[2], **self.options)
         positives, negatives = documents[:count], documents[count:]
         found = {}
         for name in names:
@@ -295,7 +286,7 @@ class RerankingEvaluator(Evaluator):
         for _, documents, _ in self.samples:
             texts += documents
         queries = check_texts([sample[0] for sample in self.samples])
-        query_vectors, vectors = self.encode_roles(model, queries, check_texts(texts))
+        query_vectors, vectors = encode_both(model, queries, check_texts(texts), **self.options)
         compare = model.similarity
         if names[0] != model.similarity_fn_name:
             compare = partial(similarity, name=names[0])
@@ -323,8 +314,8 @@ class LabelAccuracyEvaluator(Evaluator):
         self, sentences1: Sequence[str], sentences2: Sequence[str], labels: Sequence[int | str], **options: Any
     ) -> None:
         super().__init__(**options)
-        first, second = check_texts(sentences1), check_texts(sentences2)
-        self.sentences1, self.sentences2, self.labels = same_length(sentences1=first, sentences2=second, labels=labels)
+        texts = {"sentences1": sentences1, "sentences2": sentences2}
+        self.sentences1, self.sentences2, self.labels = columns(texts, labels=labels)
 
     def compute_metrics(self, model: PairModel, names: Sequence[str]) -> dict[str, dict[str, float]]:  # type: ignore[override]
         logits = model.predict(list(zip(self.sentences1, self.sentences2, strict=True)), **self.options)

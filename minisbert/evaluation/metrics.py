@@ -221,18 +221,6 @@ def _check(ranked: ArrayLike, judged: ArrayLike, k: int) -> tuple[np.ndarray, np
 # ------------------------------------------------------------------------------------------ geometry
 
 
-def triplet_accuracy(anchor: ArrayLike, positive: ArrayLike, negative: ArrayLike) -> float:
-    """Share of rows with cos(a, p) > cos(a, n); equality does not count. All (N, D).
-
-    ``a = [[1, 0], [1, 0]], p = [[1, 1], [0, 1]], n = [[0, 1], [2, 1]]`` gives 0.5.
-    """
-    a, p, n = _directions("anchor", anchor), _directions("positive", positive), _directions("negative", negative)
-    check_shape("anchor", a, None, None)
-    check_shape("positive", p, *a.shape)
-    check_shape("negative", n, *a.shape)
-    return float(((a * p).sum(1) > (a * n).sum(1)).mean())
-
-
 def alignment(u: ArrayLike, v: ArrayLike) -> float:
     """Measure how close positive pairs are: mean of ||u - v||^2 on the unit sphere (Wang & Isola 2020, section 4.1).
 

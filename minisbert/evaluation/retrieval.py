@@ -63,10 +63,7 @@ def load_retrieval(
     missing = len(rows) - len(documents)  # read_qrels has given them rows after the corpus
     if missing:
         say(f"{qrels}: {missing:,} judged documents are not in the corpus; they count as never found, as in trec_eval")
-    judged = []
-    for identity in texts:
-        if max(grades.get(identity, {}).values(), default=0) > 0:
-            judged.append(identity)
+    judged = [identity for identity in texts if max(grades.get(identity, {}).values(), default=0) > 0]
     if not judged:
         raise InputError(f"{qrels}: no query has a relevant document (a score above 0)")
     skipped: list[int | None] = [None] * len(judged)
@@ -117,26 +114,20 @@ def texts_by_id(path: str | Path) -> dict[str, str]:
     texts: dict[str, str] = {}
     with reading(path) as at:
         for at.line, row in Rows(path).values():
-            identity, text = text_with_id(row)
+            fields = row if isinstance(row, dict) else {}
+            identity, text, title = (fields.get(name) for name in ("_id", "text", "title"))
+            if type(identity) is int:
+                identity = str(identity)
+            if not all(isinstance(value, str) for value in (identity, text, title or "")):
+                raise ValueError(f"_id, text and maybe title are needed, all strings, not {one_line(row)}")
+            identity, text = str(identity).strip(), f"{title or ''} {text}".strip()
+            f"{identity}{text}".encode()  # ValueError for a lone surrogate, which JSON can escape
             if identity in texts:
                 raise ValueError(f"the _id {one_line(identity)} occurs twice")
             texts[identity] = text
     if not texts:
         raise InputError(f'{path} is empty: a line like {{"_id": "7", "text": "..."}} is needed for each text')
     return texts
-
-
-def text_with_id(row: Any) -> tuple[str, str]:
-    """Return the id and the text of one line's JSON value; ``ValueError`` says what is wrong with it."""
-    fields = row if isinstance(row, dict) else {}
-    identity, text, title = fields.get("_id"), fields.get("text"), fields.get("title") or ""
-    if type(identity) is int:
-        identity = str(identity)
-    if not (isinstance(identity, str) and isinstance(text, str) and isinstance(title, str)):
-        raise ValueError(f"_id, text and maybe title are needed, all strings, not {one_line(row)}")
-    identity, text = identity.strip(), f"{title} {text}".strip()
-    f"{identity}{text}".encode()  # ValueError for a lone surrogate, which JSON can escape
-    return identity, text
 
 
 def read_qrels(path: str | Path, queries: Collection[str], rows: dict[str, int]) -> dict[str, dict[int, int]]:
@@ -149,8 +140,10 @@ def read_qrels(path: str | Path, queries: Collection[str], rows: dict[str, int])
         for index, (at.line, cells) in enumerate(Rows(path).cells("\t")):
             if len(cells) != len(QRELS):
                 raise ValueError(f"{len(cells)} columns; {', '.join(QRELS)} are needed, separated by tabs")
-            if index == 0 and is_qrels_header(cells):
-                continue
+            if index == 0:
+                plain = [re.sub("[-_ ]", "", cell.lower()) for cell in cells]
+                if all(cell in names for cell, names in zip(plain, QRELS_NAMES, strict=True)):
+                    continue
             query, document, grade = cells[0], cells[1], number(cells[2])
             if grade is None and index == 0:
                 raise ValueError(f"the header {', '.join(map(one_line, cells))} must be {', '.join(QRELS)}")
@@ -163,10 +156,6 @@ def read_qrels(path: str | Path, queries: Collection[str], rows: dict[str, int])
                 raise ValueError(f"the document {one_line(document)} is judged twice for this query")
             grades[query][row] = int(grade)
     return grades
-
-
-def is_qrels_header(cells: Sequence[str]) -> bool:
-    return all(re.sub("[-_ ]", "", cell.lower()) in names for cell, names in zip(cells, QRELS_NAMES, strict=True))
 
 
 def retrieval_scores(
@@ -183,10 +172,8 @@ def retrieval_scores(
     ties in the order of the corpus. Queries and documents get the prompts that the model has for them.
     ``encoder.truncated`` counts the texts that were cut. ``options`` are those of ``encode``.
     """
-    queries = encode_with(encoder, task.queries, "query", show_progress_bar, **options)  # (Q, D)
-    cut = encoder.truncated
-    corpus = encode_with(encoder, task.corpus, "document", show_progress_bar, **options)  # (N, D)
-    encoder.truncated += cut
+    options |= encoder.search_options | {"show_progress_bar": show_progress_bar}
+    queries, corpus = encode_both(encoder, task.queries, task.corpus, **options)  # (Q, D), (N, D)
     ranked = ranked_grades(task, queries, corpus, show_progress_bar, search or encoder.top_k, max(cutoffs))
     judged = padded([list(grades.values()) for grades in task.grades])
     scores = {}
@@ -196,12 +183,18 @@ def retrieval_scores(
     return scores
 
 
-def encode_with(
-    encoder: TextEncoder, texts: Sequence[str], role: str, show_progress_bar: bool, **options: Any
-) -> np.ndarray:
-    """Encode texts (N, D) with the model's prompt for a "query" or a "document", if it has one."""
-    encode = encoder.encode_query if role == "query" else encoder.encode_document
-    return encode(texts, show_progress_bar=show_progress_bar, **encoder.search_options, **options)
+def encode_both(
+    model: TextEncoder, queries: Sequence[str], documents: Sequence[str], **options: Any
+) -> tuple[Any, Any]:
+    """Encode queries and documents, each with the model's prompt for them, if it has one.
+
+    ``model.truncated`` counts the texts of both that were cut.
+    """
+    encoded = model.encode_query(queries, **options)
+    cut = model.truncated
+    vectors = model.encode_document(documents, **options)
+    model.truncated += cut
+    return encoded, vectors
 
 
 def ranked_grades(

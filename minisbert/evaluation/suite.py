@@ -66,8 +66,7 @@ def load_suite() -> tuple[list[Task], dict[str, str]]:
                 missing[name] = str(error).splitlines()[0].removesuffix(":")  # ensure has printed the rest
                 continue
         # A changed file would give another score without a word, so every hash is compared.
-        wrong = problems(asset(source))
-        if wrong:
+        if wrong := problems(asset(source)):
             raise InputError(f"{wrong[0]}; fetch it again: minisbert assets fetch {source}")
         tasks += load_task(name, folder)
     return sorted(tasks, key=lambda task: task.name == SICK_ALL), missing
@@ -78,37 +77,30 @@ def load_task(name: str, folder: Path) -> list[Task]:
     if name == "STS-B":
         return [Task(name, "test split", {"test": load_scored_pairs("stsb", "test")})]
     if name == "SICK-R":
-        sets = {split: read_sick(folder / file) for split, file in SICK_FILES.items()}
+        # pair_ID, sentence_A, sentence_B, relatedness from 1 to 5, under a header
+        sets = {split: read_pairs(folder / file, (3, 1, 2), header=1) for split, file in SICK_FILES.items()}
         papers = Task(name, "test split, as in SimCSE", {"test": sets["test"]})
         return [papers, Task(SICK_ALL, "train, trial and test, as in MTEB", sets)]
     sets = {}
     for one in YEARS[name]:
         if name == "STS16":
-            path = folder / f"{one}.test.tsv"  # score, sentence1, sentence2, sources
-            sets[one] = scored_pairs(path, tab_cells(path))
+            sets[one] = read_pairs(folder / f"{one}.test.tsv")  # score, sentence1, sentence2, sources
         else:
-            sets[one] = read_sts(folder / f"STS.input.{one}.txt", folder / f"STS.gs.{one}.txt")
+            sets[one] = read_pairs(folder / f"STS.input.{one}.txt", gold=folder / f"STS.gs.{one}.txt")
     return [Task(name, f"all pairs of {len(sets)} sets", sets)]
 
 
-def read_sts(sentences: Path, gold: Path) -> list[Row]:
-    """Read a set: a line of ``sentences`` is sentence1, tab, sentence2; the same line of ``gold`` is their score."""
-    with reading(sentences):
-        rows = zip(Rows(gold).lines(), tab_cells(sentences), strict=True)
-        return scored_pairs(gold, [[score, *cells] for score, cells in rows])
+def read_pairs(path: Path, columns: Sequence[int] = (0, 1, 2), header: int = 0, gold: Path | None = None) -> list[Row]:
+    """Read the ``columns`` of score, sentence1 and sentence2. A blank score means unscored, not 0.
 
-
-def read_sick(path: Path) -> list[Row]:
-    """Read the pairs of a file of SICK with their relatedness, 1 to 5."""
-    return scored_pairs(path, tab_cells(path), (3, 1, 2), header=1)
-
-
-def scored_pairs(
-    path: Path, rows: Sequence[list[str]], columns: Sequence[int] = (0, 1, 2), header: int = 0
-) -> list[Row]:
-    """Read the ``columns`` of score, sentence1 and sentence2. A blank score means unscored, not 0."""
+    If the scores are in ``gold``, line by line, they come before the cells of ``path``.
+    """
+    rows = [line.split("\t") for line in Rows(path).lines()]
+    if gold is not None:
+        with reading(path):
+            rows = [[score, *cells] for score, cells in zip(Rows(gold).lines(), rows, strict=True)]
     pairs = []
-    with reading(path) as at:
+    with reading(gold or path) as at:
         for at.line, cells in enumerate(rows[header:], header + 1):
             if len(cells) <= max(columns):
                 raise ValueError(f"{len(cells)} columns; a score and two sentences are needed")
@@ -116,10 +108,6 @@ def scored_pairs(
             if score:
                 pairs.append(Row((first, second), parse_score(score)))
     return pairs
-
-
-def tab_cells(path: Path) -> list[list[str]]:
-    return [line.split("\t") for line in Rows(path).lines()]
 
 
 # ---------------------------------------------------------------------------------------- evaluation
@@ -148,12 +136,11 @@ def task_scores(task: Task, values: np.ndarray, similarity: str) -> dict[str, An
     """Score one task whose pairs have these similarities, (N,)."""
     what = f"{task.name}: {similarity} similarity against the scores"
     human = np.array([pair.score for pair in task.pairs])  # (N,)
-    ends = np.cumsum([len(pairs) for pairs in task.sets.values()])
-    sets = {}
-    for name, end in zip(task.sets, ends.tolist(), strict=True):
-        start = end - len(task.sets[name])
-        spearman = correlate(what, values[start:end], human[start:end])["spearman"]
-        sets[name] = {"pairs": end - start, "spearman": spearman}
+    sets, start = {}, 0
+    for name, pairs in task.sets.items():
+        here = slice(start, start + len(pairs))
+        sets[name] = {"pairs": len(pairs), "spearman": correlate(what, values[here], human[here])["spearman"]}
+        start += len(pairs)
     correlations = [one["spearman"] for one in sets.values()]
     return {
         "task": task.name,

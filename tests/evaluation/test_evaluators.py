@@ -31,15 +31,8 @@ def fake(**vectors: list[float]) -> SimpleNamespace:
     def encode(texts, **_):
         return np.array([vectors[text] for text in texts], dtype=np.float32)
 
-    return SimpleNamespace(
-        similarity_fn_name="cosine",
-        vectors_are="dense",
-        truncated=0,
-        encode=encode,
-        encode_query=encode,
-        encode_document=encode,
-        similarity=similarity,
-    )
+    compared = {"similarity_fn_name": "cosine", "vectors_are": "dense", "similarity": similarity}
+    return SimpleNamespace(**compared, encode_query=encode, encode_document=encode, truncated=0)
 
 
 def test_two_pairs_are_perfectly_correlated_or_its_opposite(tiny):

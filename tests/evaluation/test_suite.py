@@ -20,8 +20,7 @@ from minisbert.evaluation.suite import (
     evaluate_suite,
     load_suite,
     load_task,
-    read_sick,
-    read_sts,
+    read_pairs,
     task_scores,
 )
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -34,7 +33,7 @@ from tests.toys import NOUNS
 def test_blank_gold_lines_are_unscored_and_not_zero(tmp_path):
     (tmp_path / "input").write_text("a\tb\nc\td\ne\tf\ng\th\n")
     (tmp_path / "gold").write_text("5\n\n 0.25\n\n")
-    assert read_sts(tmp_path / "input", tmp_path / "gold") == [Row(("a", "b"), 5.0), Row(("e", "f"), 0.25)]
+    assert read_pairs(tmp_path / "input", gold=tmp_path / "gold") == [Row(("a", "b"), 5.0), Row(("e", "f"), 0.25)]
 
 
 def test_the_lines_of_a_set(tmp_path):
@@ -47,7 +46,7 @@ def test_the_lines_of_a_set(tmp_path):
     (tmp_path / "input").write_bytes("".join(f"{line}\n" for line in lines).encode())
     (tmp_path / "gold").write_bytes(b"1.5\r\n2\n3\n4\n")
     expected = [Row(tuple(texts), score) for texts, score in zip(lines.values(), (1.5, 2, 3, 4), strict=True)]
-    assert read_sts(tmp_path / "input", tmp_path / "gold") == expected
+    assert read_pairs(tmp_path / "input", gold=tmp_path / "gold") == expected
 
 
 HEADER = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment"
@@ -58,7 +57,7 @@ def test_sick_with_either_line_end(tmp_path, end):
     rows = [HEADER, "4\tA man is here\tA woman's there\t3.6\tNEUTRAL", "9\ta\tb\t1\tCONTRADICTION"]
     (tmp_path / "sick").write_bytes("".join(row + end for row in rows).encode())
     expected = [Row(("A man is here", "A woman's there"), 3.6), Row(("a", "b"), 1)]
-    assert read_sick(tmp_path / "sick") == expected
+    assert read_pairs(tmp_path / "sick", (3, 1, 2), header=1) == expected
 
 
 @pytest.mark.parametrize(
@@ -73,7 +72,7 @@ def test_bad_files_are_named(tmp_path, sentences, gold, message):
     (tmp_path / "input").write_text(sentences)
     (tmp_path / "gold").write_text(gold)
     with pytest.raises(InputError, match=message):
-        read_sts(tmp_path / "input", tmp_path / "gold")
+        read_pairs(tmp_path / "input", gold=tmp_path / "gold")
 
 
 # -------------------------------------------------------------------------------------------- scores
