@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from minisbert.backends.graphs import VectorGraph
 from minisbert.checkpoints.tokenizer_files import read_tokenizer
@@ -351,7 +351,6 @@ def test_layers_of_any_order_are_saved():
         ("mpnet", {"pad_token_id": 0}, "pad_token_id 0 is not supported, only 1 is"),
         ("mpnet", {"hidden_act": "relu"}, "hidden_act must be gelu, not 'relu'"),
         ("modernbert", {"rope_scaling": {"type": "yarn"}}, "rope_type 'yarn' is not supported, only 'default' is"),
-        ("modernbert", {"rope_parameters": {GLOBAL: {"rope_type": "linear"}}}, "rope_type 'linear' is not supported"),
         ("modernbert", {"rope_parameters": 5}, "rope_parameters must be a JSON dict"),
         ("modernbert", {"layer_types": ["chunked_attention"] * 4}, "layer_types must be full_attention or sliding_"),
         ("modernbert", {"layer_types": [GLOBAL]}, "layer_types must be full_attention or sliding_attention for each"),
@@ -382,7 +381,6 @@ def test_layers_of_any_order_are_saved():
             r"model_type 'NewModel' needs code from its author \(auto_map\), which is never run here",
         ),
         ("gemma", {"use_bidirectional_attention": False}, "use_bidirectional_attention must be true"),
-        ("gemma", {"use_bidirectional_attention": ...}, "use_bidirectional_attention must be true"),
         ("gemma", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping 50.0 is not supported, only None is"),
         ("gemma", {"rope_parameters": {GLOBAL: {"rope_type": "yarn"}}}, "rope_type 'yarn' is not supported"),
         ("gemma", {"hidden_activation": "gelu"}, "hidden_activation must be gelu_pytorch_tanh, not 'gelu'"),
@@ -394,30 +392,3 @@ def test_settings_that_are_not_computed(copy, name, changes, message):
     with pytest.raises(InputError, match=rf"config\.json: .*{message}") as error:
         SentenceEncoder.load(alter(copy(name), **changes))
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "file", "key"),
-    [
-        ("mpnet", "model.safetensors", "encoder.relative_attention_bias.weight"),
-        ("modernbert", "model.safetensors", "final_norm.weight"),
-        ("gemma", "3_Dense/model.safetensors", "linear.weight"),
-    ],
-)
-def test_a_file_without_one_of_its_tensors(copy, name, file, key):
-    folder = copy(name)
-    save_file({each: x for each, x in load_file(folder / file).items() if each != key}, folder / file)
-    with pytest.raises(InputError, match=f"{file} .*\n  missing {key}"):
-        SentenceEncoder.load(folder)
-
-
-@pytest.mark.parametrize(("name", "most"), [("mpnet", 27), ("modernbert", 90), ("qwen3", 160), ("gemma", 70)])
-def test_more_tokens_than_positions(name, most):
-    with pytest.raises(InputError, match=rf"length of {most + 1} is above the position table of .* which has {most}"):
-        SentenceEncoder.load(folder_of(name), max_seq_length=most + 1)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_mask_of_floats(name):
-    with pytest.raises(ValueError, match="mask must be"):
-        random_model(name)(torch.tensor([[5, 6]]), torch.ones(1, 2))

@@ -1,9 +1,5 @@
 """MPNet: buckets of distances, biases, token ids, the padding."""
 
-import json
-import random
-import shutil
-
 import pytest
 import torch
 
@@ -60,36 +56,6 @@ def test_token_ids_are_the_references():
     pairs = tokenizer.encode_pairs(SENTENCES, SENTENCES[::-1])
     assert pairs.ids == [reference[f"pair.{i}"].tolist() for i in range(len(SENTENCES))]
     assert not any(map(any, pairs.token_types))
-
-
-def unusual_texts(count: int) -> list[str]:
-    """Words of the vocabulary, special tokens, letters of many scripts, spaces of every kind."""
-    chance = random.Random(0)
-    parts = "the cat É ﬁ 中 <mask> </s> <s> [UNK] ## running it's ß İ 😀 ... !".split()
-    parts += [" ", "  ", "\t", "\n", "\u200b", "\ufffd", "\x00", "x" * 101]
-    scripts = [(32, 127), (160, 0x3000), (0x4E00, 0xD000), (0x1F300, 0x1F700)]
-
-    def part() -> str:
-        if chance.random() < 0.8:
-            return chance.choice(parts) + " " * chance.randrange(2)
-        return chr(chance.randrange(*chance.choice(scripts)))
-
-    return ["".join(part() for _ in range(chance.randrange(14))) for _ in range(count)]
-
-
-@pytest.mark.reference
-@pytest.mark.parametrize("options", [{}, {"do_lower_case": False}, {"strip_accents": False, "cls_token": "<mask>"}])
-def test_ids_of_thousands_of_texts(tmp_path, options):
-    from transformers import AutoTokenizer
-
-    folder = shutil.copytree(FOLDER, tmp_path / "model")
-    path = folder / "tokenizer_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | options | {"model_max_length": 21}))
-    (folder / "sentence_bert_config.json").unlink()
-    ours, theirs, texts = read_tokenizer(folder), AutoTokenizer.from_pretrained(folder), unusual_texts(2000)
-    assert ours.encode(texts).ids == theirs(texts, truncation=True)["input_ids"]
-    pairs = theirs(texts, texts[::-1], truncation=True)["input_ids"]
-    assert ours.encode_pairs(texts, texts[::-1]).ids == pairs
 
 
 def test_padding_in_a_text():

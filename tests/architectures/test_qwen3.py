@@ -4,13 +4,11 @@ import pytest
 import torch
 
 from minisbert.architectures.modern import rotary
-from minisbert.architectures.qwen3 import Decoder, DecoderConfig, causal_mask, repeat_heads, rms_norm, swiglu
+from minisbert.architectures.qwen3 import causal_mask, repeat_heads, rms_norm, swiglu
 from minisbert.core import InputError
-from minisbert.core.bert import Bert
-from minisbert.core.weights import BertConfig
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.settings import parse
-from minisbert.training.train import count_parameters, make_objective
+from minisbert.training.train import make_objective
 from tests import toys
 from tests.architectures.tiny import (
     batch,
@@ -74,21 +72,6 @@ def test_the_last_token_is_pooled_in_any_batch():
     ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
     mask = torch.arange(longest) < torch.tensor([*map(len, rows)])[:, None]
     assert_parity("padded", encoder(ids, mask), encoder.encode(SENTENCES, convert_to_tensor=True), PIECE)
-
-
-def test_the_size_of_the_smallest_published_model():
-    """Its numbers in docs/models.md; built without memory."""
-    sizes = {"vocab_size": 151669, "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28}
-    with torch.device("meta"):
-        model = Decoder(DecoderConfig(**sizes, num_attention_heads=16, num_key_value_heads=8))
-        book = Bert(BertConfig(30522, 384, 6, 12, 1536, 512))
-    assert count_parameters(model) == (595776512, 595776512)
-    assert model.embeddings.word.weight.numel() == 155309056
-    matrices = (
-        [module.weight.numel() for module in each.layers.modules() if isinstance(module, torch.nn.Linear)]
-        for each in (model, book)
-    )
-    assert [*map(sum, matrices)] == [440401920, 10616832]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 
-from minisbert import __version__
 from minisbert.core import InputError
 from minisbert.system import files
 from minisbert.system.console import Interrupts, bounded, command_parser, run_command
@@ -146,10 +145,6 @@ def test_a_full_disk_under_stdout_is_one_line(main):
         assert python(main, stdout=full) == (2, "", "error: No space left on device\n")
 
 
-def test_results_printed_before_an_error_still_arrive():
-    assert python("print('first'); raise InputError('then')") == (2, "first\n", "error: then\n")
-
-
 @full_disk
 @pytest.mark.parametrize("terminal", [True, False])
 def test_messages_and_progress_that_cannot_be_written_do_not_end_the_work(terminal):
@@ -181,12 +176,6 @@ def test_a_mistake_is_one_line_that_names_the_option(parser, given):
     with pytest.raises(InputError, match=given[0]) as error:
         parser.parse_args(given)
     assert "\n" not in str(error.value)
-
-
-def test_the_version_of_a_command(parser, capsys):
-    with pytest.raises(SystemExit, match="0"):
-        parser.parse_args(["--version"])
-    assert capsys.readouterr().out == f"minisbert {__version__}\n"
 
 
 # ------------------------------------------------------------------------------- Ctrl-C and SIGTERM

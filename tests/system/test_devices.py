@@ -1,11 +1,9 @@
 """Devices and dtype: what ``auto`` chooses, what is refused and why; threads and memory."""
 
-import ctypes
 import json
 import os
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,9 +16,6 @@ from minisbert.system.devices import (
     choose_device,
     choose_dtype,
     fastest_products,
-    keep_freed_memory,
-    random_state,
-    set_random_state,
     use_threads,
 )
 from tests.conftest import ROOT
@@ -34,11 +29,6 @@ def test_a_device_that_cannot_be_used_is_an_error(name):
     with pytest.raises(InputError, match=f"device '{name}' cannot be used: .") as error:
         choose_device(name)
     assert len(str(error.value)) < 300
-
-
-def test_auto_is_a_device_that_can_be_used():
-    assert torch.ones(1, device=choose_device("auto")).item() == 1
-    assert choose_device("cpu") == CPU
 
 
 def test_auto_never_takes_apples_gpu(monkeypatch):
@@ -95,39 +85,6 @@ def test_a_gpu_has_bfloat16_from_compute_capability_8(monkeypatch, capability, a
     assert bfloat16_hardware(torch.device("cuda"))[0] == able
 
 
-@pytest.mark.parametrize("name", ["cuda", "mps"])
-def test_the_random_state_of_an_accelerator_is_saved_and_restored(name, monkeypatch):
-    found, device = [], torch.device(name)
-    monkeypatch.setattr(getattr(torch, name), "get_rng_state", lambda *device: f"the state of {name}")
-    monkeypatch.setattr(getattr(torch, name), "set_rng_state", lambda *given: found.extend(given))
-    states = random_state(device)
-    assert states.keys() == {"cpu", name}
-    assert random_state(CPU).keys() == {"cpu"}
-    set_random_state(states, device)
-    assert found == [f"the state of {name}", *([device] if name == "cuda" else [])]
-
-
-def test_glibc_keeps_freed_memory_and_without_glibc_nothing_happens(monkeypatch):
-    asked, glibc = [], None
-    with suppress(OSError):
-        glibc = ctypes.CDLL("libc.so.6")
-
-    def mallopt(number: int, value: int) -> None:
-        asked.append((number, value))
-        assert glibc is None or glibc.mallopt(number, value) == 1  # it accepts the numbers
-
-    class Library:
-        def __init__(self, name: str):
-            if asked:
-                raise OSError(f"{name}: cannot open shared object file")
-            self.mallopt = mallopt
-
-    monkeypatch.setattr(ctypes, "CDLL", Library)
-    keep_freed_memory()
-    keep_freed_memory()
-    assert asked == [(-3, 32 * 1024 * 1024), (-1, 2**31 - 1)]  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
-
-
 HUGE = """
 import re
 import torch
@@ -161,18 +118,6 @@ def test_threads_are_used_and_more_than_cores_are_named(two_cores, count, warned
     use_threads(count)
     assert (torch.get_num_threads(), os.environ["RAYON_NUM_THREADS"]) == (count, str(count))
     assert ("3 threads are slower than 2" in capsys.readouterr().err) == warned
-
-
-def test_without_affinity_all_cores_count_and_without_a_number_nothing_changes(two_cores, monkeypatch, capsys):
-    use_threads(None)
-    assert "RAYON_NUM_THREADS" not in os.environ
-    monkeypatch.delattr(os, "sched_getaffinity")
-    for cores, warning in ((1, "2 threads are slower than 1"), (None, "")):
-        monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
-        use_threads(2)
-        shown = capsys.readouterr().err
-        assert warning in shown
-        assert bool(warning) == bool(shown)
 
 
 CHOSEN = {"GOMP_SPINCOUNT": "3000", "KMP_BLOCKTIME": "1"}

@@ -192,13 +192,6 @@ def test_a_link_stays_a_link(atomic: Open, tmp_path):
     assert (names(tmp_path), names(tmp_path / "disk")) == (["disk", "link"], ["target"])
 
 
-def test_the_ending_of_a_path_is_checked():
-    files.check_ending("--out", None, ".npy")
-    files.check_ending("--out", Path("a.npy"), ".npy", ".jsonl")
-    with pytest.raises(InputError, match=r"--out a\.txt: the name must end in \.npy or \.jsonl"):
-        files.check_ending("--out", Path("a.txt"), ".npy", ".jsonl")
-
-
 posix = pytest.mark.skipif(sys.platform == "win32", reason="no locks there")
 
 

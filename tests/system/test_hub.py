@@ -68,11 +68,6 @@ def test_names_of_the_hub_and_paths(site):
     assert site.asked == []
 
 
-def test_a_model_by_its_name_gives_the_vectors_of_its_folder(site, tiny):
-    vectors = SentenceEncoder.load("someone/tiny").encode(TEXTS)
-    np.testing.assert_array_equal(vectors, SentenceEncoder.load(tiny).encode(TEXTS))
-
-
 def test_only_what_a_model_is_loaded_from_is_downloaded_and_only_once(site, files):
     folder = download_model("someone/tiny")
     assert names(folder) == {*files} - {"README.md"}
@@ -187,11 +182,6 @@ ANSWERS = [
 def test_what_the_hub_answers(answer, words, site):
     site.pages["/api/models/someone/tiny"] = site.pages["/api/models/someone/tiny/revision/main"] = answer
     assert words in tell()
-
-
-def test_a_revision_that_is_gone(site):
-    site.pages["/api/models/someone/tiny/revision/v9"] = refuse(404, "RevisionNotFound")
-    assert "someone/tiny has no revision 'v9': give a branch, a tag or a commit" in tell("someone/tiny@v9")
 
 
 def test_a_repository_without_safetensors_is_refused(site, files):
