@@ -158,20 +158,6 @@ def train(names: dict[str, Any], title: str, alt: str) -> Pen:
     return pen
 
 
-def from_nothing(names: dict[str, Any], title: str, alt: str) -> Pen:
-    pen = Pen(WIDTH, 190, title, alt)
-    curve = [step.loss for step in names["steps"]]
-    pen.line((40, 12), (40, 160), (408, 160))
-    pen.text(34, 30, f"{curve[0]:.1f}", "small soft", "end")
-    pen.text(34, 164, "0", "small soft", "end")
-    pen.text(224, 180, f"{len(curve)} steps", "small soft")
-    top = max(curve)
-    points = [(40 + 368 * step / (len(curve) - 1), 160 - 135 * loss / top) for step, loss in enumerate(curve)]
-    pen.line(*points, look="force")
-    pen.text(120, 60, "loss", "small bold", "start")
-    return pen
-
-
 # --------------------------------------------------------------------------- pictures of what happens
 
 
