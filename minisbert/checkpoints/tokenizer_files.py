@@ -305,7 +305,7 @@ def read_vocabulary(folder: Path) -> Backend:
         advice = "write one of them with transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
         raise InputError(f"{folder} has {names}: {advice}")
     # subtle: not splitlines(), which also splits at U+0085 and U+2028 and would shift every id after them
-    pieces = read_text(vocab).removesuffix("\n").split("\n")
+    pieces = read_text(vocab).rstrip("\r\n").split("\n")  # a blank last line is no piece
     ids = {piece.rstrip("\r"): i for i, piece in enumerate(pieces)}
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
     for piece in special:

@@ -49,7 +49,7 @@ def compile_package(arguments: list[str] | None = None) -> None:
         compile_apart(folder, dtype, options.pooling, path)
     else:
         path = compile_to_cache(folder, package_identity(ModelFolder(folder), dtype, options.pooling))
-    say(f"{path}: {path.stat().st_size / 1e6:.0f} MB, {time.monotonic() - started:.0f} s")
+    print(f"{path}: {path.stat().st_size / 1e6:.0f} MB, {time.monotonic() - started:.0f} s")
 
 
 def export_onnx(arguments: list[str] | None = None) -> None:

@@ -144,4 +144,7 @@ def summary_lines(result: dict[str, Any], num_negatives: int) -> list[str]:
     positive, negative = result["mean_score"].values()
     means = f"positives {positive:.4f}, negatives {negative:.4f}"
     lines.append(f"mean {result['similarity']} similarity to the anchor: {means}")
+    if negative >= positive:
+        advice = "leave those out with --relative-margin 0.05, or --max-score"
+        lines.append(f"negatives are as near as positives, so some may say the same as their anchor: {advice}")
     return lines

@@ -224,14 +224,14 @@ def read_corpus(path: str) -> list[str]:
     lines = [text for _, text in read_texts(path)]
     texts = [text for text in lines if text]
     if len(texts) < len(lines):
-        say(f"{path}: {len(lines) - len(texts):,} empty lines were skipped")
+        say(f"{path}: empty lines skipped: {len(lines) - len(texts):,}")
     return texts
 
 
 def say_unread(path: str, skipped: int, columns: Sequence[str]) -> None:
     """Report what a table holds beside the rows that were read."""
     if skipped:
-        say(f"{path}: {skipped:,} rows with an empty text were skipped")
+        say(f"{path}: rows with an empty text skipped: {skipped:,}")
     if columns:
         say(f"{path}: not read: {', '.join(columns)}")
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from http.client import HTTPException
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -340,19 +341,48 @@ def read_vector_file(path: str | Path) -> np.ndarray:
                 return checked(tensor.numpy())
             case ".jsonl":
                 rows: list[np.ndarray] = []
+                order: list[int] = []
                 for at.line, line in enumerate(read_text(path).split("\n"), start=1):
                     if not line.strip():
                         continue
-                    row = json.loads(line)
-                    row = np.array(row["embedding"] if isinstance(row, dict) else row)
-                    if row.ndim != 1 or row.dtype.kind not in "fiu":
-                        raise ValueError("a list of numbers is needed, or an object with one under 'embedding'")
-                    if rows and len(row) != len(rows[0]):
-                        raise ValueError(f"{len(row)} numbers, in the lines before it {len(rows[0])}")
-                    rows.append(row)
+                    content = json.loads(line)
+                    if isinstance(content, dict) and "data" in content:  # an answer as the server gave it
+                        more = openai_vectors(content)
+                    elif isinstance(content, dict):
+                        more = [as_vector(content["embedding"])]
+                        index = content.get("index")
+                        order.append(index if type(index) is int else len(order))
+                    else:
+                        more = [as_vector(content)]
+                    rows += more
+                    if any(len(row) != len(rows[0]) for row in more):
+                        raise ValueError(f"a vector has another length than the first one, {len(rows[0])}")
                 at.line = 0
+                # the index of each batch begins at 0 again, or counts all
+                if sorted(order) == list(range(len(rows))):
+                    rows = [rows[line] for line in np.argsort(order)]
+                elif any(after not in (0, before + 1) for before, after in pairwise([-1, *order])):
+                    raise ValueError("index says that the lines are not in the order of the texts: sort them")
                 return checked(np.array(rows))
         raise ValueError("the name must end in .npy, .safetensors or .jsonl")
+
+
+def openai_vectors(answer: Any) -> list[np.ndarray]:
+    """Return the vectors of an answer in OpenAI's form, in the order of ``index``: any is allowed."""
+    entries = answer["data"]
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise ValueError("data must be a list of objects, each with an index and an embedding")
+    if not all(type(entry["index"]) is int for entry in entries):
+        raise ValueError("data: each index must be an integer")
+    return [as_vector(entry["embedding"]) for entry in sorted(entries, key=lambda entry: entry["index"])]
+
+
+def as_vector(numbers: Any) -> np.ndarray:
+    """Return a list of numbers as a vector (D,). Raises ``ValueError`` for base64, null and other things."""
+    row = np.array(numbers if isinstance(numbers, list) else None)
+    if row.ndim != 1 or row.dtype.kind not in "fiu":
+        raise ValueError(f"an embedding must be a list of numbers, not {one_line(numbers)}: ask for floats, not base64")
+    return row
 
 
 def checked(array: np.ndarray) -> np.ndarray:
@@ -377,16 +407,16 @@ def fetch_vectors(url: str, texts: Sequence[str], model: str) -> np.ndarray:
     address = url.rstrip("/").removesuffix("/embeddings").removesuffix("/v1") + "/v1/embeddings"
     if not address.startswith(("http://", "https://")):
         raise InputError(f"--url {one_line(url)} must begin with http:// or https://")
-    rows: list[list[float]] = []
+    rows: list[np.ndarray] = []
     for start in range(0, len(texts), REQUEST_TEXTS):
         batch = list(texts[start : start + REQUEST_TEXTS])
         content = post(address, {"input": batch, "model": model, "encoding_format": "float"})
         try:
-            entries = sorted(json.loads(content)["data"], key=lambda entry: entry["index"])  # any order is allowed
-            vectors = [entry["embedding"] for entry in entries]
+            vectors = openai_vectors(json.loads(content))
         except (ValueError, RecursionError, LookupError, TypeError) as error:
             shown = one_line(content[:200].decode(errors="replace"))
-            raise InputError(f"{address} answered {shown}: not the form of OpenAI's embeddings") from error
+            why = error if type(error) is ValueError else "data[].embedding and data[].index are needed"
+            raise InputError(f"{address} answered {shown}, not OpenAI's form of embeddings: {why}") from error
         if len(vectors) != len(batch):
             raise InputError(f"{address} gave {len(vectors)} vectors for {len(batch)} texts")
         rows += vectors

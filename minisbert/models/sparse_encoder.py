@@ -123,6 +123,18 @@ class SparseEncoder(SentenceEncoder):
         tokenizer = read_tokenizer(folder.encoder, limit)
         return cls(tokenizer, bert, pooled, own).eval()
 
+    @classmethod
+    def load(  # type: ignore[override]  # the book's has fewer arguments
+        cls, model: str | Path, *, max_active_dims: int | None = None, **options: Any
+    ) -> Self:
+        """Open a model as ``SentenceEncoder.load`` does. ``max_active_dims`` overrides the folder's."""
+        encoder = super().load(model, **options)
+        if max_active_dims is not None:
+            check_count("max_active_dims", max_active_dims)
+            others = encoder.settings.others | {"max_active_dims": max_active_dims}
+            encoder.settings = replace(encoder.settings, others=others)
+        return encoder
+
     @property
     def max_active_dims(self) -> int | None:
         """How many weights of each text ``encode`` keeps unless it is told otherwise; None keeps all."""

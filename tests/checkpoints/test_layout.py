@@ -86,3 +86,13 @@ def test_a_link_to_a_foreign_file_is_not_copied(name, tiny, tmp_path):
     assert not any(b"secret" in content for content in contents(tmp_path / "saved").values())
     (folder / name).unlink()
     assert (tmp_path / "saved" / "vocab.txt").read_text().split()[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\n\n", "\r\n\r\n"])
+def test_a_blank_last_line_of_a_vocabulary_is_no_piece(end, tiny, tmp_path):
+    encoder = SentenceEncoder.load(tiny)
+    vocabulary = encoder.tokenizer.backend.get_vocab()
+    folder = shutil.copytree(tiny, tmp_path / "model")
+    (folder / "tokenizer.json").unlink()
+    (folder / "vocab.txt").write_text("\n".join(sorted(vocabulary, key=vocabulary.get)) + end)
+    np.testing.assert_array_equal(SentenceEncoder.load(folder).encode(TEXTS), encoder.encode(TEXTS))

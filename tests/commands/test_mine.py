@@ -35,7 +35,7 @@ def test_the_command_writes_triplets_that_training_reads(files, tiny, capsys, co
     main([*command(files, tiny, "--num-negatives", "2"), "--corpus", str(files / f"corpus.{corpus}"), "--json"])
     captured = capsys.readouterr()
     found = json.loads(captured.out)
-    assert "1 rows with an empty text were skipped" in captured.err
+    assert "rows with an empty text skipped: 1" in captured.err
     assert (found["anchors"], found["pairs"], found["documents"]) == (2, 3, 8)
     assert (found["negatives"], found["triplets"], found["anchors_without_negative"]) == (4, 6, 0)
     assert found["left_out"] == {"copy of anchor or positive": 1}
@@ -57,7 +57,8 @@ def test_negatives_in_the_pairs_and_the_summary(files, tiny, capsys):
     lines = captured.out.splitlines()
     assert lines[0] == "2 anchors with 2 positives, 7 documents"
     assert any(line.endswith("candidates left out: max score") for line in lines)
-    assert lines[-1].startswith("mean cosine similarity to the anchor: positives ")
+    assert lines[-2].startswith("mean cosine similarity to the anchor: positives ")
+    assert "--relative-margin" in lines[-1]  # negatives are as near as positives
 
 
 def test_pairs_that_the_file_lacks_are_named(files, tiny, capsys):

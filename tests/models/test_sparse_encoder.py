@@ -520,6 +520,8 @@ def test_the_weights_that_a_folder_keeps(folder, tmp_path):
     np.testing.assert_allclose(cut.encode(TEXTS[0]), expected[0], atol=2e-6, rtol=0)  # in another batch
     np.testing.assert_array_equal(cut.encode(TEXTS, convert_to_sparse_tensor=True).to_dense(), expected)
     assert (cut.encode(TEXTS, max_active_dims=2) > 0).sum(axis=1).tolist() == [2] * len(TEXTS)
+    two = SparseEncoder.load(tmp_path / "model", max_active_dims=2)
+    assert (two.encode(TEXTS) > 0).sum(axis=1).tolist() == [2] * len(TEXTS)
     cut.save(tmp_path / "again")
     assert SparseEncoder.load(tmp_path / "again").max_active_dims == 3
     path.write_text(json.dumps(json.loads(path.read_text()) | {"max_active_dims": 0}))
