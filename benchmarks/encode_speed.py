@@ -42,8 +42,8 @@ from benchmarks.sides import Side
 from minisbert.backends.package import CompiledEncoder
 from minisbert.core.metrics import spearman
 from minisbert.data.datasets import load_scored_pairs
+from minisbert.models.properties import similarity_pairwise
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.similarity import similarity_pairwise
 from minisbert.system.assets import ensure
 from minisbert.system.console import bounded, run_command, say
 from minisbert.system.devices import keep_freed_memory

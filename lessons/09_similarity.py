@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 09: cosine, Pearson, Spearman
 #
-# Steps through `minisbert/core/metrics.py` and `minisbert/models/similarity.py`. About 45 minutes. You will measure
+# Steps through `minisbert/core/metrics.py` and `minisbert/models/properties.py`. About 45 minutes. You will measure
 # how well MiniLM agrees with people, reach the published 82.03, and see by how much a careless metric lies.
 
 # %%
@@ -75,7 +75,7 @@ from minisbert.core.pooling import cls_pool, max_pool, mean_pool
 from minisbert.core.tokenizer import pad_batch
 from minisbert.models.batching import budgeted_batches
 from minisbert.models.pooling import first_last_pool
-from minisbert.models.similarity import similarity_pairwise
+from minisbert.models.properties import similarity_pairwise
 from minisbert.system.assets import ensure
 
 encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))

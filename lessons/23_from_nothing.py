@@ -164,7 +164,7 @@ assert model.fill_mask(QUESTIONS[0], 1)[0][1] < 0.003, "no word is likely"
 
 # %%
 from minisbert.core.metrics import spearman
-from minisbert.models.similarity import similarity_pairwise
+from minisbert.models.properties import similarity_pairwise
 
 dev = [[row.texts[side] for row in pairs["dev"]] for side in (0, 1)]
 scores = np.array([row.score for row in pairs["dev"]])

@@ -130,7 +130,7 @@ assert together.sum() == 5 * 5 + 4 * 4 + 3 * 3, (
 from minisbert.core import pooling
 from minisbert.core.encoder import normalize
 from minisbert.models.batching import unpack
-from minisbert.models.guards import evaluating
+from minisbert.models.sentence_encoder import evaluating
 
 with evaluating(encoder):
     hidden = encoder.bert(

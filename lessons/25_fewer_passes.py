@@ -71,7 +71,7 @@ assert once == 6_291_456, "read once, written once"
 from lessons.compiled import fused
 from minisbert.core import bert
 from minisbert.core.tokenizer import pad_batch
-from minisbert.models.guards import evaluating
+from minisbert.models.sentence_encoder import evaluating
 
 tiny = SentenceEncoder.load(TINY).double()
 rows = [row[:20] for row in tiny.tokenizer.encode(texts[:8]).ids]

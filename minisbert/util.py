@@ -17,8 +17,7 @@ from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
 from minisbert.evaluation.retrieval import encode_both
 from minisbert.loading import Encoder
-from minisbert.models.guards import check_count
-from minisbert.models.similarity import Rows, as_rows, similarity, similarity_pairwise
+from minisbert.models.properties import Rows, as_rows, check_count, similarity, similarity_pairwise
 from minisbert.search import dense
 from minisbert.search.by_tokens import rank
 from minisbert.search.mining import Rules, Triplet, candidates_of, mine, triplets

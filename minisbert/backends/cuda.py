@@ -28,10 +28,8 @@ from minisbert.backends.graphs import RowAttention
 from minisbert.checkpoints.layout import ModelFolder
 from minisbert.core import InputError, one_line
 from minisbert.core.bert import Attention, attention
-from minisbert.models.batching import Tokens, budgeted_batches, lengths_of, reporting, unpack
-from minisbert.models.encoder import TEXT_TOKENS, TextEncoder
-from minisbert.models.guards import check_ids
-from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.batching import Tokens, budgeted_batches, check_ids, lengths_of, reporting, unpack
+from minisbert.models.sentence_encoder import TEXT_TOKENS, SentenceEncoder, TextEncoder
 from minisbert.system.console import say
 from minisbert.system.devices import bfloat16_hardware, fitting_tokens
 from minisbert.system.torch_internals import ragged_attention

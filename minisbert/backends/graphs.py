@@ -23,9 +23,8 @@ from minisbert.checkpoints.layout import ModelFolder
 from minisbert.core import InputError
 from minisbert.core.bert import Attention, Bert
 from minisbert.models.batching import SHORT, Tokens, packed_batches, same_text
-from minisbert.models.guards import evaluating
 from minisbert.models.pair_model import SEVERAL, PairModel
-from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.sentence_encoder import SentenceEncoder, evaluating
 from minisbert.system.console import run_command
 from minisbert.system.devices import bfloat16_hardware, choose_dtype, cpu_flags, fastest_products
 from minisbert.system.torch_internals import int8_products, unsigned_products

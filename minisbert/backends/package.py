@@ -32,10 +32,10 @@ from minisbert.checkpoints.layout import EncoderSettings, JsonSettings, ModelFol
 from minisbert.checkpoints.tokenizer_files import read_tokenizer
 from minisbert.core import InputError, one_line, reading
 from minisbert.models.batching import PackedBatch
-from minisbert.models.encoder import TextEncoder
-from minisbert.models.guards import check_choice
 from minisbert.models.pair_model import PairScorer
 from minisbert.models.pooling import choose_pooling
+from minisbert.models.properties import check_choice
+from minisbert.models.sentence_encoder import TextEncoder
 from minisbert.system.assets import file_hash, home
 from minisbert.system.console import check_usage, say
 from minisbert.system.devices import instruction_sets

@@ -124,7 +124,7 @@ def write_vectors(
 
     from minisbert.checkpoints.weights import write_safetensors
     from minisbert.loading import uncompiled
-    from minisbert.models.prompts import choose_prompt
+    from minisbert.models.properties import choose_prompt
     from minisbert.search.index import INDEX_MARK, made_from, write_codes, write_npy
 
     with atomic_file(options.out) as partial:

@@ -106,7 +106,7 @@ def evaluate_rows(options: argparse.Namespace) -> None:
     """``--data``: the rows of a file say what is measured."""
     from minisbert.evaluation import evaluators
     from minisbert.evaluation.retrieval import retrieval_from_pairs, retrieval_scores
-    from minisbert.models.encoder import SIMILARITIES
+    from minisbert.models.properties import SIMILARITIES
 
     # the file's header or keys say what its rows are, and so which measure fits
     kind, (rows, skipped, unread) = evaluators.load_rows(

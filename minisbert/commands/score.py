@@ -43,9 +43,9 @@ def main(arguments: list[str] | None = None) -> None:
         pairs = read_pairs(options.file)
     elif options.texts:
         pairs = [(options.texts[0], options.texts[1])]
+    from minisbert.data.formats import MAX_SCORE
     from minisbert.loading import load
     from minisbert.models.pair_model import SEVERAL, PairScorer
-    from minisbert.models.similarity import MAX_SCORE
 
     model = shared.opened(options, load)
     if not isinstance(model, PairScorer):

@@ -201,7 +201,7 @@ def load_pooled(options: argparse.Namespace, instead: str, similarity: str | Non
 
 def prompt_of(encoder: "Encoder", options: argparse.Namespace, role: str = "", stored: str | None = None) -> str:
     """Return the prompt from the options, else ``stored``, else the model's own: for this role, or its default."""
-    from minisbert.models.prompts import choose_prompt, role_prompt
+    from minisbert.models.properties import choose_prompt, role_prompt
 
     prefix = f"{role}_" if role else ""
     prompt, name = getattr(options, f"{prefix}prompt"), getattr(options, f"{prefix}prompt_name")

@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> None:
     from minisbert.checkpoints.weights import write_safetensors
     from minisbert.core import reading
     from minisbert.diagnosis import tracing
-    from minisbert.models.guards import check_inputs
+    from minisbert.models.batching import check_inputs
     from minisbert.models.sentence_encoder import SentenceEncoder
     from minisbert.system.devices import use_threads
 

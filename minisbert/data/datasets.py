@@ -17,6 +17,7 @@ import torch
 from minisbert.core import InputError, one_line, reading
 from minisbert.data.formats import (
     LABELLED,
+    MAX_SCORE,
     MULTILABEL,
     NLI,
     PAIRS,
@@ -30,7 +31,6 @@ from minisbert.data.formats import (
 )
 from minisbert.data.lines import Rows
 from minisbert.data.reader import RowReader, Table, note, read_file, recognise
-from minisbert.models.similarity import MAX_SCORE
 from minisbert.system.assets import asset, assets, ensure
 
 SPLITS = ("train", "dev", "test")

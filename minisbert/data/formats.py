@@ -12,8 +12,8 @@ from typing import Any
 
 from minisbert.core import one_line
 from minisbert.data.lines import TEXT_NAMES, first_of
-from minisbert.models.similarity import MAX_SCORE
 
+MAX_SCORE = 5.0  # 0: nothing in common, 5: the same meaning, as in STS
 NLI_LABELS = ("contradiction", "entailment", "neutral")  # numbered 0, 1, 2 as in SBERT's own script
 HUGGING_FACE_NLI = ("entailment", "neutral", "contradiction")  # numbered so under premise and hypothesis
 NO_GOLD = -1  # the number of an NLI row on which the annotators did not agree; its name is "-"

@@ -10,6 +10,7 @@ from minisbert.core import InputError, one_line
 from minisbert.data.formats import (
     JUDGEMENTS,
     LABELLED,
+    MAX_SCORE,
     MULTILABEL,
     NLI,
     NO_GOLD,
@@ -27,7 +28,6 @@ from minisbert.data.formats import (
     parse_score,
 )
 from minisbert.data.lines import TEXT_NAMES, Rows, checked_text, first_of, read_texts, shown
-from minisbert.models.similarity import MAX_SCORE
 
 IDENTITY = re.compile(r"|.*id\d?|index|idx|unnamed: 0")  # columns that nobody expects to be read
 

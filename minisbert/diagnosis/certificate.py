@@ -32,7 +32,7 @@ from minisbert.core.weights import read_safetensors
 from minisbert.loading import Encoder, uncompiled
 from minisbert.models.batching import chunks
 from minisbert.models.pooling import first_last_pool, last_token_pool
-from minisbert.models.prompts import choose_prompt, with_prompt
+from minisbert.models.properties import choose_prompt, with_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import say
 from minisbert.system.files import open_bytes, read_text

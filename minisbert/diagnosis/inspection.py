@@ -15,10 +15,9 @@ import numpy as np
 from minisbert.core import InputError
 from minisbert.core.tokenizer import Tokenizer
 from minisbert.data import datasets
-from minisbert.data.formats import LABELLED, MULTILABEL, NLI, PAIRS, SCORED, SENTENCES, Format, Row
+from minisbert.data.formats import LABELLED, MAX_SCORE, MULTILABEL, NLI, PAIRS, SCORED, SENTENCES, Format, Row
 from minisbert.data.reader import RowReader, recognise
 from minisbert.models.batching import chunks
-from minisbert.models.similarity import MAX_SCORE
 
 NO_LETTER = re.compile(r"[\W_]+")  # nor a digit
 OBJECTIVES: dict[Format, tuple[str, Callable[..., Any]]] = {  # of the command that is suggested, and how it reads rows

@@ -20,7 +20,7 @@ from minisbert.core.tokenizer import pad_batch
 from minisbert.core.weights import read_safetensors
 from minisbert.diagnosis.mistakes import with_each_mistake
 from minisbert.diagnosis.planting import MISTAKES, unfused
-from minisbert.models.guards import check_inputs
+from minisbert.models.batching import check_inputs
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import cut_message, say
 from minisbert.system.files import open_bytes

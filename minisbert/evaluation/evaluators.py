@@ -22,10 +22,9 @@ from minisbert.data.lines import Rows
 from minisbert.data.reader import Table, read_file, recognise
 from minisbert.evaluation import metrics
 from minisbert.evaluation.retrieval import CUTOFFS, Retrieval, encode_both, retrieval_scores
-from minisbert.models.encoder import SIMILARITIES, TextEncoder
-from minisbert.models.guards import check_choice
 from minisbert.models.pair_model import PairModel
-from minisbert.models.similarity import similarity, similarity_pairwise
+from minisbert.models.properties import SIMILARITIES, check_choice, similarity, similarity_pairwise
+from minisbert.models.sentence_encoder import TextEncoder
 from minisbert.search.dense import top_k
 
 

@@ -16,8 +16,8 @@ from minisbert.core import InputError, one_line, reading
 from minisbert.data.formats import number
 from minisbert.data.lines import Rows
 from minisbert.evaluation.metrics import METRICS
-from minisbert.models.encoder import TextEncoder
 from minisbert.models.pair_model import PairScorer
+from minisbert.models.sentence_encoder import TextEncoder
 from minisbert.search.dense import top_k
 from minisbert.system.console import say
 

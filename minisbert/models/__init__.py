@@ -1,5 +1,6 @@
 """The models that users load, call and save: encoders of five kinds, and heads that score pairs of texts.
 
-``encoder.py`` turns texts into vectors for all of them; it takes its batches from ``batching.py``, its prompts
-from ``prompts.py``. Imports ``core``, ``system``, ``architectures``, ``checkpoints``, ``search``.
+``sentence_encoder.py`` turns texts into vectors for all of them, in batches of ``batching.py``; ``properties.py`` has
+what a user sets: prompts, lengths, similarities.
+Imports ``core``, ``system``, ``architectures``, ``checkpoints``, ``search``.
 """

@@ -19,7 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minisbert.core import InputError
+from minisbert.core import InputError, one_line
+from minisbert.core.bert import BertConfig
+from minisbert.core.checks import check_shape, check_texts
 from minisbert.core.tokenizer import Encoded, Tokenizer
 from minisbert.system.progress import Progress
 
@@ -111,6 +113,23 @@ class PackedBatch:
     tokens: int
     prompt: int  # so many tokens at the start of each text are not pooled
     dtype: torch.dtype  # of the matrix products
+
+
+def valid_texts(texts: Iterable[str]) -> Iterator[str]:
+    """The texts one by one; ``InputError`` gives the index of one that is not a valid Unicode string."""
+    if isinstance(texts, str | dict | set) or hasattr(texts, "columns") or not isinstance(texts, Iterable):
+        check_texts(texts)  # type: ignore[arg-type]  # which refuses them
+    for i, text in enumerate(texts):
+        check_texts([text], i)
+        yield text
+
+
+def check_tokens(encoded: Encoded, texts: Sequence[str]) -> Encoded:
+    """Return what was given. Raises ``InputError`` for a text without a token, which an encoder cannot read."""
+    for text, ids in zip(texts, encoded.ids, strict=True):
+        if not len(ids):
+            raise InputError(f"the text {one_line(text)} has no token, and this tokenizer adds none: remove the text")
+    return encoded
 
 
 def same_text(text_index: Tensor) -> Tensor:
@@ -217,3 +236,40 @@ def make_batch(tokens: Tokens, lengths: np.ndarray, rows: Sequence[np.ndarray], 
     rows_of = [torch.from_numpy(x.reshape(-1, width)) for x in (ids, positions, text_index)]
     about = texts.tolist(), total, tokens.prompt, tokens.dtype
     return PackedBatch(rows_of[0], rows_of[1], rows_of[2], torch.from_numpy(places), *about)
+
+
+def check_inputs(
+    config: BertConfig, ids: Tensor, mask: Tensor | None = None, token_types: Tensor | None = None
+) -> None:
+    """Raise ``ValueError`` for inputs that would crash the model or silently give wrong numbers.
+
+    These are a shape other than (B, T), a row of the mask without a real token, and what ``check_ids`` refuses.
+    """
+    if isinstance(ids, dict):
+        raise TypeError('ids must be a tensor (B, T), not a dict: features["input_ids"], features["attention_mask"]')
+    check_shape("ids", ids, None, None)
+    for name, x in (("mask", mask), ("token_types", token_types)):
+        if x is not None:
+            check_shape(name, x, *ids.shape)
+    if ids.is_cuda and torch.cuda.is_current_stream_capturing():
+        return  # whoever records a graph has checked its input: values cannot be read then
+    # On a GPU a lookup beyond a table is a failed assertion on the device, after which the process cannot use it.
+    check_ids(config, ids, ids.shape[1], token_types)
+    if mask is None:
+        return
+    real = mask.bool().any(dim=1)  # (B,)
+    if not real.all():
+        raise ValueError(f"row {int(real.int().argmin())} of the mask has no real token: attention would be 0/0")
+
+
+def check_ids(config: BertConfig, ids: Tensor | np.ndarray, longest: int, token_types: Tensor | None = None) -> None:
+    """Raise ``ValueError`` for ids or token types that the model does not have, or more tokens than positions."""
+    if longest > config.positions:
+        raise ValueError(f"{longest} tokens, but the position table has {config.positions}: let the tokenizer cut them")
+    tables = [("ids", ids, config.vocab_size, "in its vocabulary: do tokenizer and weights belong together?")]
+    if token_types is not None:
+        tables.append(("token_types", token_types, config.type_vocab_size, "types"))
+    for name, values, size, things in tables:
+        low, high = int(values.min()), int(values.max())
+        if low < 0 or high >= max(size, 1):  # a model without token types is given zeros
+            raise ValueError(f"{name} run from {low} to {high}, this model has {size or 'no'} {things}")

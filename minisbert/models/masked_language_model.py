@@ -25,8 +25,8 @@ from minisbert.checkpoints.weights import (
 from minisbert.core import InputError, one_line
 from minisbert.core.bert import Bert, LayerNorm, gelu
 from minisbert.core.weights import fill
-from minisbert.models.guards import check_count, evaluating
-from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.properties import check_count
+from minisbert.models.sentence_encoder import SentenceEncoder, evaluating
 from minisbert.system.files import write_json
 
 MASK = "[MASK]"

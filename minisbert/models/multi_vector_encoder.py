@@ -36,12 +36,10 @@ from minisbert.core.bert import Bert
 from minisbert.core.checks import check_texts
 from minisbert.core.encoder import Batch, normalize
 from minisbert.core.tokenizer import Tokenizer, pad_batch
-from minisbert.models.batching import Tokens, budgeted_batches, reporting, with_limit
-from minisbert.models.encoder import BATCH_SIZE, TEXT_TOKENS
-from minisbert.models.guards import check_choice, check_count, check_ids, check_tokens
+from minisbert.models.batching import Tokens, budgeted_batches, check_ids, check_tokens, reporting, with_limit
 from minisbert.models.pooling import Dense, Pooling, load_dense_layer, sentence_width
-from minisbert.models.prompts import role_prompt, with_prompt
-from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.properties import check_choice, check_count, role_prompt, with_prompt
+from minisbert.models.sentence_encoder import BATCH_SIZE, TEXT_TOKENS, SentenceEncoder
 from minisbert.search.by_tokens import Matrices, late_top_k
 from minisbert.system.files import write_json
 from minisbert.system.progress import Progress, as_progress

@@ -22,12 +22,10 @@ from minisbert.core.checks import check_texts
 from minisbert.core.heads import ConcatHead, CrossHead, Head, JointHead
 from minisbert.core.tokenizer import Encoded, Tokenizer, pad_batch
 from minisbert.core.weights import fill
-from minisbert.models.batching import budgeted_batches
+from minisbert.models.batching import budgeted_batches, check_tokens
 from minisbert.models.cross_encoder import ClassifierHead, check_writable, read_cross_encoder, write_cross_encoder
-from minisbert.models.encoder import BATCH_SIZE, TEXT_TOKENS
-from minisbert.models.guards import NotFinite, check_count, check_tokens, evaluating
-from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.similarity import as_array
+from minisbert.models.properties import as_array, check_count
+from minisbert.models.sentence_encoder import BATCH_SIZE, TEXT_TOKENS, NotFinite, SentenceEncoder, evaluating
 from minisbert.system.devices import choose_device
 from minisbert.system.files import atomic_folder, write_json
 from minisbert.system.progress import Progress

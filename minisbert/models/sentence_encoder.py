@@ -1,30 +1,52 @@
 """Load, run and save a sentence encoder: steps of the book's class for more kinds of models, and at full speed.
 
-encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
-vectors = encoder.encode(["A cat sits.", "A kitten is sitting."])  # (2, 384) float32
-encoder.similarity(vectors, vectors)  # (2, 2) cosines
+    encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
+    vectors = encoder.encode(["A cat sits.", "A kitten is sitting."])  # (2, 384) float32
+    encoder.similarity(vectors, vectors)  # (2, 2) cosines
+
+    texts ── with_prompt ── tokenize ──> Tokens ── the book's encode_tokens ──> vectors (N, D) ── quantize ──> result
+
+``TextEncoder`` is that path for every encoder; a subclass overrides steps of ``encode_tokens``: ``batches``,
+``states``, ``vectors``. Imports ``search`` for the hooks by which a command searches vectors of any kind.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import math
+import threading
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Self, cast
+from typing import Any, ClassVar, Literal, Self, cast
+from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from minisbert.checkpoints.layout import EncoderSettings, ModelFolder, write_modules, write_settings
+from minisbert.checkpoints.layout import EncoderSettings, ModelFolder, find_model, write_modules, write_settings
 from minisbert.checkpoints.tokenizer_files import read_tokenizer, text_settings, write_tokenizer
 from minisbert.checkpoints.weights import load_transformer, save_bert
+from minisbert.core import InputError, encoder, one_line
 from minisbert.core.bert import Bert
 from minisbert.core.checks import check_texts
 from minisbert.core.encoder import normalize
 from minisbert.core.pooling import Pooling
 from minisbert.core.tokenizer import Tokenizer, pad_batch
-from minisbert.models.batching import PackedBatch, same_text, unpack
-from minisbert.models.encoder import TextEncoder
-from minisbert.models.guards import check_ids, check_inputs, evaluating
+from minisbert.models.batching import (
+    PackedBatch,
+    Tokens,
+    check_ids,
+    check_inputs,
+    check_tokens,
+    chunks,
+    packed_batches,
+    reporting,
+    same_text,
+    tokenize,
+    unpack,
+    valid_texts,
+)
 from minisbert.models.pooling import (
     Dense,
     first_last_pool,
@@ -33,9 +55,293 @@ from minisbert.models.pooling import (
     sentence_width,
     write_pooling,
 )
-from minisbert.system.devices import choose_dtype
+from minisbert.models.properties import (
+    PROMPT_NAMES,
+    EncoderProperties,
+    as_array,
+    check_choice,
+    check_count,
+    role_prompt,
+    typed_encode,
+    with_prompt,
+)
+from minisbert.search.dense import top_k
+from minisbert.search.quantized import CALIBRATED, PRECISIONS, quantize
+from minisbert.system.console import say
+from minisbert.system.devices import choose_device, choose_dtype, too_little_memory
 from minisbert.system.files import atomic_folder
+from minisbert.system.progress import Progress, as_progress
 from minisbert.system.torch_internals import fastest_linear
+
+BATCH_SIZE, TEXT_TOKENS = 32, 64  # texts of a batch, and the tokens that one of them stands for
+BATCH_TOKENS = BATCH_SIZE * TEXT_TOKENS  # on two cores no other size is faster, and larger ones need more memory
+
+
+class NotFinite(InputError):
+    """A model's output holds NaN or infinity."""
+
+
+class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
+    """``load``, ``encode`` and its relatives. A subclass defines ``from_folder``, ``computing`` and ``vectors``."""
+
+    folder_class: ClassVar[str]  # class whose folders ``load`` accepts, a user's subclass too
+    normalize: bool  # scale each vector to length 1
+    reads_empty_texts = False  # texts without a single token
+    dtype: torch.dtype
+    device: torch.device
+    pooling_mode: str
+    hidden_size: int  # columns of a token's hidden state
+    truncated = 0  # texts that the last ``encode`` had to cut
+    _reminded = False
+    # How a command searches and stores what ``encode`` returns: the options of ``encode`` for searching, ``top_k``, and
+    # the tensors of a file. Sparse vectors and vectors per token override all five.
+    vectors_are: ClassVar[Literal["dense", "sparse", "per token"]] = "dense"
+    search_options: ClassVar[dict[str, Any]] = {}
+
+    def top_k(self, queries: Any, corpus: Any, k: int, progress: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Search by the model's own similarity: vectors of queries (Q, D), corpus (N, D) -> scores and rows, (Q, k)."""
+        return top_k(queries, corpus, k, progress, self.similarity_fn_name)
+
+    @staticmethod
+    def to_tensors(vectors: Any) -> dict[str, Tensor]:
+        return {"vectors": torch.from_numpy(vectors)}
+
+    @staticmethod
+    def from_tensors(tensors: dict[str, Tensor]) -> Any:
+        return tensors["vectors"].numpy()
+
+    @classmethod
+    def load(
+        cls,
+        model: str | Path,
+        *,
+        pooling: str | None = None,
+        device: str | torch.device = "auto",
+        max_seq_length: int | None = None,
+        truncate_dim: int | None = None,
+        prompts: Mapping[str, str] | None = None,
+        default_prompt_name: str | None = None,
+        similarity_fn_name: str | None = None,
+    ) -> Self:
+        """Open a model in eval mode: a name (downloaded if it is missing) or a folder in sentence-transformers' layout.
+
+        Arguments that are not None override the folder's settings: ``pooling``; ``max_seq_length`` in tokens;
+        ``truncate_dim`` columns; ``prompts``, added to the folder's; ``default_prompt_name``; ``similarity_fn_name``. A
+        plain BERT states no pooling and gets the mean. ``device`` is "auto" (CUDA if there is one, else the CPU),
+        "cpu", "cuda" or "mps". ``minisbert.load`` opens models of any class, and compiled ones. Raises ``InputError``
+        for anything missing, damaged or not supported.
+        """
+        place = choose_device(device)
+        folder = ModelFolder(find_model(model), cls.folder_class)
+        encoder = cls.from_folder(folder, pooling, max_seq_length)
+        return encoder.configured(truncate_dim, prompts, default_prompt_name, similarity_fn_name).on(place)
+
+    @classmethod
+    def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> Self:
+        """Open the encoder in a folder, on the CPU."""
+        raise NotImplementedError
+
+    def on(self, device: torch.device) -> Self:
+        """Move the encoder to a device."""
+        return self.to(device)
+
+    def computing(self, dtype: str | None) -> AbstractContextManager:
+        """Return the context in which batches are computed. Raises ``InputError`` for an unsupported dtype."""
+        raise NotImplementedError
+
+    def batches(  # type: ignore[override]  # tokens with more fields than the book's
+        self, tokens: Tokens, batch_size: int | None = None
+    ) -> Iterator[Any]:
+        """Split a call's texts into batches of as many tokens as ``batch_size`` texts of 64 tokens have."""
+        batches = packed_batches(tokens, TEXT_TOKENS * (batch_size or BATCH_SIZE))
+        return batches if tokens.progress is None else reporting(batches, tokens.progress)
+
+    def token_states(self, batch: Any) -> list[Tensor]:
+        """Compute the hidden states (T, D) of each text of a batch."""
+        raise InputError("a compiled encoder gives vectors, not the hidden states of tokens: load it uncompiled")
+
+    @typed_encode
+    def encode(
+        self,
+        texts: str | Sequence[str],
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int | None = None,
+        show_progress_bar: bool | Progress | None = False,
+        output_value: str = "sentence_embedding",
+        precision: str | None = "float32",
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        *,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        dtype: str | None = None,
+    ) -> Any:
+        """Texts -> (N, D) array, row i for text i; one text -> (D,). float32 (float64 after ``double()``).
+
+        Texts longer than ``max_seq_length`` are cut and counted in ``self.truncated``. An empty text has a vector, that
+        of [CLS] [SEP]. Raises ``InputError`` for anything but valid strings, for options out of range, and for NaN.
+
+        prompt                before each text; ``prompt_name`` for one of ``prompts``; otherwise the model's default
+        batch_size            a batch has as many tokens as this many texts of 64 tokens (None: 32; on a GPU, what fits)
+        show_progress_bar     True for a live line with rate and time left
+        output_value          "sentence_embedding", or "token_embeddings": each text's hidden states (T, D), tensors
+        precision             of what is returned: "float32", or codes in "int8", "uint8", "binary" or "ubinary"
+        convert_to_tensor     True for a tensor on the CPU; ``convert_to_numpy=False`` for a list of them
+        normalize_embeddings  True scales to length 1 at the end, after ``truncate_dim``; a model's own scaling is
+                              before it, as in sentence-transformers
+        truncate_dim          keep the first n columns; None for the model's default, usually all
+        dtype                 of the arithmetic: "float32", "bfloat16" or "auto"; None for the model's, usually float32
+        """
+        if prompt is None and prompt_name is None:
+            self._remind_of_prompts()
+        single = isinstance(texts, str)
+        texts = check_texts(cast(Sequence[str], [texts] if single else texts))
+        skip = 0
+        if prompt is not None or prompt_name is not None or self.settings.default_prompt_name is not None:
+            texts, skip = with_prompt(texts, self.settings, self.tokenizer, prompt, prompt_name)
+        if batch_size is not None:
+            check_count("batch_size", batch_size)
+        check_choice("output_value", output_value, ("sentence_embedding", "token_embeddings"))
+        check_choice("precision", precision, (None, *PRECISIONS))
+        check_choice("normalize_embeddings", normalize_embeddings, (None, True, False))
+        check_choice("dtype", dtype, (None, "auto", "float32", "bfloat16", "int8"))
+        is_float = precision in (None, "float32")
+        tokens = tokenize(self.tokenizer, texts)
+        tokens.prompt = skip
+        if not self.reads_empty_texts and not all(map(len, tokens.ids)):
+            check_tokens(tokens, texts)
+        self.truncated = sum(tokens.truncated)
+        with ExitStack() as stack:
+            if show_progress_bar:
+                tokens.progress = stack.enter_context(as_progress(show_progress_bar, len(texts)))
+            if output_value == "token_embeddings":
+                if normalize_embeddings or truncate_dim is not None or not is_float:
+                    raise InputError("normalize_embeddings, truncate_dim, precision: for vectors of texts only")
+                states = self._states_of(tokens, batch_size, dtype)
+                return states[0] if single else states
+            vectors = self.vectors_of(tokens, batch_size, truncate_dim, bool(normalize_embeddings), dtype)
+        if not is_float:
+            vectors = codes_of(vectors, cast(str, precision))
+        if single:
+            vectors = vectors[0]
+        if convert_to_tensor or (single and not convert_to_numpy):
+            return vectors
+        if not convert_to_numpy:
+            return list(vectors)
+        return as_array(vectors) if vectors.dtype == torch.bfloat16 else vectors.numpy()
+
+    def vectors_of(
+        self,
+        tokens: Tokens,
+        batch_size: int | None = None,
+        truncate_dim: int | None = None,
+        normalize_embeddings: bool = False,
+        dtype: str | None = None,
+    ) -> Tensor:
+        """Encode texts that are tokenized -> (N, D) on the CPU. A server that receives token ids calls it directly."""
+        columns = self.settings.truncate_dim or self.width
+        if truncate_dim is not None:
+            self.check_columns(truncate_dim)
+            columns = int(truncate_dim)
+        columns = min(columns, self.width)
+        # texts of the same tokens are computed once: repeated rows are common, and so are texts cut to the same start
+        keys = [ids.tobytes() for ids in cast(list[array], tokens.ids)]
+        distinct = dict(zip(keys, tokens.ids, strict=True))
+        row_of = {key: row for row, key in enumerate(distinct)}
+        if tokens.prompt and min(map(len, tokens.ids), default=math.inf) <= tokens.prompt:
+            raise InputError("a text has no token of its own after its prompt, and include_prompt is false")
+        computed = replace(tokens, ids=list(distinct.values()))
+        if tokens.progress is not None:
+            tokens.progress.expect(len(keys), sum(map(len, computed.ids)))
+        try:
+            with self.computing(dtype) as computed.dtype:
+                # None, for which the book has no case, is the default of ``batches`` below
+                found = self.encode_tokens(computed, batch_size)  # type: ignore[arg-type]  # (n, width)
+        except torch.OutOfMemoryError as error:
+            batch_tokens = TEXT_TOKENS * (batch_size or BATCH_SIZE)
+            raise too_little_memory(self.device, batch_tokens, self.hidden_size, TEXT_TOKENS) from error
+        vectors = torch.from_numpy(found)  # outside of inference mode: gradients may be computed with it
+        check_finite(self.tokenizer, computed, vectors)
+        if columns < self.width:
+            vectors = vectors[:, :columns]
+        # a model that scales its vectors has done so already, unless columns were cut
+        if normalize_embeddings and not (self.normalize and columns == self.width):
+            vectors = normalize(vectors)
+        if len(distinct) < len(keys):
+            vectors = vectors[[row_of[key] for key in keys]]
+        return vectors.to(self.dtype)
+
+    def _states_of(self, tokens: Tokens, batch_size: int | None, dtype: str | None) -> list[Tensor]:
+        """Return the hidden states (T, D) of each text, as ``vectors_of`` returns vectors."""
+        states: list[Tensor] = [torch.empty(0)] * len(tokens.ids)
+        with self.computing(dtype) as tokens.dtype:
+            for batch in self.batches(tokens, batch_size):
+                for text, matrix in zip(batch.texts, self.token_states(batch), strict=True):
+                    states[text] = matrix.cpu()
+        check_finite(self.tokenizer, tokens, states)
+        return [matrix.clone() for matrix in states]  # outside of inference mode: gradients may be computed
+
+    def _remind_of_prompts(self) -> None:
+        """Say once that the model has prompts for queries and for documents, if it takes neither by default."""
+        named = [name for name in sum(PROMPT_NAMES.values(), ()) if self.settings.prompts.get(name)]
+        if named[:1] == ["query"] and len(named) > 1 and self.default_prompt_name is None and not self._reminded:
+            self._reminded = True
+            say(f"encoding without a prompt: call encode_query, or give prompt_name, one of {', '.join(named)}")
+
+    def encode_stream(
+        self, texts: Iterable[str], *, show_progress_bar: bool = False, total: int | None = None, **options: Any
+    ) -> Iterator[Any]:
+        """Encode more texts than fit in memory: yield the results of a few thousand texts at a time, in order.
+
+        ``texts`` may be a generator. ``total`` is their number, if known, for the time left; ``options`` are those of
+        ``encode``. ``self.truncated`` keeps counting. Raises ``InputError`` as ``encode`` does, at the first bad text.
+        """
+        truncated = self.truncated = 0
+        with Progress(total, show_progress_bar) as line:
+            for chunk in chunks(valid_texts(texts)):
+                result = self.encode(chunk, show_progress_bar=line, **options)
+                truncated = self.truncated = truncated + self.truncated
+                yield result
+
+    @typed_encode
+    def encode_query(self, texts: str | Sequence[str], **options: Any) -> Any:
+        """``encode`` with the model's prompt for queries, called "query", and without its default prompt."""
+        return self._encode_role("query", texts, options)
+
+    @typed_encode
+    def encode_document(self, texts: str | Sequence[str], **options: Any) -> Any:
+        """``encode`` with the model's prompt for documents, called "document", and without its default prompt."""
+        return self._encode_role("document", texts, options)
+
+    def _encode_role(self, role: str, texts: str | Sequence[str], options: dict[str, Any]) -> Any:
+        if options.get("prompt") is None and options.get("prompt_name") is None:
+            options["prompt"] = role_prompt(self.settings, role)
+        return self.encode(texts, **options)
+
+
+def check_finite(tokenizer: Tokenizer, tokens: Tokens, results: Tensor | list[Tensor]) -> None:
+    """Raise ``NotFinite`` with the first text whose numbers, a row or a matrix of ``results``, are not finite."""
+    if isinstance(results, Tensor) and np.isfinite(results.numpy()).all():
+        return
+    damaged = [number for number, result in enumerate(results) if not result.isfinite().all()]
+    if not damaged:
+        return
+    # The first one may only have shared a row with the text at fault: the cause is the weights, not the text.
+    name, others = one_line(tokenizer.backend.decode(list(tokens.ids[damaged[0]]))), ""
+    if len(damaged) > 1:
+        others = f", like those of {len(damaged) - 1:,} more texts"
+    raise NotFinite(f"the vector of {name} holds NaN or infinity{others}: the model's weights are too large")
+
+
+def codes_of(vectors: Tensor, precision: str) -> Tensor:
+    """Quantise vectors (N, D) to (N, D) or (N, D / 8) codes of a ``precision``; none if there are none."""
+    if precision in ("int8", "uint8") and len(vectors) == 1:
+        raise InputError(f"precision {precision} divides the range of each column, and one text has none")
+    rows = as_array(vectors)
+    if not len(rows):  # an empty input gives an empty array of the right dtype and width
+        rows = np.zeros((CALIBRATED, vectors.shape[1]), np.float32)
+    return torch.from_numpy(quantize(rows, precision)[: len(vectors)])
 
 
 class SentenceEncoder(TextEncoder):
@@ -219,3 +525,31 @@ class SentenceEncoder(TextEncoder):
         for dense, place in zip(self.dense, places[2:], strict=False):
             cast(Dense, dense).write(folder / place)
         write_settings(folder, self.settings, text_settings(self.tokenizer))
+
+
+_lock = threading.Lock()
+_modes: WeakKeyDictionary[nn.Module, list[bool]] = WeakKeyDictionary()  # a stack for each module, one entry per call
+
+
+@contextmanager
+def evaluating(*models: nn.Module) -> Iterator[None]:
+    """Switch to eval mode without gradients; then restore the mode of each module (a caller may have frozen some).
+
+    Several threads may evaluate one model: the last of them restores the modes.
+    """
+    modules: list[nn.Module] = []
+    for model in models:
+        modules += model.modules()
+    # A module remembers its modes in a stack. The thread that entered first has pushed the caller's mode, any other one
+    # pushes False; whoever leaves last pops the caller's.
+    with _lock:
+        for module in modules:
+            _modes.setdefault(module, []).append(module.training)
+            vars(module)["training"] = False  # nn.Module's own assignment takes ten times as long
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        with _lock:
+            for module in modules:
+                vars(module)["training"] = _modes[module].pop()

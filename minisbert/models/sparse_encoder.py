@@ -33,10 +33,9 @@ from minisbert.core.bert import Bert
 from minisbert.core.checks import check_texts
 from minisbert.core.pooling import Pooling
 from minisbert.core.tokenizer import Tokenizer
-from minisbert.models.guards import check_count
 from minisbert.models.masked_language_model import MaskedHead, load_head, save_masked
+from minisbert.models.properties import as_rows, check_count
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.similarity import as_rows
 from minisbert.search.by_tokens import InvertedIndex, from_sparse_tensors, no_beta_warning, sparse_rows, sparse_tensors
 from minisbert.system.files import write_json
 from minisbert.system.progress import Progress, as_progress

@@ -40,9 +40,8 @@ from minisbert.core import InputError, one_line, reading
 from minisbert.core.checks import check_texts
 from minisbert.core.tokenizer import Encoded, Tokenizer
 from minisbert.models.batching import Tokens, lengths_of, reporting
-from minisbert.models.encoder import TextEncoder
-from minisbert.models.guards import check_count
-from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.properties import check_count
+from minisbert.models.sentence_encoder import SentenceEncoder, TextEncoder
 from minisbert.system.files import atomic_folder, write_json
 from minisbert.system.progress import Progress
 

@@ -19,8 +19,7 @@ from minisbert.core import InputError, one_line
 from minisbert.loading import Encoder, load_dense
 from minisbert.models.batching import Tokens
 from minisbert.models.pair_model import SEVERAL, PairScorer
-from minisbert.models.prompts import choose_prompt, prompt_tokens, role_prompt
-from minisbert.models.similarity import as_array
+from minisbert.models.properties import as_array, choose_prompt, prompt_tokens, role_prompt
 from minisbert.system.devices import choose_dtype
 
 SEND_TEXTS = "LangChain: check_embedding_ctx_length=False"  # which otherwise sends token ids of OpenAI's

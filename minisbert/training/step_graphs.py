@@ -17,7 +17,7 @@ from torch.optim import AdamW, Optimizer
 
 from minisbert.backends.cuda import LENGTH_STEP, warming_up
 from minisbert.core import one_line
-from minisbert.models.guards import check_ids
+from minisbert.models.batching import check_ids
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import check_usage

@@ -11,7 +11,7 @@ from minisbert.commands.evaluate import main
 from minisbert.core import InputError
 from minisbert.data.formats import Row
 from minisbert.evaluation.evaluators import load_rows, row_scores
-from minisbert.models.encoder import SIMILARITIES
+from minisbert.models.properties import SIMILARITIES
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.toys import SCORED_HEADER
 

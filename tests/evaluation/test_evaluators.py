@@ -9,7 +9,7 @@ from minisbert import SentenceEncoder, load
 from minisbert.core import InputError
 from minisbert.evaluation import evaluators
 from minisbert.evaluation.evaluators import EmbeddingSimilarityEvaluator, InformationRetrievalEvaluator
-from minisbert.models.similarity import similarity
+from minisbert.models.properties import similarity
 from tests.conftest import ROOT
 
 FIRST = ["A cat sits.", "It rains.", "Shares fell.", "He reads a book."]

@@ -3,15 +3,18 @@
 import random
 from array import array
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from minisbert.checkpoints.tokenizer_files import read_tokenizer
+from minisbert.core.bert import BertConfig
 from minisbert.models.batching import (
     FEW_PADS,
     Tokens,
     budgeted_batches,
+    check_inputs,
     chunks,
     packed_batches,
     same_text,
@@ -138,3 +141,32 @@ def test_padded_batches_hold_every_row_come_longest_first_and_use_their_budget(l
 def test_batches_by_hand():
     assert budgeted_batches([3, 9, 4, 4, 2], 8) == [[1], [2, 3], [0, 4]]
     assert budgeted_batches([], 8) == []
+
+
+# ------------------------------------------------------------------------------- what is refused
+
+CONFIG = BertConfig(37, 15, 2, 3, 22, 12)
+
+
+def ones(*shape):
+    return torch.ones(shape, dtype=torch.long)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ((ones(3),), r"ids must have shape"),
+        ((ones(2, 0),), r"ids must have shape"),
+        ((ones(1, 13),), "13 tokens, but the position table has 12"),
+        ((ones(1, 2) * 37,), "from 37 to 37, this model has 37 in its vocabulary"),
+        ((ones(1, 2) * -1,), "from -1 to -1"),
+        ((ones(2, 3), ones(2, 4)), r"mask must have shape"),
+        ((ones(2, 3), None, ones(3)), r"token_types must have shape"),
+        ((ones(2, 3), None, ones(2, 3) * -1), "token_types run from -1 to -1, this model has 2 types"),
+        ((ones(2, 3), None, ones(2, 3) * 2), "token_types run from 2 to 2, this model has 2 types"),
+        ((ones(2, 3), torch.tensor([[1, 1, 0], [0, 0, 0]])), "row 1 of the mask has no real token"),
+    ],
+)
+def test_bad_input_is_refused(inputs, message):
+    with pytest.raises(ValueError, match=message):
+        check_inputs(CONFIG, *inputs)

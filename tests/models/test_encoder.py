@@ -9,8 +9,7 @@ import torch
 import minisbert
 from minisbert.core import InputError
 from minisbert.models.batching import tokenize
-from minisbert.models.encoder import check_finite
-from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.sentence_encoder import SentenceEncoder, check_finite
 from tests.parity import assert_parity
 
 TEXTS = ["the cat sits on the mat", "a dog", "a woman eats an apple", "moon"]

@@ -13,7 +13,7 @@ from minisbert.commands.options import ROLES, prompt_of
 import minisbert
 from minisbert.checkpoints.layout import SENTENCE
 from minisbert.evaluation.evaluators import InformationRetrievalEvaluator
-from minisbert.models.prompts import say_unused
+from minisbert.models.properties import say_unused
 from minisbert.search.index import encode_with_progress
 from minisbert.util import mine_hard_negatives
 from tests.architectures.tiny import alter

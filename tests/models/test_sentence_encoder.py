@@ -17,7 +17,6 @@ from safetensors import SafetensorError
 from minisbert.checkpoints import weights as checkpoint
 from minisbert.core import InputError
 from minisbert.models import batching, sentence_encoder
-from minisbert.models import encoder as text_encoder
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system import devices
 from tests.conftest import ROOT
@@ -124,7 +123,7 @@ def test_a_vector_does_not_depend_on_its_batch(tiny, double, bound, monkeypatch)
     assert alone.dtype == (np.float64 if double else np.float32)
     assert alone.shape == (len(TEXTS), 24)
     np.testing.assert_allclose((alone**2).sum(axis=1), 1, atol=1e-6, rtol=0)
-    monkeypatch.setattr(text_encoder, "TEXT_TOKENS", 1)  # batches of so many tokens
+    monkeypatch.setattr(sentence_encoder, "TEXT_TOKENS", 1)  # batches of so many tokens
     for batch_size in (1, 16, 23, np.int64(40), 64, 10_000):
         np.testing.assert_allclose(model.encode(TEXTS, batch_size=batch_size), alone, atol=bound, rtol=0)
 
@@ -133,7 +132,7 @@ def test_a_vector_does_not_depend_on_its_batch(tiny, double, bound, monkeypatch)
 @settings(max_examples=25)
 def test_a_vector_does_not_depend_on_its_company(model, texts, batch_size):
     alone = dict(zip(TEXTS, model.encode(TEXTS, batch_size=1), strict=True))
-    with mock.patch.object(text_encoder, "TEXT_TOKENS", 1):
+    with mock.patch.object(sentence_encoder, "TEXT_TOKENS", 1):
         vectors = model.encode(texts, batch_size=batch_size)
     np.testing.assert_allclose(vectors, np.stack([alone[text] for text in texts]), atol=MINILM_VECTOR, rtol=0)
 
@@ -222,7 +221,7 @@ def test_normalize_and_truncate_dim(tiny, own, normalize, truncate_dim):
 @pytest.mark.parametrize("batch_size", [1, 16, 10_000])
 def test_output_of_tokens(tiny, batch_size, monkeypatch):
     """Each text's hidden states without pads, as the encoder gives them for the text alone."""
-    monkeypatch.setattr(text_encoder, "TEXT_TOKENS", 1)
+    monkeypatch.setattr(sentence_encoder, "TEXT_TOKENS", 1)
     model = SentenceEncoder.load(tiny).double()
     states = model.encode(TEXTS, batch_size=batch_size, output_value="token_embeddings")
     for text, found in zip(TEXTS, states, strict=True):
@@ -307,7 +306,7 @@ def test_the_text_of_a_vector_that_is_not_finite_is_named(tiny, monkeypatch):
     word = model.bert.embeddings.word.weight
     word.data = word.data.clone()
     word.data[model.tokenizer.encode(["moon"]).ids[0][1]] = torch.nan
-    monkeypatch.setattr(text_encoder, "TEXT_TOKENS", 1)  # each text has a row to itself: NaN reaches no other
+    monkeypatch.setattr(sentence_encoder, "TEXT_TOKENS", 1)  # each text has a row to itself: NaN reaches no other
     with pytest.raises(InputError, match="'the moon'"):
         model.encode(["the cat", "a dog", "the moon", "the sun"], batch_size=1)
 
@@ -315,9 +314,11 @@ def test_the_text_of_a_vector_that_is_not_finite_is_named(tiny, monkeypatch):
 def test_progress_is_shown_in_tokens(model, monkeypatch):
     shown = []
     monkeypatch.setattr(
-        text_encoder.Progress, "update", lambda line, tokens: line.bar is None or shown.append((tokens, line.bar.total))
+        sentence_encoder.Progress,
+        "update",
+        lambda line, tokens: line.bar is None or shown.append((tokens, line.bar.total)),
     )
-    monkeypatch.setattr(text_encoder, "TEXT_TOKENS", 4)
+    monkeypatch.setattr(sentence_encoder, "TEXT_TOKENS", 4)
     # 4 + 3 tokens, [CLS] and [SEP] among them
     model.encode(["a dog", "moon", "moon"], batch_size=1, show_progress_bar=True)
     model.encode(TEXTS)
@@ -332,7 +333,7 @@ def test_progress_is_shown_in_tokens(model, monkeypatch):
 def test_a_stream_gives_what_a_list_gives(model, texts, characters):
     """In chunks of any size; from a generator, whose texts are read once."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_encoder, "chunks", lambda given: batching.chunks(given, characters))
+        patch.setattr(sentence_encoder, "chunks", lambda given: batching.chunks(given, characters))
         parts = list(model.encode_stream(iter(texts)))
         assert model.truncated == sum(text == TEXTS[2] for text in texts)
     assert [len(part) for part in parts] == [len(chunk) for chunk in batching.chunks(texts, characters)]
@@ -341,7 +342,7 @@ def test_a_stream_gives_what_a_list_gives(model, texts, characters):
 
 
 def test_a_stream_is_read_as_far_as_it_is_computed(model, monkeypatch):
-    monkeypatch.setattr(text_encoder, "chunks", lambda given: batching.chunks(given, 10))
+    monkeypatch.setattr(sentence_encoder, "chunks", lambda given: batching.chunks(given, 10))
     read = []
     vectors = model.encode_stream(
         (read.append(i) or "ten letters" for i in range(5)), truncate_dim=3, convert_to_tensor=True

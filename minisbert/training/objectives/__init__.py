@@ -18,13 +18,12 @@ from minisbert.core.heads import ConcatHead
 from minisbert.core.tokenizer import Encoded
 from minisbert.data.batches import unique_batches
 from minisbert.data.datasets import Sources
-from minisbert.data.formats import Row
+from minisbert.data.formats import MAX_SCORE, Row
 from minisbert.evaluation import metrics
 from minisbert.evaluation.evaluators import correlate, encode_pairs, row_scores
 from minisbert.evaluation.retrieval import REPORTED, Retrieval, retrieval_scores
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.similarity import MAX_SCORE
 from minisbert.training.losses import matryoshka_loss
 from minisbert.training.settings import RunSettings
 

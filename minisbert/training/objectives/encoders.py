@@ -26,11 +26,10 @@ from minisbert.data.datasets import (
 from minisbert.evaluation import metrics
 from minisbert.evaluation.evaluators import correlate, encode_pairs, row_scores
 from minisbert.evaluation.retrieval import Retrieval, retrieval_from_pairs
-from minisbert.models.encoder import BATCH_SIZE
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.pair_model import SEVERAL, PairModel
-from minisbert.models.prompts import role_prompt
-from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.properties import role_prompt
+from minisbert.models.sentence_encoder import BATCH_SIZE, SentenceEncoder
 from minisbert.search.by_tokens import max_sim_matrix
 from minisbert.training import losses as more_losses
 from minisbert.training import objectives as base

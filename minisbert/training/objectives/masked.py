@@ -17,9 +17,9 @@ from minisbert.core.losses import check_vectors
 from minisbert.core.tokenizer import Tokenizer, pad_batch
 from minisbert.core.weights import BertConfig
 from minisbert.data.datasets import plain_texts, scored_rows
-from minisbert.models.guards import evaluating
 from minisbert.models.masked_language_model import MaskedHead, MaskedLanguageModel
 from minisbert.models.pooling import Pooling
+from minisbert.models.sentence_encoder import evaluating
 from minisbert.training.losses import mlm_losses
 from minisbert.training.objectives import Objective, Scores, VectorNetwork, sources_of, vector_scores
 from minisbert.training.settings import RunSettings
