@@ -22,13 +22,11 @@ from minisbert.backends.graphs import (
     quantize_weight,
     quantized_linear,
 )
-from minisbert.backends.package import CompiledEncoder, CompiledPairModel
+from minisbert.backends.package import CompiledEncoder
 from minisbert.commands.convert import compile_package
 from minisbert.core import InputError
-from minisbert.core.heads import JointHead
 from minisbert.core.metrics import spearman
 from minisbert.data.datasets import load_scored_pairs
-from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system import torch_internals
 from minisbert.system.devices import bfloat16_hardware, cpu_flags
@@ -88,12 +86,6 @@ def test_a_token_of_equal_numbers_is_exact(unsigned):
     codes = torch.tensor([[1, -3]], dtype=torch.int8)
     x = tensor([0.0, 0.0], [7.0, 7.0], [-1e6, -1e6])
     assert quantized_linear(x, codes, torch.ones(1), unsigned=unsigned).tolist() == [[0], [-14], [2e6]]
-
-
-def test_narrow_codes_have_seven_bits():
-    codes, scale = quantize_weight(tensor([0.64, -0.01]), int8.NARROW)
-    assert codes.tolist() == [[64, -1]]
-    torch.testing.assert_close(scale, torch.tensor([0.01]))
 
 
 def test_weights_are_within_half_a_step_unless_they_are_clipped():
@@ -193,20 +185,6 @@ def test_a_package_without_vnni(tiny, tmp_path, monkeypatch):
     attend_by_length(eager.bert, fused)
     quantize_layers(eager.bert)
     assert abs(vectors - eager.encode(TEXTS)).max() < 2e-3  # a number between two codes may be rounded to either
-
-
-@needs_vnni
-@pytest.mark.slow
-def test_a_cross_encoder(tiny, tmp_path):
-    torch.manual_seed(0)
-    encoder = SentenceEncoder.load(tiny)
-    model = PairModel(encoder, JointHead(encoder.width)).eval()
-    model.save(tmp_path / "model")
-    compile_package([str(tmp_path / "model"), "--dtype", "int8", "--out", str(tmp_path / "p.pt2")])
-    assert "_int_mm_out" in generated_code(tmp_path / "p.pt2")
-    ours = CompiledPairModel.load(tmp_path / "model", tmp_path / "p.pt2")
-    pairs = list(zip(TEXTS, TEXTS[::-1], strict=True))
-    assert abs(ours.predict(pairs) - model.predict(pairs)).max() < 0.02  # of scores up to 1
 
 
 @pytest.mark.slow

@@ -66,19 +66,6 @@ def test_the_command_writes_a_folder_that_opens_and_can_be_replaced(runtime, tin
     np.testing.assert_array_equal(SentenceEncoder.load(out).encode(texts), SentenceEncoder.load(tiny).encode(texts))
 
 
-@pytest.mark.slow
-@pytest.mark.reference
-def test_sentence_transformers_opens_it_with_its_onnx_backend(runtime, tiny, tmp_path):
-    """By optimum-onnx, of which no version works with transformers 5: run with sentence-transformers 5.7 and 4.57."""
-    pytest.importorskip("optimum.onnxruntime", reason="needs optimum-onnx")
-    from sentence_transformers import SentenceTransformer
-
-    main([str(tiny), "--out", str(tmp_path / "out")])
-    model = SentenceTransformer(str(tmp_path / "out"), backend="onnx")
-    expected = SentenceEncoder.load(tiny).encode(list(LONG))
-    np.testing.assert_allclose(model.encode(list(LONG)), expected, atol=2e-6, rtol=0)
-
-
 def test_a_missing_package_is_one_line_with_the_extra(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr("minisbert.commands.convert.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"needs onnx: pip install 'minisbert\[onnx\]'"):

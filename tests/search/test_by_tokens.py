@@ -22,12 +22,6 @@ def padded(lengths: list[int], seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), real
 
 
-def test_worked_numbers_of_the_docstrings():
-    query, document = torch.eye(2), torch.tensor([[0.6, 0.8], [1.0, 0.0], [0.0, -1.0]])
-    assert max_sim(query, document).item() == pytest.approx(1.8)
-    assert max_sim(document, query).item() == pytest.approx(1.8)
-
-
 def test_all_with_all_is_one_with_one():
     (a, _), (b, real) = padded([3, 3], 1), padded([4, 2, 7], 2)
     found, documents = max_sim_matrix(a, b, real), matrices([4, 2, 7], 2)

@@ -72,28 +72,6 @@ def test_without_numpys_bit_count_the_distances_are_the_same(monkeypatch):
     assert not hasattr(np, "bitwise_count")
 
 
-def test_the_documented_search_finds_nearly_what_the_exact_one_finds():
-    """Clusters, as real vectors have them: the nearest ten of 400 by bits and int8 against those by cosine."""
-    centres, noise = random(40, 64), random(400, 64, 1)
-    corpus = np.repeat(centres, 10, axis=0) + 0.3 * noise
-    queries = centres[:8]
-    ranges = calibrate(corpus)
-    codes, bits = to_int8(corpus, ranges), to_bits(corpus)
-    candidates = hamming_top_k(queries, bits, 40)[1]
-    scores, indices = rescore(queries, candidates, from_int8(codes[candidates], ranges), 10)
-    assert (scores.dtype, indices.dtype, indices.shape) == (np.float32, np.int64, (8, 10))
-    assert np.sort(indices).tolist() == [list(range(10 * i, 10 * i + 10)) for i in range(8)]
-    unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in (queries, corpus)]
-    exact = np.take_along_axis(unit[0] @ unit[1].T, indices, axis=1)
-    assert np.abs(scores - exact).max() < 0.01
-
-
-def test_the_nearest_of_all():
-    distances, indices = hamming_top_k(random(6, 16), to_bits(random(6, 16)), 6)
-    assert (distances[:, 0].tolist(), indices[:, 0].tolist()) == ([0] * 6, list(range(6)))
-    assert [sorted(row) for row in indices.tolist()] == [list(range(6))] * 6
-
-
 X, BYTES = random(3, 16), to_bits(random(3, 16))
 RANGES = calibrate(X)
 ROWS = np.arange(6).reshape(3, 2)
@@ -104,24 +82,15 @@ ROWS = np.arange(6).reshape(3, 2)
     [
         (lambda: to_int8(X, RANGES[:, :8]), "ranges must be (2, 16)"),
         (lambda: to_int8(X, RANGES[::-1]), "ranges"),
-        (lambda: to_int8(X, np.array([[-np.inf] * 16, [np.inf] * 16])), "ranges"),
-        (lambda: from_int8(to_int8(X, RANGES), None), "ranges"),
         (lambda: from_int8(BYTES, RANGES), "codes must be int8"),
         (lambda: from_bits([[1]], 8), "bits must be uint8"),
         (lambda: from_bits(BYTES, 17), "17 columns need 3 bytes, got 2"),
-        (lambda: from_bits(BYTES, 8), "8 columns need 1 bytes, got 2"),
         (lambda: to_int8(X[0], RANGES), "(16,)"),
-        (lambda: to_bits(np.empty((0, 16))), "(0, 16)"),
         (lambda: to_bits(X / 0), "vectors must be finite"),
         (lambda: to_bits(X * 1j), "complex"),
-        (lambda: to_bits(torch.tensor(X * 1j)), "complex"),
-        (lambda: to_bits([["a", "b"]]), "cast"),
-        (lambda: calibrate(X[:1]), "one vector has no ranges"),
         (lambda: hamming(BYTES, X[:, :2]), "b must be uint8"),
-        (lambda: hamming_top_k(X[:, :8], BYTES, 1), "b must"),
         (lambda: hamming_top_k(X, BYTES, 4), "1 and 3 (the corpus size), got 4"),
         (lambda: rescore(X, ROWS, X[ROWS % 3], 3), "1 and 2 (the number of candidates), got 3"),
-        (lambda: rescore(X, ROWS[:2], X[ROWS % 3], 1), "candidates must"),
         (lambda: rescore(X, ROWS, X[ROWS % 3][..., :8], 1), "vectors must"),
     ],
 )
