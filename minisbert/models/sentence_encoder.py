@@ -92,7 +92,7 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
     pooling_mode: str
     hidden_size: int  # columns of a token's hidden state
     truncated = 0  # texts that the last ``encode`` had to cut
-    _reminded = False
+    _reminded = False  # that it has prompts
     # How a command searches and stores what ``encode`` returns: the options of ``encode`` for searching, ``top_k``, and
     # the tensors of a file. Sparse vectors and vectors per token override all five.
     vectors_are: ClassVar[Literal["dense", "sparse", "per token"]] = "dense"
@@ -193,8 +193,12 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
         truncate_dim          keep the first n columns; None for the model's default, usually all
         dtype                 of the arithmetic: "float32", "bfloat16" or "auto"; None for the model's, usually float32
         """
-        if prompt is None and prompt_name is None:
-            self._remind_of_prompts()
+        prompts = self.settings.prompts
+        if prompt is None and prompt_name is None and self.settings.default_prompt_name is None and not self._reminded:
+            named = [name for names in PROMPT_NAMES.values() for name in names if prompts.get(name)]
+            if named[:1] == ["query"] and len(named) > 1:  # it has one for queries and one for documents
+                self._reminded = True
+                say(f"encoding without a prompt: call encode_query, or give prompt_name, one of {', '.join(named)}")
         single = isinstance(texts, str)
         texts = check_texts(cast(Sequence[str], [texts] if single else texts))
         skip = 0
@@ -281,13 +285,6 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
                     states[text] = matrix.cpu()
         check_finite(self.tokenizer, tokens, states)
         return [matrix.clone() for matrix in states]  # outside of inference mode: gradients may be computed
-
-    def _remind_of_prompts(self) -> None:
-        """Say once that the model has prompts for queries and for documents, if it takes neither by default."""
-        named = [name for name in sum(PROMPT_NAMES.values(), ()) if self.settings.prompts.get(name)]
-        if named[:1] == ["query"] and len(named) > 1 and self.default_prompt_name is None and not self._reminded:
-            self._reminded = True
-            say(f"encoding without a prompt: call encode_query, or give prompt_name, one of {', '.join(named)}")
 
     def encode_stream(
         self, texts: Iterable[str], *, show_progress_bar: bool = False, total: int | None = None, **options: Any
