@@ -27,30 +27,28 @@ from minisbert.system.console import check_usage, command_parser, cut_message, s
 if TYPE_CHECKING:
     from minisbert.loading import Encoder
 
+# the encoder, how many texts it encoded, what was evaluated, what stands above the table, the result, the table
+Evaluation = tuple["Encoder", int, dict[str, Any], dict[str, str], dict[str, Any], list[str]]
 RETRIEVAL = ("queries", "corpus", "qrels")
 DECISIONS = "ap f1 f1_threshold precision recall accuracy accuracy_threshold".split()
 PROTOCOL = "each sentence encoded alone, zero-shot similarity, one correlation over all pairs"
 ONLY_SEARCH = "only search data evaluates it (--queries, --corpus)"  # of a model with a vector per token
 
 parser = command_parser("evaluate", __doc__)
-parser.add_argument(
-    "--data",
-    help="stsb, quora, or a file: score, sentence1, sentence2; a header label, sentence1, sentence2 and labels; or "
-    "anchor, positive, negative (default: stsb)",
-)
-columns_help = "read these columns or keys of a file of scores: score,sentence1,sentence2 under other names"
-parser.add_argument("--columns", metavar="A,B,C", help=columns_help)
+rows = "score, sentence1, sentence2; a header label, sentence1, sentence2 and labels; or anchor, positive, negative"
+parser.add_argument("--data", help=f"stsb, quora, or a file: {rows} (default: stsb)")
+about = "read these columns or keys of a file of scores: score,sentence1,sentence2 under other names"
+parser.add_argument("--columns", metavar="A,B,C", help=about)
 parser.add_argument("--split", choices=("train", "dev", "test"), help="split of stsb (default: dev)")
 parser.add_argument("--queries", metavar="FILE", help=".jsonl with _id and text")
 parser.add_argument("--corpus", metavar="FILE", help=".jsonl with _id, text and maybe title")
 parser.add_argument("--qrels", metavar="FILE", help=".tsv with query-id, corpus-id, score")
-parser.add_argument(
-    "--ignore-identical-ids", action="store_true", help="exclude the document with the query's own id from its ranking"
-)
+about = "exclude the document with the query's own id from its ranking"
+parser.add_argument("--ignore-identical-ids", action="store_true", help=about)
 shared.add_rerank_options(parser, below=1000)
 parser.add_argument("--suite", choices=("sts",), help="STS12 to STS16, STS-B and SICK-R")
-scale_help = "a file's scores must be 0 to S, or -S to S for -S (default: any scale)"
-parser.add_argument("--scale", type=score_scale, metavar="S", help=scale_help)
+about = "a file's scores must be 0 to S, or -S to S for -S (default: any scale)"
+parser.add_argument("--scale", type=score_scale, metavar="S", help=about)
 shared.add_json_option(parser)
 model_options = parser.add_argument_group("model")
 shared.add_model_options(model_options)
@@ -71,38 +69,21 @@ def main(arguments: list[str] | None = None) -> None:
         (options.ignore_identical_ids and not given, "--ignore-identical-ids needs --queries, --corpus and --qrels"),
         (options.split and not stsb, "--split belongs to --data stsb; a file has no splits"),
     )
-    if options.suite:
-        evaluate_suite_of_sts(options)
-    elif given:
-        evaluate_search(options)
-    else:
-        if stsb:
-            options.data, options.split = "stsb", options.split or "dev"
-        evaluate_rows(options)
-
-
-def show_evaluation(
-    options: argparse.Namespace,
-    encoder: "Encoder",
-    texts: int,
-    data: dict[str, Any],
-    result: dict[str, Any],
-    header: dict[str, str],
-    lines: list[str],
-) -> None:
-    """Print what was evaluated and the result, as JSON or as a header and a table; ``texts`` were encoded."""
+    if stsb:
+        options.data, options.split = "stsb", options.split or "dev"
+    evaluate = evaluate_rows
+    if options.suite or given:
+        evaluate = evaluate_suite_of_sts if options.suite else evaluate_search
+    encoder, texts, data, header, result, lines = evaluate(options)
     if encoder.truncated:
         say(cut_message(encoder.tokenizer.limit, encoder.truncated, texts))
     shown = {"model": f"{options.model}, {encoder.pooling_mode} pooling"} | header
     above = [f"{name:<9} {value}" for name, value in shown.items()]
-    if lines:
-        above.append("")
     about = {"model": options.model, "pooling": encoder.pooling_mode, "similarity": encoder.similarity_fn_name}
-    result = data | about | result
-    shared.print_result(options, result, above + lines)
+    shared.print_result(options, data | about | result, [*above, *([""] if lines else []), *lines])
 
 
-def evaluate_rows(options: argparse.Namespace) -> None:
+def evaluate_rows(options: argparse.Namespace) -> Evaluation:
     """``--data``: the rows of a file say what is measured."""
     from minisbert.evaluation import evaluators
     from minisbert.evaluation.retrieval import retrieval_from_pairs, retrieval_scores
@@ -134,47 +115,39 @@ def evaluate_rows(options: argparse.Namespace) -> None:
         header["scored by"] += "; the other similarities for comparison"
         first, second = columns
         evaluator: evaluators.Evaluator
+        cells: list[list[float | str]]
         if kind == "labelled pairs":
             header["protocol"] = "thresholds chosen on these very pairs, which flatters all but average precision"
             labels = [row.label for row in rows]
             evaluator = evaluators.BinaryClassificationEvaluator(first, second, labels, show_progress_bar=True)
             found = evaluator.compute_metrics(encoder, SIMILARITIES)
-            lines = decision_table(found)
+            cells = [["x 100", "AP", "F1", "at", "precision", "recall", "accuracy", "at"]]
+            for name, values in found.items():
+                cells.append([name, *(values[metric] for metric in DECISIONS)])
+                for at in (3, 7):  # thresholds are not shown times 100
+                    cells[-1][at] = f"{cells[-1][at]:.3f}"
+            lines = table(cells, 10, 11)
         else:
             header["protocol"] = PROTOCOL
             scores = [row.score for row in rows]
             evaluator = evaluators.EmbeddingSimilarityEvaluator(first, second, scores, show_progress_bar=True)
             found = evaluator.compute_metrics(encoder, SIMILARITIES)
-            cells = [(name, values["pearson"], values["spearman"]) for name, values in found.items()]
-            lines = table([("x 100", "Pearson", "Spearman"), *cells], 10, 10)
+            cells = [["x 100", "Pearson", "Spearman"]]
+            cells += [[name, values["pearson"], values["spearman"]] for name, values in found.items()]
+            lines = table(cells, 10, 10)
         result = evaluator.flat(found)
     counted = "triplets" if kind == "triplets" else "pairs"
     data = {"data": options.data, "split": options.split, counted: len(rows)}
-    show_evaluation(options, encoder, len(columns) * len(rows), data, result, header, lines)
+    return encoder, len(columns) * len(rows), data, header, result, lines
 
 
 def table(rows: Iterable[Sequence[float | str]], first: int, width: int) -> list[str]:
     """Lay out rows in columns, the first one to the left; numbers are shown times 100."""
     lines = []
     for name, *cells in rows:
-        line = f"{name:<{first}}"
-        for cell in cells:
-            shown = cell if isinstance(cell, str) else f"{100 * cell:.2f}"
-            line += f"{shown:>{width}}"
-        lines.append(line)
+        shown = [cell if isinstance(cell, str) else f"{100 * cell:.2f}" for cell in cells]
+        lines.append(f"{name:<{first}}" + "".join(f"{cell:>{width}}" for cell in shown))
     return lines
-
-
-def decision_table(result: dict[str, dict[str, float]]) -> list[str]:
-    """Lay out average precision, and F1 and accuracy with their thresholds, which are not shown times 100."""
-    rows: list[list[float | str]] = [["x 100", "AP", "F1", "at", "precision", "recall", "accuracy", "at"]]
-    for name, metrics in result.items():
-        row: list[float | str] = [name]
-        for metric in DECISIONS:
-            value = metrics[metric]
-            row.append(f"{value:.3f}" if metric.endswith("threshold") else value)
-        rows.append(row)
-    return table(rows, 10, 11)
 
 
 def retrieval_table(result: dict[str, float]) -> list[str]:
@@ -182,12 +155,11 @@ def retrieval_table(result: dict[str, float]) -> list[str]:
     from minisbert.evaluation.retrieval import CUTOFFS
 
     rows: list[list[float | str]] = [["x 100", *METRICS]]
-    for k in CUTOFFS:
-        rows.append([f"@{k}"] + [result[f"{name}@{k}"] for name in METRICS])
+    rows += [[f"@{k}", *(result[f"{name}@{k}"] for name in METRICS)] for k in CUTOFFS]
     return table(rows, 8, 11)
 
 
-def evaluate_search(options: argparse.Namespace) -> None:
+def evaluate_search(options: argparse.Namespace) -> Evaluation:
     """``--queries``, ``--corpus``, ``--qrels``."""
     from minisbert.evaluation.retrieval import load_retrieval, retrieval_scores, two_stage_search
     from minisbert.models.pair_model import PairModel
@@ -212,10 +184,10 @@ def evaluate_search(options: argparse.Namespace) -> None:
     if not options.rerank:
         scores = {f"{similarity}_{metric}": value for metric, value in scores.items()}
     result = {"evaluated_queries": queries, "documents": documents} | scores
-    show_evaluation(options, encoder, queries + documents, data, result, header, lines)
+    return encoder, queries + documents, data, header, result, lines
 
 
-def evaluate_suite_of_sts(options: argparse.Namespace) -> None:
+def evaluate_suite_of_sts(options: argparse.Namespace) -> Evaluation:
     """``--suite sts``: a line for each task, and the average."""
     from minisbert.evaluation.suite import average, evaluate_suite, load_suite
 
@@ -242,4 +214,4 @@ def evaluate_suite_of_sts(options: argparse.Namespace) -> None:
     header = {"protocol": "each sentence encoded alone, Spearman's correlation with the scores, x 100"}
     header["scored by"] = encoder.similarity_fn_name
     texts = 2 * sum(task["pairs"] for task in scores)
-    show_evaluation(options, encoder, texts, {"suite": options.suite}, result, header, table(rows, 13, 9))
+    return encoder, texts, {"suite": options.suite}, header, result, table(rows, 13, 9)

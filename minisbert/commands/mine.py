@@ -21,8 +21,6 @@ from minisbert.system.console import check_usage, command_parser, say
 from minisbert.system.files import atomic_file, listed
 
 if TYPE_CHECKING:
-    from minisbert.loading import Encoder
-    from minisbert.search.dense import Stacked
     from minisbert.search.mining import Candidates, Mined, Rules
 
 RULE_OPTIONS = {  # the fields of ``Rules``, which has their defaults: type, metavar, help
@@ -55,9 +53,12 @@ def main(arguments: list[str] | None = None) -> None:
     codes = shared.stored_codes(options, bits=False)
     no_text = codes and not options.corpus  # a negative is a text, and codes hold none
     check_usage((no_text, f"--index {options.index} needs --corpus FILE with the texts that it was encoded from"))
+    import numpy as np
+
     from minisbert.data.datasets import read_file
     from minisbert.data.formats import PAIRS
     from minisbert.loading import load_dense
+    from minisbert.search.dense import Stacked
     from minisbert.search.index import encode_with_progress
     from minisbert.search.mining import Rules, candidates_of, mine, triplets
 
@@ -71,12 +72,17 @@ def main(arguments: list[str] | None = None) -> None:
         say(f"{options.pairs}: only anchor and positive are read, not the {negatives} negatives of each row")
     corpus = shared.read_corpus(options.corpus) if options.corpus else []
     task = candidates_of([(row.texts[0], row.texts[1]) for row in rows], corpus)
-    with atomic_file(options.out) as partial:  # shared.opened first: a folder that is missing is found before the work
+    with atomic_file(options.out) as partial:  # opened first: a folder that is missing is found before the work
         encoder = load_dense(shared.chosen_encoder(options, similarity=options.similarity))
         query_prompt = shared.prompt_of(encoder, options, "query")
         prompt = shared.prompt_of(encoder, options, "corpus", codes.get("prompt"))
-        if codes:
-            documents = completed(encoder, corpus, task.documents, prompt, options.index)
+        documents: Any
+        if codes:  # of the corpus alone, whose distinct texts the documents begin with; duplicates have rows, too
+            rows_of = {text: row for row, text in enumerate(corpus)}
+            more = task.documents[len(rows_of) :]
+            order = np.array([*rows_of.values(), *range(len(corpus), len(corpus) + len(more))])
+            coded = shared.corpus_vectors(encoder, corpus, prompt, options.index)
+            documents = Stacked([coded, encode_with_progress(encoder, more, prompt)], order)
         else:
             documents = shared.corpus_vectors(encoder, task.documents, prompt, options.index)
         anchors = encode_with_progress(encoder, task.anchors, query_prompt)
@@ -95,21 +101,20 @@ def main(arguments: list[str] | None = None) -> None:
     if lost:  # training would miss them without a word
         pairs = f"{result['pairs_without_negative']:,} of {result['pairs']:,} pairs"
         say(f"{pairs} are not in the file, no candidate is left for their anchors: {listed(lost)}; {REMEDY}")
-    shared.print_result(options, result, summary_lines(result, rules.num_negatives))
-
-
-def completed(encoder: "Encoder", corpus: list[str], documents: list[str], prompt: str, index: Path) -> "Stacked":
-    """Return the vectors of the documents: those of the corpus from codes, the others encoded."""
-    import numpy as np
-
-    from minisbert.search.dense import Stacked
-    from minisbert.search.index import encode_with_progress
-
-    # the documents begin with the distinct texts of the corpus, and a file of codes has a row for each duplicate
-    rows = {text: row for row, text in enumerate(corpus)}
-    more = documents[len(rows) :]
-    parts = [shared.corpus_vectors(encoder, corpus, prompt, index), encode_with_progress(encoder, more, prompt)]
-    return Stacked(parts, np.array([*rows.values(), *range(len(corpus), len(corpus) + len(more))]))
+    lines = [f"{result['anchors']:,} anchors with {result['pairs']:,} positives, {result['documents']:,} documents"]
+    for reason, count in result["left_out"].items():
+        lines.append(f"{count:>12,}  candidates left out: {reason}")
+    without = f"anchors left out, with {result['pairs_without_negative']:,} pairs: no candidate remained"
+    lines.append(f"{result['anchors_without_negative']:>12,}  {without}")
+    lines.append(f"{result['anchors_with_fewer']:>12,}  anchors with fewer than {rules.num_negatives} negatives")
+    lines.append(f"{result['negatives']:>12,}  negatives, {result['triplets']:,} triplets in {options.out}")
+    positive, negative = result["mean_score"].values()
+    means = f"positives {positive:.4f}, negatives {negative:.4f}"
+    lines.append(f"mean {similarity} similarity to the anchor: {means}")
+    if negative >= positive:
+        advice = "leave those out with --relative-margin 0.05, or --max-score"
+        lines.append(f"negatives are as near as positives, so some may say the same as their anchor: {advice}")
+    shared.print_result(options, result, lines)
 
 
 def summary(task: "Candidates", mined: "Mined", rules: "Rules") -> dict[str, Any]:
@@ -131,20 +136,3 @@ def summary(task: "Candidates", mined: "Mined", rules: "Rules") -> dict[str, Any
         "left_out": {"copy of anchor or positive": sum(map(len, task.copies))} | mined.failed,
         "mean_score": means,
     }
-
-
-def summary_lines(result: dict[str, Any], num_negatives: int) -> list[str]:
-    lines = [f"{result['anchors']:,} anchors with {result['pairs']:,} positives, {result['documents']:,} documents"]
-    for reason, count in result["left_out"].items():
-        lines.append(f"{count:>12,}  candidates left out: {reason}")
-    lost = f"anchors left out, with {result['pairs_without_negative']:,} pairs: no candidate remained"
-    lines.append(f"{result['anchors_without_negative']:>12,}  {lost}")
-    lines.append(f"{result['anchors_with_fewer']:>12,}  anchors with fewer than {num_negatives} negatives")
-    lines.append(f"{result['negatives']:>12,}  negatives, {result['triplets']:,} triplets in {result['out']}")
-    positive, negative = result["mean_score"].values()
-    means = f"positives {positive:.4f}, negatives {negative:.4f}"
-    lines.append(f"mean {result['similarity']} similarity to the anchor: {means}")
-    if negative >= positive:
-        advice = "leave those out with --relative-margin 0.05, or --max-score"
-        lines.append(f"negatives are as near as positives, so some may say the same as their anchor: {advice}")
-    return lines
