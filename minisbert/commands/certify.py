@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> None:
     else:
         values = read_vector_file(options.vectors)
     source = options.url or options.vectors
-    encoder = shared.load_pooled(options, "certify compares one vector of each text")
+    encoder = shared.chosen_encoder(options, instead="certify compares one vector of each text")
     found = certify(encoder, texts, values, shared.prompt_of(encoder, options), source)
     sentence = f"Not equal: {found.meaning}."
     if found.verdict == "equal":

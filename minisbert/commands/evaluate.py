@@ -50,9 +50,7 @@ parser.add_argument("--suite", choices=("sts",), help="STS12 to STS16, STS-B and
 about = "a file's scores must be 0 to S, or -S to S for -S (default: any scale)"
 parser.add_argument("--scale", type=score_scale, metavar="S", help=about)
 shared.add_json_option(parser)
-model_options = parser.add_argument_group("model")
-shared.add_model_options(model_options)
-shared.add_similarity_option(model_options)
+shared.add_model_options(parser.add_argument_group("model"), compares=True)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -94,7 +92,7 @@ def evaluate_rows(options: argparse.Namespace) -> Evaluation:
         options.data, options.split or "", options.scale, options.columns
     )
     shared.say_unread(options.data, skipped, unread)
-    encoder = shared.load_pooled(options, ONLY_SEARCH, options.similarity)
+    encoder = shared.chosen_encoder(options, instead=ONLY_SEARCH)
     similarity = encoder.similarity_fn_name
     columns = [list(texts) for texts in zip(*(row.texts for row in rows), strict=True)]
     split = f", {options.split} split" if options.split else ""
@@ -166,7 +164,7 @@ def evaluate_search(options: argparse.Namespace) -> Evaluation:
 
     # the files first: what is wrong with them is said before a model is downloaded or loaded
     task = load_retrieval(options.queries, options.corpus, options.qrels, options.ignore_identical_ids)
-    encoder = shared.chosen_encoder(options, similarity=options.similarity)
+    encoder = shared.chosen_encoder(options)
     queries, documents = len(task.queries), len(task.corpus)
     similarity = encoder.similarity_fn_name
     search, order = None, f"exact search by {similarity}, ties in the order of the corpus"
@@ -195,7 +193,7 @@ def evaluate_suite_of_sts(options: argparse.Namespace) -> Evaluation:
     tasks, missing = load_suite()
     if not tasks:
         raise InputError("the suite's data is missing: minisbert assets fetch sts12, and so on")
-    encoder = shared.load_pooled(options, ONLY_SEARCH, options.similarity)
+    encoder = shared.chosen_encoder(options, instead=ONLY_SEARCH)
     scores = evaluate_suite(encoder, tasks, progress=True)
     for name, reason in missing.items():
         say(f"{name} is left out: {reason}")

@@ -73,7 +73,7 @@ def main(arguments: list[str] | None = None) -> None:
     corpus = shared.read_corpus(options.corpus) if options.corpus else []
     task = candidates_of([(row.texts[0], row.texts[1]) for row in rows], corpus)
     with atomic_file(options.out) as partial:  # opened first: a folder that is missing is found before the work
-        encoder = load_dense(shared.chosen_encoder(options, similarity=options.similarity))
+        encoder = load_dense(shared.chosen_encoder(options))
         query_prompt = shared.prompt_of(encoder, options, "query")
         prompt = shared.prompt_of(encoder, options, "corpus", codes.get("prompt"))
         documents: Any

@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> None:
     from minisbert.loading import load_dense
     from minisbert.search.dense import closest_pairs
 
-    encoder = load_dense(shared.chosen_encoder(options, similarity=options.similarity))
+    encoder = load_dense(shared.chosen_encoder(options))
     prompt = shared.prompt_of(encoder, options, stored=codes.get("prompt"))
     vectors = shared.corpus_vectors(encoder, texts, prompt, options.index)
     similarity = encoder.similarity_fn_name

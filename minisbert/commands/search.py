@@ -18,13 +18,11 @@ parser.add_argument("corpus", metavar="CORPUS", help=f"{shared.CORPUS_FILES}; em
 parser.add_argument("--query", action="append", metavar="TEXT", help="may be given several times")
 parser.add_argument("--queries", metavar="FILE", help="one query per line, or as CORPUS")
 parser.add_argument("--top", type=bounded(int, 1), default=5, metavar="K", help="results per query (default: 5)")
-parser.add_argument(
-    "--rescore",
-    type=bounded(int, 1),
-    metavar="K",
-    help="for an --index of encode --quantize binary: score K times --top candidates with the float32 query "
-    "(default: 4); int8 codes are compared with float32 queries throughout",
+about = (
+    "for an --index of encode --quantize binary: score K times --top candidates with the float32 query (default: 4); "
 )
+about += "int8 codes are compared with float32 queries throughout"
+parser.add_argument("--rescore", type=bounded(int, 1), metavar="K", help=about)
 shared.add_rerank_options(parser)
 shared.add_corpus_options(parser, roles=tuple(shared.ROLES))
 
@@ -55,7 +53,7 @@ def main(arguments: list[str] | None = None) -> None:
         reranker = PairModel.load(options.rerank, device=options.device)
         # it must see at least what is shown, and no more than there is
         count = min(max(options.candidates, top), len(corpus))
-    encoder = shared.chosen_encoder(options, similarity=options.similarity)
+    encoder = shared.chosen_encoder(options)
     query_prompt = shared.prompt_of(encoder, options, "query")
     prompt = shared.prompt_of(encoder, options, "corpus", codes.get("prompt"))
     vectors = shared.corpus_vectors(encoder, corpus, prompt, options.index)

@@ -48,24 +48,27 @@ def add_device_options(group: argparse._ActionsContainer, device: str = "auto") 
 def add_length_options(group: argparse._ActionsContainer) -> None:
     """Add ``--compiled``, which ``opened`` reads, and ``--max-length``."""
     # an optional value: --compiled alone means the package in the cache
-    group.add_argument(
-        "--compiled",
-        nargs="?",
-        const="yes",
-        metavar="F.pt2",
-        help="run a package that minisbert compile made: F.pt2, or the one in the cache (compiled now if it is "
-        'missing; a GPU needs none); "auto" runs the model uncompiled if the package is missing or does not fit',
+    about = (
+        "run a package that minisbert compile made: F.pt2, or the one in the cache (compiled now if it is missing; a "
     )
+    about += 'GPU needs none); "auto" runs the model uncompiled if the package is missing or does not fit'
+    group.add_argument("--compiled", nargs="?", const="yes", metavar="F.pt2", help=about)
     group.add_argument("--max-length", type=int, metavar="N", help="cut texts to N tokens (default: the model's)")
 
 
-def add_model_options(group: argparse._ActionsContainer, device: str = "auto", name: str = "--model") -> None:
-    """Add the options that ``chosen_encoder`` reads."""
+def add_model_options(
+    group: argparse._ActionsContainer, device: str = "auto", name: str = "--model", compares: bool = False
+) -> None:
+    """Add the options that ``chosen_encoder`` reads, with ``--similarity`` for a command that ``compares`` vectors."""
     add_model_option(group, name)
     add_pooling_option(group)
     add_length_options(group)
     about = "keep the first N columns of a vector (Matryoshka)"
     group.add_argument("--truncate-dim", type=bounded(int, 1), metavar="N", help=about)
+    group.set_defaults(similarity=None)
+    if compares:
+        about = "compare vectors by this, not by the model's own similarity"
+        group.add_argument("--similarity", choices=("cosine", "dot", "euclidean", "manhattan"), help=about)
     add_device_options(group, device)
 
 
@@ -79,11 +82,6 @@ def add_prompt_option(group: argparse._ActionsContainer, role: str = "") -> None
     one.add_argument(f"{flag}-name", metavar="NAME", help="one of the model's prompts")
 
 
-def add_similarity_option(group: argparse._ActionsContainer) -> None:
-    about = "compare vectors by this, not by the model's own similarity"
-    group.add_argument("--similarity", choices=("cosine", "dot", "euclidean", "manhattan"), help=about)
-
-
 def add_rerank_options(group: argparse._ActionsContainer, below: float = math.inf) -> None:
     """Add ``--rerank`` and ``--candidates``, a number from 1 that is less than ``below``."""
     group.add_argument("--rerank", metavar="MODEL", help="cross-encoder that sorts the best texts of a search anew")
@@ -93,20 +91,14 @@ def add_rerank_options(group: argparse._ActionsContainer, below: float = math.in
 
 def add_corpus_options(parser: argparse.ArgumentParser, roles: Sequence[str] = ("",)) -> None:
     """Add the options shared by ``search``, ``pairs`` and ``mine``; with a prompt for each of the roles."""
-    model = parser.add_argument_group("model")
-    add_model_options(model)
-    add_similarity_option(model)
+    add_model_options(parser.add_argument_group("model"), compares=True)
     prompts = parser.add_argument_group("prompts")
     for role in roles:
         add_prompt_option(prompts, role)
     files = parser.add_argument_group("files")
-    files.add_argument(
-        "--index",
-        type=Path,
-        metavar="F",
-        help="keep the vectors in F.safetensors, to be reused with the same model and texts; or read those of the same "
-        "texts that encode --quantize has written",
-    )
+    about = "keep the vectors in F.safetensors, to be reused with the same model and texts"
+    about += "; or read those of the same texts that encode --quantize has written"
+    files.add_argument("--index", type=Path, metavar="F", help=about)
     add_json_option(files)
 
 
@@ -174,28 +166,25 @@ def opened(options: argparse.Namespace, load: Callable[..., Any], dtype: str | N
         return load(options.model, **settings)
 
 
-def chosen_encoder(options: argparse.Namespace, dtype: str | None = None, similarity: str | None = None) -> "Encoder":
-    """Load the encoder that the options of ``add_model_options`` name."""
+def chosen_encoder(options: argparse.Namespace, dtype: str | None = None, instead: str = "") -> "Encoder":
+    """Load the encoder that the options of ``add_model_options`` name.
+
+    ``instead`` says what to do with a model that has a vector per token, which is refused if it is given.
+    """
     from minisbert.loading import load_encoder
 
     encoder: Encoder = opened(options, load_encoder, dtype, pooling=options.pooling)
+    if instead and encoder.vectors_are == "per token":
+        raise InputError(f"{options.model} has a vector per token: {instead}")
     if options.truncate_dim is not None:
         if encoder.vectors_are != "dense":
             kind = type(encoder).__name__
             raise InputError(f"--truncate-dim is for dense vectors, whose first columns may do; this is a {kind}")
         encoder.truncate_dim = options.truncate_dim
-    if similarity is not None:
+    if options.similarity is not None:
         if encoder.vectors_are == "per token":
             raise InputError(f"{options.model} has a vector per token, which only maxsim compares: omit --similarity")
-        encoder.similarity_fn_name = similarity
-    return encoder
-
-
-def load_pooled(options: argparse.Namespace, instead: str, similarity: str | None = None) -> "Encoder":
-    """Load the encoder; if it has a vector per token, raise ``InputError`` that says what to do ``instead``."""
-    encoder = chosen_encoder(options, similarity=similarity)
-    if encoder.vectors_are == "per token":
-        raise InputError(f"{options.model} has a vector per token: {instead}")
+        encoder.similarity_fn_name = options.similarity
     return encoder
 
 
