@@ -182,20 +182,6 @@ def rerank(_: object, title: str, alt: str) -> Pen:
     return pen
 
 
-def languages(_: object, title: str, alt: str) -> Pen:
-    pen = Pen(WIDTH, 190, title, alt)
-    groups = (
-        (("The cat sleeps.", "El gato duerme.", "Die Katze schläft."), 12, 12, "a"),
-        (("The train is late.", "Le train est en retard.", "El tren llega tarde."), 228, 76, "b"),
-    )
-    for texts, left, top, look in groups:
-        pen.box(left, top, 182, 102, look="dashed")
-        for row, text in enumerate(texts):
-            pen.dot(left + 20, top + 22 + 30 * row, 7, look=look)
-            pen.text(left + 36, top + 27 + 30 * row, text, "small", "start")
-    return pen
-
-
 def drawings() -> dict[str, str]:
     """Return the SVG of every tile by the name of its picture."""
     drawn = {}
