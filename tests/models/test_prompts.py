@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from minisbert.commands.options import ROLES, prompt_of
 
 import minisbert
 from minisbert.checkpoints.layout import SENTENCE
+from minisbert.commands.shared import ROLES, prompt_of
 from minisbert.evaluation.evaluators import InformationRetrievalEvaluator
 from minisbert.models.properties import say_unused
 from minisbert.search.index import encode_with_progress
