@@ -10,15 +10,13 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from minisbert.checkpoints.weights import read_weights
-from minisbert.core import InputError, reading
+from minisbert.core import InputError
 from minisbert.search.dense import check_k
 from minisbert.system.progress import Bar
 
@@ -47,12 +45,6 @@ def sparse_tensors(rows: Tensor) -> dict[str, Tensor]:
     """Return CSR rows (N, V) as the four tensors of a file."""
     width = torch.tensor(rows.shape[1])
     return dict(zip(CSR, (rows.crow_indices(), rows.col_indices(), rows.values(), width), strict=True))
-
-
-def read_sparse(path: str | Path) -> Tensor:
-    """Read the rows that ``encode --out`` wrote. Raises ``InputError`` for another file, and for a damaged one."""
-    with reading(path):
-        return from_sparse_tensors(read_weights(Path(path)))
 
 
 @no_beta_warning()

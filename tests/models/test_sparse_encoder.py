@@ -11,16 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from minisbert import SentenceEncoder, SparseEncoder
 from minisbert.commands import encode, pairs, search
-from minisbert.core import InputError
+from minisbert.core import InputError, reading
 from minisbert.core.loop import adamw, fit
 from minisbert.evaluation.retrieval import Retrieval, retrieval_scores
 from minisbert.loading import load
 from minisbert.models.sparse_encoder import splade_pool
-from minisbert.search.by_tokens import InvertedIndex, rank, read_sparse, sparse_rows
+from minisbert.search.by_tokens import InvertedIndex, from_sparse_tensors, rank, sparse_rows
 from minisbert.training import train
 from minisbert.training.losses import flops_loss, splade_loss
 from minisbert.training.objectives.encoders import Splade
@@ -295,7 +295,7 @@ def test_encode_writes_sparse_rows_and_search_reads_an_index(folder, corpus, tmp
     encode.main(["--file", str(corpus), "--out", str(out), *model])
     encoder, texts = SparseEncoder.load(folder), corpus.read_text().splitlines()
     expected = encoder.encode(texts)
-    assert torch.equal(read_sparse(out).to_dense(), torch.from_numpy(expected))
+    assert torch.equal(from_sparse_tensors(load_file(out)).to_dense(), torch.from_numpy(expected))
     query = encoder.encode(["a happy cat"])
     best = (-(query @ expected.T)[0]).argsort(kind="stable")[:3].tolist()
     for _ in range(2):  # the second time from the index
@@ -470,16 +470,13 @@ def test_a_family_without_a_head_here(tmp_path):
         ({"width": ...}, "no key 'width'"),
     ],
 )
-def test_a_damaged_file_of_sparse_rows(tmp_path, changes, message):
+def test_damaged_sparse_rows(changes, message):
     """Also from ``search --index``, which reads the same four tensors."""
     right = {"indptr": torch.tensor([0, 1, 2]), "indices": torch.tensor([0, 1]), "values": torch.ones(2)}
     right["width"] = torch.tensor(2)
-    path = tmp_path / "rows.safetensors"
-    save_file(right, path)
-    assert read_sparse(path).to_dense().tolist() == [[1, 0], [0, 1]]
-    save_file({name: x for name, x in (load_file(path) | changes).items() if x is not ...}, path)
-    with pytest.raises(InputError, match=r"rows.safetensors: .*" + message):
-        read_sparse(path)
+    assert from_sparse_tensors(right).to_dense().tolist() == [[1, 0], [0, 1]]
+    with pytest.raises(InputError, match=message), reading("rows"):
+        from_sparse_tensors({name: x for name, x in (right | changes).items() if x is not ...})
 
 
 @pytest.mark.parametrize(
