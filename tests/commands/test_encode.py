@@ -1,6 +1,5 @@
 """The encode command: a matrix for a few texts, a file of vectors for many."""
 
-import errno
 import io
 import json
 import os
@@ -12,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from minisbert.commands.encode import main
@@ -194,35 +192,6 @@ class Figure:
 
     def savefig(self, path: Path, **_: object) -> None:
         path.write_bytes(b"png")
-
-
-@pytest.mark.parametrize(
-    ("name", "saver", "failure"),
-    [
-        ("v.npy", "numpy.lib.format.write_array_header_1_0", OSError(errno.ENOSPC, "No space left on device")),
-        ("v.safetensors", "minisbert.checkpoints.weights.save_file", SafetensorError("No space left on device")),
-    ],
-)
-def test_a_full_disk_leaves_the_old_file(tiny, tmp_path, monkeypatch, name, saver, failure):
-    def full_disk(*_arguments: object, **_options: object) -> None:
-        raise failure
-
-    (tmp_path / name).write_text("the old vectors")
-    monkeypatch.setattr(saver, full_disk)
-    with pytest.raises(OSError, match="No space left on device"):
-        main(["--model", str(tiny), "--out", str(tmp_path / name), "a cat"])
-    assert (tmp_path / name).read_text() == "the old vectors"
-    assert list(tmp_path.iterdir()) == [tmp_path / name]
-
-
-def test_a_path_that_cannot_be_written_fails_before_the_work(tiny, tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    (tmp_path / "folder.npy").mkdir()
-    monkeypatch.setattr(SentenceEncoder, "encode", lambda *_, **__: pytest.fail("it was encoded first"))
-    for name in ("file/v.npy", "folder.npy"):
-        with pytest.raises((InputError, OSError)):
-            main(["--model", str(tiny), "--out", str(tmp_path / name), "a cat"])
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder.npy"]
 
 
 # ---------------------------------------------------------------------------------- what cannot be used

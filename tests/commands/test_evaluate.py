@@ -10,7 +10,7 @@ import pytest
 from minisbert.commands.evaluate import main
 from minisbert.core import InputError
 from minisbert.data.formats import Row
-from minisbert.evaluation.evaluators import load_rows, row_scores
+from minisbert.evaluation.evaluators import row_scores
 from minisbert.models.properties import SIMILARITIES
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.toys import SCORED_HEADER
@@ -152,22 +152,6 @@ def test_triplets_give_an_accuracy(tiny, tmp_path, capsys):
     main(["--model", str(tiny), "--data", str(path)])
     out = capsys.readouterr().out
     assert f"{path}, 3 triplets\nscored by cosine\naccuracy  {100 * expected:.2f} % have an anchor" in out
-
-
-@pytest.mark.parametrize(
-    ("lines", "kind"),
-    [
-        ("anchor,positive,negative\n1 cat,b,c\n", "triplets"),
-        ("query\tanswer\na cat\ta dog\n", "pairs without scores"),
-        ("sentence1,sentence2,label\na,b,1\nc,d,0\n", "labelled pairs"),
-        ("Score,sentence1,sentence2\n1,a,b\n0,c,d\n", "pairs"),
-        ("question1\tquestion2\tis_duplicate\na\tb\t1\n", "labelled pairs"),
-    ],
-)
-def test_what_a_file_holds(tmp_path, lines, kind):
-    path = tmp_path / ("rows.csv" if "," in lines else "rows.txt")
-    path.write_text(f"\n{lines}")
-    assert load_rows(str(path), "", 5.0)[0] == kind
 
 
 @pytest.mark.weights

@@ -38,20 +38,12 @@ def write(folder: Path, name: str, content: bytes) -> Path:
 REFUSED = {  # what training refuses as a whole, or in a row
     "archive": ("a.jsonl.gz", gzip.compress(joined(TUPLES))[:-12], "a.jsonl.gz"),
     "score": ("a.tsv", put(SCORED, 14, "3,5\ta cat\ta dog"), "line 14: the score '3,5'"),
-    "scale": ("a.tsv", put(SCORED, 15, "45\ta cat\ta dog"), "line 15: the score 45"),
     "low scores": (
         "a.tsv",
         joined([SCORED[0], *(f"0.{i}\ta cat\ta dog {i}" for i in range(9))]),
         "no score is above 1",
     ),
-    "UTF-8": ("a.tsv", put(SCORED, 7, "3\tcafX\tmilk").replace(b"X", b"\xe9"), "line 7: not UTF-8"),
-    "JSON": ("a.jsonl", put(TUPLES, 12, '{"anchor": "a cat",'), "line 12: not valid JSON"),
     "header": ("a.tsv", joined(["rating\tleft\tright", *SCORED]), "'rating', 'left', 'right'"),
-    "no rows": ("a.tsv", b"\n\n", "no usable rows"),
-    "columns": ("a.tsv", put(SCORED, 10, "3\ta cat\tor two\ta dog"), "line 10: 4 columns"),
-    "key": ("a.jsonl", put(NLI, 13, '{"gold_label": "neutral", "sentence1": "a cat"}'), "line 13: the keys"),
-    "item": ("a.json", b'[{"anchor": "a", "positive": "b"}, {"anchor": "c"}]', "item 2: the keys"),
-    "class": ("a.jsonl", put(NLI, 20, NLI_ROW.format("Neutral", 1, 2)), "'Neutral'"),
     "one label": ("a.jsonl", joined(['{"labels": ["x"], "sentence1": "a", "sentence2": "b"}']), "'x'"),
 }
 
