@@ -29,7 +29,7 @@ from minisbert.core import InputError, reading
 from minisbert.core.heads import CONCATS
 from minisbert.system.console import run_command, say
 from minisbert.system.files import read_text
-from minisbert.training import MODEL, RESULTS, RUN_CONFIG, RUN_LOG, train
+from minisbert.training import LAST, MODEL, RESULTS, RUN_CONFIG, RUN_LOG, train
 from minisbert.training.objectives.encoders import SimCSE
 from minisbert.training.objectives.pairs import Softmax
 from minisbert.training.settings import flag, parse, read_run_settings
@@ -263,7 +263,8 @@ def run_cells(cells: list[Cell], overwrite: bool) -> set[Path]:
             continue
         before, after = dev_scores(cell)
         say(f"{before:.2f} -> {after:.2f}\n")
-        shutil.rmtree(cell.folder / MODEL, ignore_errors=True)  # the table needs numbers, not 90 MB per cell
+        for name in (MODEL, LAST):  # the table needs numbers, not 90 MB per cell
+            shutil.rmtree(cell.folder / name, ignore_errors=True)
         done.add(cell.folder)
     return done
 

@@ -229,7 +229,8 @@ def duplicate_rows(sources: Sources) -> tuple[dict[str, list[Row]], Notes]:
     """Read pairs labelled as duplicates or not: Quora's release, or a file."""
     rows, notes = labelled_rows(sources, LABELLED)
     for split in ("dev", "test"):
-        check_labels(rows[split], f"{split} {notes[split]}")
+        if rows[split]:
+            check_labels(rows[split], f"{split} {notes[split]}")
     return rows, notes
 
 
@@ -262,7 +263,8 @@ def multilabel_rows(sources: Sources) -> tuple[dict[str, list[Row]], Notes, tupl
     if all(map(str.isdecimal, names)):  # places in lists of 0 and 1: 2 comes before 10
         labels = tuple(sorted(names, key=int))
     for split in ("dev", "test"):
-        check_labels(rows[split], f"{split} {notes[split]}")
+        if rows[split]:
+            check_labels(rows[split], f"{split} {notes[split]}")
     check_classes(rows, notes, labels)
     for split, some in rows.items():
         rows[split] = [replace(row, label=[int(name in row.label) for name in labels]) for row in some]
@@ -273,7 +275,8 @@ def naming_rows(rows: dict[str, list[Row]], sources: Sources) -> list[Row]:
     """Collect the rows that name the classes: of training, with what is held out of them, or SNLI's splits."""
     named = [*rows["train"]]
     for split in ("dev", "test"):
-        if sources.named()[split] is None:
+        given = {"dev": sources.dev, "test": sources.test}[split]
+        if given is None or held_out_share(given):
             named += rows[split]
     return named
 
@@ -295,21 +298,15 @@ def labelled_rows(sources: Sources, form: Format) -> tuple[dict[str, list[Row]],
     """
     names = {"train": source_for(sources.data, form)}
     for split, given in (("dev", sources.dev), ("test", sources.test)):
-        if given or "snli" in several(names["train"]):
+        if given != "none" and held_out_share(given) is None and (given or "snli" in several(names["train"])):
             names[split] = source_for(given, form)
     rows, notes = {}, {}
     for split, name in names.items():
         limit = sources.limit if split == "train" else None
         table = load_several(several(name), form, split, limit, sources.columns)
         rows[split], notes[split] = table.rows, table.note(name, "pairs")
-    missing = [split for split in ("dev", "test") if split not in rows]
-    try:
-        rows["train"], held_out, shared = hold_out(rows["train"], missing, sources.seed)
-    except ValueError as error:
-        raise InputError(f"{names['train']}: {error}: give more, or --dev FILE and --test FILE") from error
-    for split in missing:
-        notes[split] = note("held out of it", len(held_out[split]), f"pairs{shared}")
-    return rows | held_out, notes
+    hold_out_missing(rows, notes, sources, "pairs")
+    return rows, notes
 
 
 # ------------------------------------------------------------------------------------ rows of texts
@@ -494,6 +491,24 @@ def hold_out(
         if len(training) >= len(rows) / 3 and all(len(held_out[split]) >= wanted for split in splits):
             return training, held_out, shared
     raise ValueError(f"{len(rows)} rows are too few to hold some out as {' and '.join(splits)}")
+
+
+def hold_out_missing(rows: dict[str, list], notes: Notes, sources: Sources, what: str) -> None:
+    """Give dev and test, where they have no rows yet, the share of the training rows that ``sources`` says, or none."""
+    shares: dict[float, list[str]] = {}
+    for split, given in (("dev", sources.dev), ("test", sources.test)):
+        if split not in rows and given == "none":
+            rows[split], notes[split] = [], "none"
+        elif split not in rows:
+            shares.setdefault(held_out_share(given) or HELD_OUT, []).append(split)
+    for share, splits in shares.items():
+        try:
+            rows["train"], held_out, shared = hold_out(rows["train"], splits, sources.seed, share)
+        except ValueError as error:
+            ways = " and ".join(f"--{split} FILE or none" for split in splits)
+            raise InputError(f"{notes['train']}: {error}: give more, or {ways}") from error
+        for split in splits:
+            rows[split], notes[split] = held_out[split], note("held out of it", len(held_out[split]), f"{what}{shared}")
 
 
 def linked_rows(rows: Sequence[Any]) -> list[list[Any]]:

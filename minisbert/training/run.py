@@ -4,7 +4,7 @@ runs/NAME/config.json         every setting, resolved
 runs/NAME/metrics.jsonl       a line every few steps and for every evaluation
 runs/NAME/model/              the best model by dev
 runs/NAME/state.safetensors   for ``--resume``, until the run is finished
-runs/NAME/last/               the weights at the moment a run was stopped
+runs/NAME/last/               the last weights, of a stopped run, or if those of model/ are earlier ones
 runs/NAME/results.json        scores before and after, once it is finished
 
 Of several processes only rank 0 prints and writes.
@@ -142,6 +142,7 @@ class RunState:
     position: int = 0  # batches of the current epoch already used
     before: dict[str, dict[str, float]] = field(default_factory=dict)  # scores of dev and test before training
     evaluated: int = -1  # the step of the last evaluation on dev
+    last: float = 0.0  # its score
     best: float | None = None  # dev score of the best model
     best_step: int = 0  # the step of that evaluation; 0 is the untrained model
     best_dev: dict[str, float] = field(default_factory=dict)  # all its dev scores
@@ -395,21 +396,23 @@ class Run:
                 raise Diverged(f"step {state.step}: {error}; a lower --lr may help") from error
             if not state.before:
                 state.before = {"dev": scores, "test": objective.scores("test")}
-        # every process must know whether to stop, but only rank 0 has the score
+        # every process must know whether to stop, but only rank 0 has the score; without dev rows it is always 0
         score = self.group.broadcast(scores.get(objective.best, 0.0))
         better = state.best is None or score > state.best
+        # of two equal ones the later, so that without dev rows the last is kept
+        kept = better or score == state.best
         with self.interrupts.defer():
             if self.group.rank == 0:
-                self.line.clear()
-                say(f"step {state.step:>5}  dev {objective.best} {100 * score:.2f}")
-                if better:
+                if scores:
+                    self.line.clear()
+                    say(f"step {state.step:>5}  dev {objective.best} {100 * score:.2f}")
+                if kept:
                     replace_model(objective.model, self.folder / MODEL)
             self.record(dev=scores)
-            state.evaluated = state.step
-            state.waited += 1
-            if better:
-                state.waited, state.best = 0, score
-                state.best_step, state.best_dev = state.step, scores
+            state.evaluated, state.last = state.step, score
+            state.waited = 0 if better else state.waited + 1
+            if kept:
+                state.best, state.best_step, state.best_dev = score, state.step, scores
 
     def save(self) -> None:
         """Save everything that ``--resume`` needs."""
@@ -444,14 +447,16 @@ class Run:
         """Write and print the best model's scores; delete what only a resumed run needs."""
         if self.group.rank != 0:
             return
-        state, folder = self.state, self.folder
+        state, folder, objective = self.state, self.folder, self.objective
         try:
+            if state.best_step < state.step:
+                replace_model(objective.model, folder / LAST)
             # test is scored by the best model, which is loaded in place of the last one
             self.optimizer.zero_grad()
             self.optimizer.state.clear()  # room for a second copy of the model
-            model = self.objective.model
+            model = objective.model
             model.load_state_dict(type(model).load(folder / MODEL, device=self.group.device).state_dict())
-            after = {"dev": state.best_dev, "test": self.objective.scores("test")}
+            after = {"dev": state.best_dev, "test": objective.scores("test")}
         except KeyboardInterrupt:
             say(f"stopped in the final evaluation, all {state.step} steps are saved: --resume {folder} repeats it")
             raise
@@ -460,24 +465,55 @@ class Run:
             with files.atomic_file(folder / RESULTS) as partial:
                 files.write_json(partial, results | {"training_seconds": round(state.seconds, 2)})
             (folder / STATE).unlink(missing_ok=True)
-            shutil.rmtree(folder / LAST, ignore_errors=True)
-        best = f"best by dev, of step {state.best_step}, in {folder / MODEL}"
-        if state.best_step == 0:
-            best = f"none was better on dev than the untrained model, which is in {folder / MODEL}"
+            if state.best_step == state.step:  # of an earlier stop
+                shutil.rmtree(folder / LAST, ignore_errors=True)
         training, evaluating = Bar.format_interval(state.seconds), Bar.format_interval(time.monotonic() - self.began)
-        print(f"\ntrained {state.step} steps in {training}, {evaluating} with evaluation; {best}\n")
+        print(f"\ntrained {state.step} steps in {training}, {evaluating} with evaluation")
+        scores = f"{objective.best} {100 * (state.best or 0):.2f}"
+        if not state.best_dev:
+            print(f"no dev rows: the model of step {state.step} is in {folder / MODEL}")
+        elif state.best_step:
+            print(f"best on dev: step {state.best_step}, {scores}, in {folder / MODEL}")
+        else:
+            advice = "try more --epochs, a higher --lr or another --objective"
+            print(f"none was better on dev than the untrained model, {scores}, in {folder / MODEL}: {advice}")
+        if state.best_step < state.step:
+            print(f"last: step {state.step}, {objective.best} {100 * state.last:.2f}, in {folder / LAST}")
+        print()
         print_table(state.before, after)
+
+
+# what the rows of the table say; the second are not multiplied by 100
+MEANINGS = {
+    "accuracy@1": "queries whose first text is a right one",
+    "recall@10": "right texts among the first ten",
+    "mrr@10": "1 / rank of the first right text",
+    "ndcg@10": "right texts near the top of ten",
+    "map@100": "precision at each right text of a hundred",
+}
+UNSCALED = {
+    "alignment": "squared distance of similar pairs: lower is better",
+    "uniformity": "log of the mean of exp(-2 distance^2) between texts: lower is better",
+    "mean_cosine": "between different texts: near 0 they point everywhere",
+    "threshold": "the cosine from which on a pair counts as similar",
+}
 
 
 def print_table(before: dict[str, Scores], after: dict[str, Scores]) -> None:
     """Print every metric on dev and test, before training and of the best model; the loss is in ``results.json``."""
+    metrics = [metric for metric in dict.fromkeys([*before["dev"], *before["test"]]) if metric != "loss"]
+    metrics.sort(key=lambda metric: metric in UNSCALED)  # stable
     print(f"{'x 100':<16}{'dev':>17}{'test':>19}")
-    for metric in dict.fromkeys([*before["dev"], *before["test"]]):
-        if metric == "loss":
-            continue
+    for metric in metrics:
         shown = {"dev": "", "test": ""}
         # test may have no alike pairs for alignment, no qrels for a search, or no rows at all
         for split in shown:
             if metric in before[split]:
-                shown[split] = f"{100 * before[split][metric]:.2f} -> {100 * after[split][metric]:.2f}"
-        print(f"{metric:<16}{shown['dev']:>17}{shown['test']:>19}".rstrip())
+                first, then = before[split][metric], after[split][metric]
+                shown[split] = f"{100 * first:.2f} -> {100 * then:.2f}"
+                if metric in UNSCALED:
+                    shown[split] = f"{first:.3f} -> {then:.3f}"
+        words = UNSCALED.get(metric) or MEANINGS.get(metric, "")
+        if metric in UNSCALED:
+            words = f"not x 100; {words}"
+        print(f"{metric:<16}{shown['dev']:>17}{shown['test']:>19}   {words}".rstrip())

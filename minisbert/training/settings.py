@@ -169,8 +169,10 @@ class RunSettings:
     model: str = option("name, folder, or owner/name on the Hub (default: all-MiniLM-L6-v2)", "all-MiniLM-L6-v2")
     pooling: str | None = option("override the model's: mean, cls, max, attention, first-last, pooler", only=POOLED)
     data: str | None = option("stsb, snli, multinli, quora or a file; NLI takes several: A,B (default: by objective)")
-    dev: str | None = option("rows that select the best checkpoint (default: stsb's, or held out)", metavar="FILE")
-    test: str | None = option("rows for the final scores (default: stsb's, or held out)", metavar="FILE")
+    dev: str | None = option(
+        "best checkpoint by: FILE, stsb, share of --data, none (default: 0.1, or stsb)", metavar="FILE"
+    )
+    test: str | None = option("rows for the final scores, in the same ways (default: none, or stsb)", metavar="FILE")
     retrieval: str | None = option("BEIR folder whose dev nDCG@10 selects the checkpoint", metavar="DIR", only=SINGLE)
     scale: float = option("scores in files are 0 to S (default: 5); -1 for -1 to 1", 5.0, score_scale, "S", SCALED)
     columns: str | None = option("read these columns of --data, in the order of a row: score,left,right", metavar="A,B")
@@ -320,6 +322,8 @@ def parse(arguments: list[str] | None = None) -> RunSettings:
         )
     if settings.objective == "contrastive" and settings.margin is not None and settings.margin > 2:
         raise InputError(f"--margin {settings.margin:g} must be at most 2, as 1 - cosine is")
+    if settings.dev == "none" and settings.patience:
+        raise InputError("--patience needs dev rows, and --dev none has none")
     # the saved vectors would be cut, but others, after the projection, be trained
     if reads(settings.objective, "projection") and settings.projection and settings.matryoshka:
         raise InputError("--matryoshka and --projection: give one of them")

@@ -36,7 +36,6 @@ from minisbert.training.settings import OBJECTIVES, RunSettings, list_recipes, p
 from minisbert.training.step_graphs import FlatAdamW, GraphedNetwork, use_graphs
 
 Maker = Callable[[RunSettings, SentenceEncoder], Objective]
-Counts = tuple[int, int]  # a model's parameters, and those of them that are trained
 CACHED_TOKENS = 4096  # per process: a larger batch whose loss compares rows is cached, for a quarter more time
 
 
@@ -63,11 +62,16 @@ def load_trainable(options: RunSettings, device: torch.device) -> SentenceEncode
             pooling = load_pooling(folder, options.pooling, encoder.hidden_size).to(device)
             encoder = SentenceEncoder(encoder.tokenizer, encoder.bert, pooling).eval()
     else:
-        kind = kind_to_train(options, folder)
-        pooling = options.pooling
-        if traits.reads == "tokens" and folder.pooling is None:
-            pooling = "cls"  # nothing is pooled, so a plain BERT needs no --pooling
-        encoder = kind.load(folder.path, pooling=pooling, device=device, max_seq_length=options.max_length)
+        # a sparse one is also opened from a plain masked-language model
+        kind = {"masked": MaskedLanguageModel, "sparse": SparseEncoder}.get(traits.reads) or open_kind(folder.path)
+        late = kind is MultiVectorEncoder and traits.reads != "multi" and not traits.taught
+        sparse = kind is SparseEncoder and traits.reads != "sparse"
+        if late or sparse or not issubclass(kind, SentenceEncoder):
+            model = f"--model {options.model}"
+            raise InputError(f"{model}: a {kind.__name__} is not trained by objective {options.objective}")
+        # where nothing is pooled a plain BERT needs no --pooling
+        pooled = "cls" if traits.reads == "tokens" and folder.pooling is None else options.pooling
+        encoder = kind.load(folder.path, pooling=pooled, device=device, max_seq_length=options.max_length)
     if traits.reads == "multi" and not isinstance(encoder, MultiVectorEncoder):
         encoder = MultiVectorEncoder.around(encoder)
     if traits.taught and options.student_layers is not None:
@@ -78,21 +82,6 @@ def load_trainable(options: RunSettings, device: torch.device) -> SentenceEncode
     if options.dropout is not None:
         set_dropout(encoder.bert, options.dropout)
     return encoder
-
-
-def kind_to_train(options: RunSettings, folder: ModelFolder) -> type[SentenceEncoder]:
-    """Return the class that opens ``--model`` for the objective; ``InputError`` if the objective does not train it."""
-    traits = OBJECTIVES[options.objective]
-    if traits.reads == "masked":
-        return MaskedLanguageModel
-    if traits.reads == "sparse":
-        return SparseEncoder  # also of a plain masked-language model
-    kind = open_kind(folder.path)
-    other = kind is MultiVectorEncoder and traits.reads != "multi" and not traits.taught
-    if not issubclass(kind, SentenceEncoder) or kind is SparseEncoder or other:
-        model = f"--model {options.model}"
-        raise InputError(f"{model}: a {kind.__name__} is not trained by objective {options.objective}")
-    return kind
 
 
 def make_objective(
@@ -121,12 +110,7 @@ def make_objective(
 
 
 def freeze(bert: Bert, layers: int, embeddings: bool = False) -> None:
-    """Freeze the lowest ``layers``, and optionally the embeddings; their dropout stays on.
-
-    Raises ``ValueError`` for more layers than the encoder has.
-    """
-    if not 0 <= layers <= len(bert.layers):
-        raise ValueError(f"{layers} layers cannot be frozen: this encoder has {len(bert.layers)}")
+    """Freeze the lowest ``layers``, and optionally the embeddings; their dropout stays on."""
     for layer in bert.layers[:layers]:
         layer.requires_grad_(False)
     if embeddings:
@@ -146,14 +130,10 @@ def set_dropout(bert: Bert, rate: float) -> None:
             module.dropout = rate
 
 
-def count_parameters(module: nn.Module) -> Counts:
+def count_parameters(module: nn.Module) -> tuple[int, int]:
     """Return the number of parameters of a module, and of those that are trained."""
-    everything = trained = 0
-    for parameter in module.parameters():
-        everything += parameter.numel()
-        if parameter.requires_grad:
-            trained += parameter.numel()
-    return everything, trained
+    counts = [(parameter.numel(), parameter.requires_grad) for parameter in module.parameters()]
+    return sum(count for count, _ in counts), sum(count for count, trained in counts if trained)
 
 
 # --------------------------------------------------------------------------------------------- the run
@@ -168,10 +148,10 @@ def main(arguments: list[str] | None = None, maker: Maker | None = None) -> None
         return
     use_threads(options.threads)
     with process_group(options.device) as group:
-        train(options, group, maker)
+        train_objective(options, group, maker)
 
 
-def train(options: RunSettings, group: ProcessGroup, maker: Maker | None = None) -> None:
+def train_objective(options: RunSettings, group: ProcessGroup, maker: Maker | None = None) -> None:
     """Train as the options say; ``group`` is the processes of the run, usually one."""
     # before the model is made: new heads are drawn from it, later dropout
     torch.manual_seed(options.seed)
@@ -186,9 +166,7 @@ def train(options: RunSettings, group: ProcessGroup, maker: Maker | None = None)
             torch.set_num_threads(options.threads)
         if group.rank == 0:
             arithmetic = f"{str(dtype).removeprefix('torch.')} ({reason})"
-            if graphs:
-                arithmetic += " in CUDA graphs"
-            describe(run, counts, arithmetic)
+            describe(run, counts, arithmetic + " in CUDA graphs" * graphs)
         try:
             step_through(run, options, graphs)
             run.save()  # so that a run interrupted in its last evaluation can be resumed
@@ -208,7 +186,7 @@ def train(options: RunSettings, group: ProcessGroup, maker: Maker | None = None)
 
 def prepare_objective(
     options: RunSettings, device: torch.device, dtype: torch.dtype, maker: Maker | None = None
-) -> tuple[Objective, Counts]:
+) -> tuple[Objective, tuple[int, int]]:
     """Return the objective, ready to train, and its model's numbers of parameters."""
     encoder = load_trainable(options, device)
     if options.freeze_layers > len(encoder.bert.layers):
@@ -227,7 +205,7 @@ def prepare_objective(
     return objective, counts
 
 
-def describe(run: Run, counts: Counts, arithmetic: str) -> None:
+def describe(run: Run, counts: tuple[int, int], arithmetic: str) -> None:
     """Print a few lines about the run that begins."""
     options, objective, encoder = run.options, run.objective, run.objective.encoder
     parameters, trainable = counts

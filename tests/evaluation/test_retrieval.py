@@ -201,7 +201,7 @@ def test_a_run_is_judged_by_its_search(tiny, folder, tmp_path, capsys):
     assert (len(dev), results["before"]["dev"]) == (3, dev[0])
     assert results["after"]["dev"]["ndcg@10"] == max(scores["ndcg@10"] for scores in dev)
     assert "ndcg@10" not in results["after"]["test"]
-    assert re.search(rf"\nndcg@10 +\d+\.\d\d -> {100 * results['after']['dev']['ndcg@10']:.2f}\n", captured.out)
+    assert re.search(rf"\nndcg@10 +\d+\.\d\d -> {100 * results['after']['dev']['ndcg@10']:.2f} ", captured.out)
     names = ("queries.jsonl", "corpus.jsonl", "qrels/dev.tsv")
     main(["--model", str(tmp_path / "run" / "model"), *flags([f"{folder}/{name}" for name in names]), "--json"])
     found = json.loads(capsys.readouterr().out)

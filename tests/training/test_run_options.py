@@ -82,7 +82,9 @@ def test_data_that_cannot_be_fetched_says_where_to_get_it(tiny, tmp_path, monkey
 def test_a_run_is_named_after_its_recipe(tiny, files, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     objective = SimpleNamespace(notes={}, best="spearman")
-    monkeypatch.setattr(training, "train", lambda options, group, _: create_folder(options, group.device, objective))
+    monkeypatch.setattr(
+        training, "train_objective", lambda options, group, _: create_folder(options, group.device, objective)
+    )
     main(["--recipe", "simcse-unsupervised", "--model", str(tiny), "--data", files["sentences"]])
     assert (tmp_path / "runs" / "simcse-unsupervised-tiny" / "config.json").is_file()
 

@@ -17,7 +17,6 @@ from minisbert.core.heads import ConcatHead
 from minisbert.core.tokenizer import Encoded
 from minisbert.data.datasets import (
     duplicate_rows,
-    holds_pairs,
     scored_rows,
     sentence_rows,
     translation_rows,
@@ -25,7 +24,7 @@ from minisbert.data.datasets import (
 )
 from minisbert.evaluation import metrics
 from minisbert.evaluation.evaluators import correlate, encode_pairs, row_scores
-from minisbert.evaluation.retrieval import Retrieval, retrieval_from_pairs
+from minisbert.evaluation.retrieval import retrieval_from_pairs
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.pair_model import SEVERAL, PairModel
 from minisbert.models.properties import role_prompt
@@ -48,7 +47,8 @@ class CosineRegression(Objective):
     """SBERT's regression objective (section 3): squared error of the cosine against the score."""
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
-        rows, notes = scored_rows(base.sources_of(options), options.scale)
+        rows, notes = scored_rows(base.sources_of(options), options.scale, ["train"])
+        base.judged_rows(options, rows, notes)
         network = VectorNetwork(encoder, TextColumns(encoder.tokenizer, base.two_columns(rows["train"])))
         super().__init__(options, network, rows, notes, base.score_targets(rows["train"]))
 
@@ -83,13 +83,16 @@ class Contrastive(Objective):
         return losses.contrastive_loss(u, v, labels, self.options.margin or 0.5)
 
     def evaluate(self, split: str) -> Scores:
-        """Tell duplicates by the cosine alone, at the threshold with the best F1 on dev; and the loss on ``split``."""
+        """Tell duplicates by the cosine alone, at the threshold with the best F1 on dev, or without dev on ``split``.
+
+        And compute the loss on ``split``.
+        """
         u, v = encode_pairs(self.encoder, *base.two_columns(self.rows[split]))  # (N, D) each
         labels, dev = base.labels_of(self.rows[split]), self.rows["dev"]
         cosines = dev_cosines = row_scores(self.encoder, u, v, "cosine")
-        if split != "dev":  # dev itself needs no second encoding
+        if split != "dev" and dev:  # dev itself needs no second encoding
             dev_cosines = row_scores(self.encoder, *encode_pairs(self.encoder, *base.two_columns(dev)), "cosine")
-        threshold, _ = metrics.best_threshold(dev_cosines, base.labels_of(dev))
+        threshold, _ = metrics.best_threshold(dev_cosines, base.labels_of(dev or self.rows[split]))
         loss = self.formula(torch.from_numpy(u), torch.from_numpy(v), torch.from_numpy(labels))
         return base.binary_scores(cosines, labels, threshold) | {"threshold": threshold, "loss": float(loss)}
 
@@ -100,24 +103,19 @@ class Contrastive(Objective):
 class UnscoredRows(Objective):
     """Train on rows without scores. The other rows of a batch are negatives unless ``separable``.
 
-    They are evaluated on scored pairs, by default STS-B's. If ``--dev`` or ``--test`` has pairs without scores, a
-    search finds each anchor's positive among all positives of the file.
+    They are evaluated on scored pairs, such as STS-B's, or, if dev or test has pairs without scores, by a search for
+    each anchor's positive among all its positives.
     """
 
     separable = False
+    paired = True  # the texts of a row are of different meaning or words: a search can be made of them
     geometry = True  # evaluate alignment and uniformity too
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder, columns: Columns, note: str):
         rows: dict[str, list] = {"train": list(zip(*columns, strict=True))}
-        notes, searches = {"train": note}, {}
-        for split, file in (("dev", options.dev), ("test", options.test)):
-            if file and holds_pairs(file):
-                rows[split], notes[split] = triplet_rows(base.sources_of(options).of_file(file))
-                searches[split] = retrieval_from_pairs(rows[split])
-            elif file or not searches:  # pairs as dev need no STS-B as test
-                scored, its_note = scored_rows(base.sources_of(options), options.scale, [split])
-                rows |= scored
-                notes |= its_note
+        notes = {"train": note}
+        base.judged_rows(options, rows, notes, self.paired and len(columns) > 1)
+        columns = list(zip(*rows["train"], strict=True))
         projection = None
         if reads(options.objective, "projection") and options.projection:
             # SimCSE, section 6.3 and appendix A: a dense layer and tanh over [CLS]. Unsupervised SimCSE has it in
@@ -129,8 +127,10 @@ class UnscoredRows(Objective):
         else:
             network = VectorNetwork(encoder, TextColumns(encoder.tokenizer, columns), projection)
         super().__init__(options, network, rows, notes)
-        self.retrieval: dict[str, Retrieval | None] = {**searches}
-        if "dev" in searches:
+        for split in ("dev", "test"):
+            if rows[split] and isinstance(rows[split][0], tuple):
+                self.retrieval[split] = retrieval_from_pairs(rows[split])
+        if "dev" in self.retrieval:
             self.best = "ndcg@10"
         if not self.separable:
             # a text in two rows of a batch would be its own negative
@@ -140,8 +140,8 @@ class UnscoredRows(Objective):
             raise InputError(f"{note}: any two rows share a text, so no batch has a negative")
 
     def evaluate(self, split: str) -> Scores:
-        pairs = self.rows.get(split, [])
-        if not pairs or isinstance(pairs[0], tuple):  # only a search is made of them
+        pairs = self.rows[split]
+        if split in self.retrieval and isinstance(pairs[0], tuple):  # only a search is made of them
             return {}
         if not isinstance(self.encoder, MultiVectorEncoder):
             return base.vector_scores(self.encoder, pairs, contrastive=self.geometry, prefixes=self.prefixes)
@@ -207,6 +207,8 @@ class Splade(TripletRows):
 
 class SimCSE(UnscoredRows):
     """Unsupervised SimCSE (Gao et al. 2021, eq. 4): a sentence under two dropout masks against all other sentences."""
+
+    paired = False
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
         rows, note = sentence_rows(base.sources_of(options))
@@ -343,8 +345,8 @@ class VectorDistillation(Distillation):
     def __init__(self, options: RunSettings, encoder: SentenceEncoder, teacher: SentenceEncoder):
         rows, note = translation_rows(base.sources_of(options))
         super().__init__(options, encoder, rows, note, teacher)
-        say_once(f"teacher {options.teacher}: vectors of {len(rows):,} sentences")
-        texts = [row[0] for row in rows]
+        texts = [row[0] for row in self.rows["train"]]
+        say_once(f"teacher {options.teacher}: vectors of {len(texts):,} sentences")
         vectors = teacher.encode(texts, show_progress_bar=is_first(), convert_to_tensor=True)  # (N, the teacher's D)
         targets = more_losses.principal_columns(vectors, encoder.width)  # (N, D)
         self.targets = (normalize(targets) if encoder.normalize else targets).cpu()
@@ -371,6 +373,7 @@ class ScoreDistillation(Distillation):
         if candidates < 2:
             raise InputError(f"{note}: a cross-encoder teaches rows with a negative; minisbert mine finds them")
         super().__init__(options, encoder, rows, note, teacher)
+        rows = self.rows["train"]
         say_once(f"teacher {options.teacher}: scores of {len(rows) * candidates:,} pairs")
         with teacher.computing():
             outputs = teacher.outputs(*candidate_pairs(rows), BATCH_SIZE, progress=is_first())  # (N C,)

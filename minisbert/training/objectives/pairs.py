@@ -14,10 +14,10 @@ from minisbert.data.datasets import (
     Notes,
     class_rows,
     duplicate_rows,
-    hold_out,
+    held_out_share,
+    hold_out_missing,
     load_scored_pairs,
     multilabel_rows,
-    note,
     scored_rows,
     triplet_rows,
 )
@@ -88,7 +88,8 @@ class ScoreRegression(PairObjective):
     variant = "compare"  # of the cross head
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
-        rows, notes = scored_rows(base.sources_of(options), options.scale)
+        rows, notes = scored_rows(base.sources_of(options), options.scale, ["train"])
+        base.judged_rows(options, rows, notes)
         if min(pair.score for pair in rows["train"]) < 0:
             raise InputError(f"{notes['train']}: scores below 0, but the head of {options.objective} gives 0 or more")
         super().__init__(options, encoder, rows, notes, base.score_targets(rows["train"]))
@@ -242,18 +243,13 @@ class RankingReranker(Objective):
 
 def candidate_rows(options: RunSettings) -> tuple[dict[str, list[tuple[str, ...]]], Notes]:
     """Read rows of a query, its positive and negatives. Dev and test without a file are held out of training rows."""
-    rows, notes = {}, {}
+    rows: dict[str, list[tuple[str, ...]]] = {}
+    notes: Notes = {}
     rows["train"], notes["train"] = triplet_rows(base.sources_of(options))
-    for split, file in (("dev", options.dev), ("test", options.test)):
-        if file:
-            rows[split], notes[split] = triplet_rows(base.sources_of(options).of_file(file))
-    missing = [split for split in ("dev", "test") if split not in rows]
-    try:
-        rows["train"], held_out, shared = hold_out(rows["train"], missing, options.seed)
-    except ValueError as error:
-        raise InputError(f"{notes['train']}: {error}: give more, or --dev FILE and --test FILE") from error
-    for split in missing:
-        rows[split], notes[split] = held_out[split], note("held out of it", len(held_out[split]), f"rows{shared}")
+    for split, given in (("dev", options.dev), ("test", options.test)):
+        if given and given != "none" and held_out_share(given) is None:
+            rows[split], notes[split] = triplet_rows(base.sources_of(options).of_file(given))
+    hold_out_missing(rows, notes, base.sources_of(options), "rows")
     return rows, notes
 
 
