@@ -13,6 +13,9 @@ from minisbert.system.console import say
 class Messages:
     """stderr for tqdm by ``say``: a full disk or a closed pipe must not end hours of work."""
 
+    def __init__(self) -> None:
+        self.encoding = getattr(sys.stderr, "encoding", "ascii")  # with UTF-8 a bar is of blocks
+
     def write(self, text: str) -> None:
         say(text, end="")
 
