@@ -40,7 +40,8 @@ def write_triplets(path: Path, count: int) -> None:
     pairs = load_scored_pairs("stsb", "train")
     texts = list(dict.fromkeys(text for pair in pairs for text in (pair.sentence1, pair.sentence2)))
     rows = [texts[3 * i : 3 * i + 3] for i in range(count)]
-    path.write_text("anchor\tpositive\tnegative\n" + "".join("\t".join(row) + "\n" for row in rows), encoding="utf-8")
+    lines = [json.dumps(dict(zip(("anchor", "positive", "negative"), row, strict=True))) + "\n" for row in rows]
+    path.write_text("".join(lines), encoding="utf-8")
 
 
 def measure(model: str, batch: int, tokens: int, dtype: str) -> dict[str, float]:
@@ -49,7 +50,7 @@ def measure(model: str, batch: int, tokens: int, dtype: str) -> dict[str, float]
     torch.set_num_threads(1)
     cpu = torch.device("cpu")
     with tempfile.TemporaryDirectory() as folder:
-        data = Path(folder) / "triplets.tsv"
+        data = Path(folder) / "triplets.jsonl"
         write_triplets(data, batch)
         options = parse(["--objective", "mnr", "--model", model, "--data", str(data), "--micro-tokens", str(tokens)])
         objective = make_objective(options, load_trainable(options, cpu), choose_dtype(dtype, cpu)[0])

@@ -27,10 +27,10 @@ def write_pairs(folder: Path, most: int) -> list[str]:
     """Write the first pairs of each split of the STS Benchmark to files; return the flags that name them."""
     flags = []
     for split, count in (("train", most), ("dev", 40), ("test", 40)):
-        path = folder / f"{split}.tsv"
+        path = folder / f"{split}.jsonl"
         pairs = load_scored_pairs("stsb", split)[:count]
-        rows = "".join(f"{pair.score}\t{pair.sentence1}\t{pair.sentence2}\n" for pair in pairs)
-        path.write_text("score\tsentence1\tsentence2\n" + rows)
+        rows = [{"score": pair.score, "sentence1": pair.sentence1, "sentence2": pair.sentence2} for pair in pairs]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
         flags += ["--data" if split == "train" else f"--{split}", str(path)]
     return flags
 

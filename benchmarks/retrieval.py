@@ -23,14 +23,14 @@ from pathlib import Path
 
 from minisbert.core import InputError
 from minisbert.data.datasets import SPLITS, load_scored_pairs
-from minisbert.data.lines import every_text
+from minisbert.data.formats import every_text
 from minisbert.evaluation.retrieval import REPORTED
 from minisbert.system.console import run_command, say
 
 ALIKE = 4.0  # the lowest score of a query and a document that answers it
 STRIDE = {"train": 20, "dev": 5, "test": 5}  # sentences of a file from one query to the next
 SENTENCES = {"train": 20_000, "dev": 1_500, "test": 1_500}  # of a file
-PAIRS, MINED = "pairs.tsv", "mined.jsonl"
+PAIRS, MINED = "pairs.jsonl", "mined.jsonl"
 MINING = ["--relative-margin", "0.05"]
 TRAINING = ["--objective", "mnr", "--batch-size", "64", "--epochs", "1", "--lr", "2e-5"]
 
@@ -90,11 +90,11 @@ def write_search(folder: Path, splits: dict[str, tuple[Grades, list[str]]]) -> N
 
 def write_pairs(folder: Path, grades: Grades, texts: list[str]) -> None:
     """The training pairs, and the sentences among which negatives are mined."""
-    lines = [f"{query}\t{document}\n" for query, found in grades.items() for document in found]
+    pairs = [{"anchor": query, "positive": document} for query, found in grades.items() for document in found]
     documents = list(dict.fromkeys(text for text in texts if text not in grades))
-    (folder / PAIRS).write_text("anchor\tpositive\n" + "".join(lines), encoding="utf-8")
+    (folder / PAIRS).write_text("".join(json.dumps(row) + "\n" for row in pairs), encoding="utf-8")
     (folder / "sentences.txt").write_text("".join(f"{text}\n" for text in documents), encoding="utf-8")
-    say(f"train: {len(lines):,} pairs, {len(documents):,} sentences")
+    say(f"train: {len(pairs):,} pairs, {len(documents):,} sentences")
 
 
 def command(name: str, *arguments: str | Path) -> None:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from minisbert.commands import shared
 from minisbert.core import InputError
-from minisbert.data.lines import every_text, text_lines
 from minisbert.system.console import check_usage, command_parser, cut_message, say
 from minisbert.system.files import atomic_file
 
@@ -43,6 +42,7 @@ shared.add_model_options(of_model)
 of_model.add_argument("--dtype", default="float32", help="float32, bfloat16 or auto (default: %(default)s)")
 of_model.add_argument("--batch-size", type=int, default=32, help="texts of 64 tokens per batch (default: %(default)s)")
 shared.add_prompt_option(of_model)
+shared.add_table_options(parser)
 of_vectors = parser.add_argument_group("the vectors")
 of_vectors.add_argument("--normalize", action="store_true", help="scale to length 1 at the end (many models do anyway)")
 of_vectors.add_argument("--tokens", action="store_true", help="every token's hidden state, to F.safetensors")
@@ -68,17 +68,23 @@ def main(arguments: list[str] | None = None) -> None:
     shared.check_written("--out", out, [".npy", ".safetensors"], options.model, options.file)
     shared.check_written("--heatmap", heatmap, [".png", ".svg", ".pdf"], options.model, options.file)
 
+    from minisbert.data.formats import every_text
+    from minisbert.data.lines import Rows
+
+    def opened() -> Rows:
+        return Rows(options.file, quotes=options.quotes)
+
     # what is wrong with the texts is said before the model is loaded
     texts: Iterable[str] = options.texts
     if options.file and out and out.suffix == ".npy" and Path(options.file).is_file():
         # the header of .npy, which comes first, holds the number of rows: count them, then stream the file, which is
         # never in memory. A pipe can be read only once
-        texts, total = every_text(options.file), sum(1 for _ in every_text(options.file))
+        texts, total = every_text(opened(), is_told=True), sum(1 for _ in every_text(opened()))
     else:
         if options.file:
-            texts = every_text(options.file)
+            texts = every_text(opened())
         elif options.texts == ["-"]:
-            texts = text_lines(sys.stdin.buffer, "standard input")
+            texts = every_text(Rows("standard input", stream=sys.stdin.buffer))
         texts = list(texts)
         total = len(texts)
     if heatmap:

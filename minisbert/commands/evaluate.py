@@ -37,9 +37,9 @@ ONLY_SEARCH = "only search data evaluates it (--queries, --corpus)"  # of a mode
 parser = command_parser("evaluate", __doc__)
 rows = "score, sentence1, sentence2; a header label, sentence1, sentence2 and labels; or anchor, positive, negative"
 parser.add_argument("--data", help=f"stsb, quora, or a file: {rows} (default: stsb)")
-about = "read these columns or keys of a file of scores: score,sentence1,sentence2 under other names"
-parser.add_argument("--columns", metavar="A,B,C", help=about)
-parser.add_argument("--split", choices=("train", "dev", "test"), help="split of stsb (default: dev)")
+shared.add_table_options(parser, "score and two texts of a file of scores")
+split_help = "split of stsb (default: dev), or rows of a file by its column called split"
+parser.add_argument("--split", choices=("train", "dev", "test"), help=split_help)
 parser.add_argument("--queries", metavar="FILE", help=".jsonl with _id and text")
 parser.add_argument("--corpus", metavar="FILE", help=".jsonl with _id, text and maybe title")
 parser.add_argument("--qrels", metavar="FILE", help=".tsv with query-id, corpus-id, score")
@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> None:
         (bool(options.data) + bool(given) + bool(options.suite) > 1, several),
         (options.rerank and not given, "--rerank needs --queries, --corpus and --qrels"),
         (options.ignore_identical_ids and not given, "--ignore-identical-ids needs --queries, --corpus and --qrels"),
-        (options.split and not stsb, "--split belongs to --data stsb; a file has no splits"),
+        (options.split and (given or options.suite), "--split is for --data"),
     )
     if stsb:
         options.data, options.split = "stsb", options.split or "dev"
@@ -89,7 +89,7 @@ def evaluate_rows(options: argparse.Namespace) -> Evaluation:
 
     # the file's header or keys say what its rows are, and so which measure fits
     kind, (rows, skipped, unread) = evaluators.load_rows(
-        options.data, options.split or "", options.scale, options.columns
+        options.data, options.split or "", options.scale, options.columns, options.quotes
     )
     shared.say_unread(options.data, skipped, unread)
     encoder = shared.chosen_encoder(options, instead=ONLY_SEARCH)

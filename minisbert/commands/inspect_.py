@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from minisbert.commands import shared
 from minisbert.system.assets import asset, local_path
 from minisbert.system.console import command_parser, exiting, say, score_scale
 from minisbert.system.files import check_output
@@ -35,6 +36,7 @@ parser.add_argument("--model", metavar="M", help=model_help)
 parser.add_argument("--max-length", type=int, metavar="N", help="the limit in tokens (default: the model's)")
 parser.add_argument("--scale", type=score_scale, default=5.0, metavar="S", help="scores are 0 to S (default: 5)")
 parser.add_argument("--plots", type=Path, metavar="DIR", help=f"draw lengths and scores to DIR/{PICTURE}")
+shared.add_table_options(parser)
 parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -53,6 +55,8 @@ def report(content: dict[str, Any]) -> Iterator[str]:
             scores = file["scores"]
             yield f"  scores   {scores['min']:g} to {scores['max']:g}, mean {scores['mean']:.3g}"
         yield from (f"  label    {name}: {count:,}" for name, count in file["labels"].items())
+        if file["unread"]:
+            yield f"  not read {', '.join(file['unread'])}"
         for name, meaning in FINDINGS.items():
             if file[name]:
                 yield f"  {name} ({len(file[name]):,}): {meaning}"
@@ -80,7 +84,11 @@ def main(arguments: list[str] | None = None) -> None:
         tokenizer = load_tokenizer(options.model or default, options.max_length)
     else:  # a download of 90 MB is too much for counting tokens
         say(f"tokens are not counted because {DEFAULT} is missing: minisbert assets fetch {DEFAULT}, or give --model")
-    files = [inspect(path, tokenizer, options.scale) for path in options.files]
+    roles = ["train", "dev", *["test"] * len(options.files)]
+    files = [
+        inspect(path, tokenizer, options.scale, role, options.quotes)
+        for path, role in zip(options.files, roles, strict=False)
+    ]
     content: dict[str, Any] = {"model": None if tokenizer is None else options.model or DEFAULT}
     content["files"] = [file.summary() for file in files]
     content["shared"] = [overlap(files[0], file) for file in files[1:]]

@@ -36,7 +36,7 @@ REMEDY = "relax the margins and scores, raise --range-max, lower --range-min, or
 
 parser = command_parser("mine", __doc__)
 parser.add_argument(
-    "--pairs", metavar="FILE", required=True, help="two columns, anchor and positive: .tsv, .csv or .jsonl, also as .gz"
+    "--pairs", metavar="FILE", required=True, help="two columns, anchor and positive: .tsv, .csv, .jsonl or .parquet"
 )
 about = "the positives of other anchors are always candidates, and without --corpus the only ones"
 parser.add_argument("--corpus", metavar="FILE", help=f"where to look: {shared.CORPUS_FILES}; {about}")
@@ -45,6 +45,7 @@ of_rules = parser.add_argument_group("which candidates become negatives")
 for name, (kind, metavar, text) in RULE_OPTIONS.items():
     of_rules.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar=metavar, help=text)
 shared.add_corpus_options(parser, roles=tuple(shared.ROLES))
+parser.add_argument("--columns", metavar="A,B", help="anchor and positive: names, or numbers without a header")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -55,8 +56,8 @@ def main(arguments: list[str] | None = None) -> None:
     check_usage((no_text, f"--index {options.index} needs --corpus FILE with the texts that it was encoded from"))
     import numpy as np
 
-    from minisbert.data.datasets import read_file
-    from minisbert.data.formats import PAIRS
+    from minisbert.data.formats import PAIRS, read_file
+    from minisbert.data.lines import Rows
     from minisbert.loading import load_dense
     from minisbert.search.dense import Stacked
     from minisbert.search.index import encode_with_progress
@@ -64,13 +65,14 @@ def main(arguments: list[str] | None = None) -> None:
 
     # absent options leave the defaults to ``Rules``, which also checks the others
     rules = Rules(**{name: getattr(options, name) for name in RULE_OPTIONS if getattr(options, name) is not None})
-    rows, skipped, unread = read_file(options.pairs, PAIRS)
+    pairs = Rows(options.pairs, "train", options.quotes)
+    rows, skipped, unread = read_file(pairs, PAIRS, columns=options.columns)
     shared.say_unread(options.pairs, skipped, unread)
     # rows may be triplets of an earlier mining: their negatives are to be found anew
     negatives = len(rows[0].texts) - 2
     if negatives:
         say(f"{options.pairs}: only anchor and positive are read, not the {negatives} negatives of each row")
-    corpus = shared.read_corpus(options.corpus) if options.corpus else []
+    corpus = shared.read_corpus(options.corpus, options.quotes) if options.corpus else []
     task = candidates_of([(row.texts[0], row.texts[1]) for row in rows], corpus)
     with atomic_file(options.out) as partial:  # opened first: a folder that is missing is found before the work
         encoder = load_dense(shared.chosen_encoder(options))

@@ -22,7 +22,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.min_score is not None and not math.isfinite(options.min_score):
         raise InputError(f"--min-score must be a number, got {options.min_score}")
-    texts = shared.read_corpus(options.file)
+    texts = shared.read_corpus(options.file, options.quotes)
     count = len(texts) * (len(texts) - 1) // 2
     if count == 0:
         raise InputError(f"{options.file} contains one sentence: a pair needs two")

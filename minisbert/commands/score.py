@@ -9,12 +9,15 @@ Examples:
   minisbert score --model runs/sbert-nli-all-MiniLM-L6-v2/model --file pairs.tsv > scored.tsv
 """
 
+import csv
+import sys
+
 import numpy as np
 
 from minisbert.commands import shared
-from minisbert.core import InputError, reading
+from minisbert.core import InputError
 from minisbert.data.lines import Rows
-from minisbert.system.console import command_parser
+from minisbert.system.console import command_parser, say
 
 SIX_PAIRS = (  # the pairs of the STS-B notebook, and the scores that it expects
     ("I love eating apples", "The capital of France is Paris", 0),
@@ -28,8 +31,11 @@ SIX_PAIRS = (  # the pairs of the STS-B notebook, and the scores that it expects
 parser = command_parser("score", __doc__)
 parser.add_argument("texts", nargs="*", metavar="TEXT", help="two texts; without any, six examples from 0 to 5")
 parser.add_argument("--model", required=True, help="a folder with a trained head, or a CrossEncoder's name on the Hub")
-pairs_help = "tab-separated pairs, one per line; each is printed after its score, which is not clipped to 0..5"
+pairs_help = (
+    "a table or JSON with two texts a row, or a tab between them; each is printed after its score, which is not clipped"
+)
 parser.add_argument("--file", metavar="F", help=pairs_help)
+shared.add_table_options(parser, "the two texts")
 shared.add_length_options(parser)
 shared.add_device_options(parser)
 
@@ -40,7 +46,7 @@ def main(arguments: list[str] | None = None) -> None:
         raise InputError(f"give two texts, each in quotes, or --file, not {len(options.texts)} texts")
     pairs = [(first, second) for first, second, _ in SIX_PAIRS]
     if options.file:
-        pairs = read_pairs(options.file)
+        pairs = read_pairs(Rows(options.file, quotes=options.quotes), options.columns)
     elif options.texts:
         pairs = [(options.texts[0], options.texts[1])]
     from minisbert.data.formats import MAX_SCORE
@@ -57,8 +63,11 @@ def main(arguments: list[str] | None = None) -> None:
     shared.say_cut_pairs(model, len(pairs))
     # a file is for programs: the raw score, since clipped ones would tie; a pair or the examples are for people
     if options.file:
+        table = csv.writer(sys.stdout, delimiter="\t", lineterminator="\n")
+        if not options.quotes:
+            table = csv.writer(sys.stdout, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_NONE, quotechar=None)
         for pair, score in zip(pairs, scores.reshape(len(pairs), -1), strict=True):
-            print("\t".join([*(f"{value:.6f}" for value in score), *pair]))
+            table.writerow([*(f"{value:.6f}" for value in score), *pair])
         return
     if model.task in SEVERAL:
         shown = []
@@ -79,14 +88,21 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"{people:<6}  {text:<{width}}  {first} / {second}")
 
 
-def read_pairs(path: str) -> list[tuple[str, str]]:
-    """Read two tab-separated sentences per line; ``InputError`` for an empty file or any other line (naming it)."""
+def read_pairs(rows: Rows, columns: str | None) -> list[tuple[str, str]]:
+    """Read the two texts of each row, under the names that training files have, or without names from two columns."""
+    from minisbert.data.formats import PAIRS, RowReader, two_texts
+
+    named = two_texts(rows.names)
+    if not columns and not named and len(rows.names) == 2 and "\t" in rows.first_line and not rows.holds_json:
+        say(f"{rows}: the first line has no known names, so it is scored as a pair")
+        columns, named = "1,2", ["1", "2"]
+    reader = RowReader(rows, PAIRS, columns=columns or ",".join(named or ["sentence1", "sentence2"]))
     pairs = []
-    with reading(path) as at:
-        for at.line, cells in Rows(path).cells("\t"):
-            if len(cells) != 2 or not all(cells):
-                raise ValueError("expected two sentences with a tab between them")
-            pairs.append((cells[0], cells[1]))
+    for row in reader:
+        if len(row.texts) != 2 or not all(row.texts):
+            rows.fail(row.line, "two texts are needed")
+        pairs.append((row.texts[0], row.texts[1]))
     if not pairs:
-        raise InputError(f"{path} contains no sentence pairs")
+        raise InputError(f"{rows} contains no sentence pairs")
+    shared.say_unread(str(rows), 0, reader.unread)
     return pairs

@@ -31,9 +31,9 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     both = bool(options.query) == bool(options.queries)
     check_usage((both, "give either --query TEXT, once or several times, or --queries FILE"))
-    queries = options.query or shared.read_corpus(options.queries)
+    queries = options.query or shared.read_corpus(options.queries, options.quotes)
     check_usage((not all(map(str.strip, queries)), "an empty query matches nothing in particular"))
-    corpus = shared.read_corpus(options.corpus)
+    corpus = shared.read_corpus(options.corpus, options.quotes)
     if options.top > len(corpus):
         say(f"--top {options.top}: the corpus has only {len(corpus)} sentences; all are shown")
     codes = shared.stored_codes(options)

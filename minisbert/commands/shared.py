@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minisbert.core import InputError, one_line
-from minisbert.data.lines import read_texts
 from minisbert.system.assets import local_path
 from minisbert.system.console import add_threads_option, bounded, cut_message, say
 from minisbert.system.files import check_ending, check_output
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from minisbert.models.pair_model import PairScorer
 
 MODEL_NAME = "name, folder, or owner/name on the Hub"
-CORPUS_FILES = "one text per line (.txt, .txt.gz), or .jsonl, .csv or .tsv with a column called text"
+CORPUS_FILES = "one text per line (.txt, .txt.gz), or .jsonl, .csv, .tsv or .parquet with a column called text"
 ROLES = {"query": "query", "corpus": "document"}  # in the names of options -> of texts
 
 # ------------------------------------------------------------------------------------------- options
@@ -99,7 +98,16 @@ def add_corpus_options(parser: argparse.ArgumentParser, roles: Sequence[str] = (
     about = "keep the vectors in F.safetensors, to be reused with the same model and texts"
     about += "; or read those of the same texts that encode --quantize has written"
     files.add_argument("--index", type=Path, metavar="F", help=about)
+    add_table_options(files)
     add_json_option(files)
+
+
+def add_table_options(group: argparse._ActionsContainer, columns: str = "") -> None:
+    """Add ``--no-quotes``, as ``options.quotes``, and maybe ``--columns``; ``columns`` says which."""
+    about = "quotation marks in a table are text (default: they enclose a cell, as in pandas)"
+    group.add_argument("--no-quotes", action="store_false", dest="quotes", help=about)
+    if columns:
+        group.add_argument("--columns", metavar="A,B", help=f"{columns}: their names, or numbers without a header")
 
 
 def add_json_option(group: argparse._ActionsContainer) -> None:
@@ -208,9 +216,12 @@ def prompt_of(encoder: "Encoder", options: argparse.Namespace, role: str = "", s
 # ------------------------------------------------------------------------------------------- the corpus
 
 
-def read_corpus(path: str) -> list[str]:
+def read_corpus(path: str, quotes: bool = True) -> list[str]:
     """Read the texts of a file; report how many empty lines were skipped."""
-    lines = [text for _, text in read_texts(path)]
+    from minisbert.data.formats import read_texts
+    from minisbert.data.lines import Rows
+
+    lines = [text for _, text in read_texts(Rows(path, quotes=quotes))]
     texts = [text for text in lines if text]
     if len(texts) < len(lines):
         say(f"{path}: empty lines skipped: {len(lines) - len(texts):,}")

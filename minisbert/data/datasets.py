@@ -7,10 +7,10 @@ keys or ``--columns``.
 
 import os
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -25,12 +25,17 @@ from minisbert.data.formats import (
     SENTENCES,
     Format,
     Row,
+    RowReader,
+    Table,
+    check_alone,
     class_names,
     format_of,
+    note,
     parse_score,
+    read_file,
+    recognise,
 )
 from minisbert.data.lines import Rows
-from minisbert.data.reader import RowReader, Table, note, read_file, recognise
 from minisbert.system.assets import asset, assets, ensure
 
 SPLITS = ("train", "dev", "test")
@@ -48,46 +53,48 @@ Source = str | Rows  # a data set or a file by name, or a file that was opened t
 class Sources:
     """Where the rows of a run come from: names of data sets or files, by default those of the format.
 
-    ``columns`` names those to read, ``limit`` takes the first training rows, ``seed`` chooses rows that are held out.
+    ``columns`` names those to read, ``limit`` takes the first training rows, ``seed`` chooses rows that are held out,
+    ``quotes`` says that quotation marks enclose cells. A file is opened once, so that a pipe can be read.
     """
 
     data: Source | None = None
-    dev: str | None = None
-    test: str | None = None
+    dev: Source | None = None
+    test: Source | None = None
     columns: str | None = None
     limit: int | None = None
     seed: int = 42
+    quotes: bool = True
+    opened: dict[str, list[Source]] = field(default_factory=dict, repr=False)
 
-    def of_file(self, data: str) -> "Sources":
-        """The same for another file of which all rows are read."""
-        return replace(self, data=data, limit=None)
+    def named(self, split: str) -> Source | None:
+        return {"train": self.data, "dev": self.dev, "test": self.test}[split]
 
-    def named(self) -> dict[str, Source | None]:
-        return {"train": self.data, "dev": self.dev, "test": self.test}
+    def of(self, split: str, form: Format) -> list[Source]:
+        """Return the sources of a split, data sets by name or files; NLI rows may have several, as in ``A,B``.
 
+        Raises ``InputError`` for a data set of another format.
+        """
+        name = self.named(split) or form.dataset
+        if name is None:
+            raise InputError(f"--data FILE is needed: {form.needs}")
+        names, fitting = [name], [form.dataset]
+        if form.dataset == "snli":
+            fitting = list(NLI_ARCHIVES)
+            if isinstance(name, str) and not os.path.exists(name):  # a file with a comma in its name is one
+                names = [one for one in name.split(",") if one]
+        for one in names:
+            if one in assets() and one not in fitting:
+                needed = f"{form.dataset} or a file of {form.needs}" if form.dataset else f"a file of {form.needs}"
+                raise InputError(f"{one} has no rows of the kind that is needed: give {needed}")
+        if split not in self.opened:
+            self.opened[split] = [
+                one if one in fitting or isinstance(one, Rows) else Rows(one, split, self.quotes) for one in names
+            ]
+        return self.opened[split]
 
-def source_for(name: Source | None, form: Format) -> Source:
-    """Return ``name``, or the format's data set if it is None; NLI rows may have several names, as in ``A,B``.
-
-    Raises ``InputError`` for a data set of another format.
-    """
-    if name is None and form.dataset is None:
-        raise InputError(f"--data FILE is needed: {form.needs}")
-    if name is None or name == form.dataset:
-        return cast(str, form.dataset)
-    fitting = list(NLI_ARCHIVES) if form.dataset == "snli" else []
-    for one in several(name) if fitting else [name]:
-        if one in assets() and one not in fitting:
-            needed = f"{form.dataset} or a file of {form.needs}" if form.dataset else f"a file of {form.needs}"
-            raise InputError(f"{one} has no rows of the kind that is needed: give {needed}")
-    return name
-
-
-def several(data: Source) -> list[Source]:
-    """Split ``A,B`` into its names; a file with a comma in its name is one."""
-    if isinstance(data, Rows) or os.path.exists(data):
-        return [data]
-    return [name for name in data.split(",") if name]
+    def of_split(self, split: str) -> "Sources":
+        """The same with all rows of a split as training rows."""
+        return replace(self, data=self.named(split), limit=None, opened={"train": self.of(split, PAIRS)})
 
 
 # ------------------------------------------------------------------------------------- scored pairs
@@ -104,7 +111,7 @@ def load_scored_pairs(data: str | Path, split: str = "", scale: float | None = M
 def scored_table(data: str | Path | Rows, split: str, scale: float | None, columns: str | None = None) -> Table:
     if data == "stsb":
         return Table(read_stsb(ensure("stsb") / f"sts-{split}.csv"), 0, [])
-    rows = Rows.of(data)
+    rows = Rows.of(data, split)
     if columns is None and format_of(rows.names) in (NLI, MULTILABEL):  # whose numbers are no similarities
         raise InputError(f"{rows} holds classes; needed are {SCORED.needs}, or labels of 0 and 1")
     return read_file(rows, SCORED, scale=scale, columns=columns)
@@ -114,7 +121,7 @@ def read_stsb(path: Path) -> list[Row]:
     """Read a file of the STS Benchmark: genre, file, year, id, score, sentence1, sentence2, and maybe two licences."""
     rows = []
     with reading(path) as at:
-        for at.line, cells in Rows(path).cells("\t"):
+        for at.line, cells in Rows(path, quotes=False).cells("\t"):
             if len(cells) < 7:
                 raise ValueError(f"{len(cells)} columns; 7 are needed, the last of them score, sentence1, sentence2")
             rows.append(Row((cells[5], cells[6]), parse_score(cells[4]), at.line))
@@ -141,7 +148,7 @@ def scored_rows(
     if "train" not in splits:  # the columns are those of training rows in another format
         columns, read_scale = None, None
     for split in splits:
-        name = source_for(sources.named()[split], SCORED)
+        name = sources.of(split, SCORED)[0]
         table = scored_table(name, split, read_scale, columns)
         rows[split], notes[split] = table.rows, table.note(name, "pairs")
         if split != "train":
@@ -195,10 +202,10 @@ def load_labelled(
     dev_matched, test is dev_mismatched). The label of an NLI row is the name of its class.
     """
     if isinstance(data, str) and data in NLI_ARCHIVES:
-        return read_file(ensure(data) / NLI_ARCHIVES[data], form, limit, split)
-    if data == "quora":
+        return read_file(ensure(data) / NLI_ARCHIVES[data], form, limit, split)._replace(unread=[])
+    if data == "quora":  # after some closing quotation marks there is more text
         path = ensure("quora") / asset("quora").files[0].name
-        return read_file(Rows(path, quoted=True), form, limit)._replace(unread=[])
+        return read_file(Rows(path, strict=False), form, limit)._replace(unread=[])
     return read_file(data, form, limit, split, columns=columns)
 
 
@@ -275,7 +282,7 @@ def naming_rows(rows: dict[str, list[Row]], sources: Sources) -> list[Row]:
     """Collect the rows that name the classes: of training, with what is held out of them, or SNLI's splits."""
     named = [*rows["train"]]
     for split in ("dev", "test"):
-        given = {"dev": sources.dev, "test": sources.test}[split]
+        given = sources.named(split)
         if given is None or held_out_share(given):
             named += rows[split]
     return named
@@ -296,15 +303,16 @@ def labelled_rows(sources: Sources, form: Format) -> tuple[dict[str, list[Row]],
 
     Otherwise a split without a file gets a share of the training rows, the same for the same seed.
     """
-    names = {"train": source_for(sources.data, form)}
-    for split, given in (("dev", sources.dev), ("test", sources.test)):
-        if given != "none" and held_out_share(given) is None and (given or "snli" in several(names["train"])):
-            names[split] = source_for(given, form)
     rows, notes = {}, {}
-    for split, name in names.items():
+    for split in SPLITS:
+        given = sources.named(split)
+        if given == "none" or held_out_share(given):
+            continue
+        if split != "train" and given is None and "snli" not in sources.of("train", form):
+            continue
         limit = sources.limit if split == "train" else None
-        table = load_several(several(name), form, split, limit, sources.columns)
-        rows[split], notes[split] = table.rows, table.note(name, "pairs")
+        table = load_several(sources.of(split, form), form, split, limit, sources.columns)
+        rows[split], notes[split] = table.rows, table.note(listed(sources.of(split, form)), "pairs")
     hold_out_missing(rows, notes, sources, "pairs")
     return rows, notes
 
@@ -317,17 +325,20 @@ def triplet_rows(sources: Sources, only_triplets: bool = False) -> tuple[list[tu
 
     For losses with in-batch negatives a file may have pairs as well, or several negatives in a row.
     """
-    data = source_for(sources.data, PAIRS)
-    opened = [name if name in NLI_ARCHIVES else Rows.of(name, "train") for name in several(data)]
-    if sources.columns is None and all(holds_nli(one) for one in opened):
+    opened = sources.of("train", PAIRS)
+    data = listed(opened)
+    if sources.columns is None and all(map(holds_nli, opened)):
         labelled = load_several(opened, NLI, "train", sources.limit, None)
         triplets = nli_triplets(labelled.rows)
         if not triplets:
             message = f"none of {len(labelled.rows):,} rows has a premise with both entailment and contradiction"
             raise InputError(f"{data}: {message}")
         counts = f"{len(labelled.rows):,} NLI rows; {labelled.skipped:,} had no gold label"
-        return triplets, f"{data} ({len(triplets):,} triplets of {counts})"
-    table = read_file(opened[0] if len(opened) == 1 else str(data), PAIRS, sources.limit, columns=sources.columns)
+        unread = "".join(f"; not read: {name}" for name in [", ".join(labelled.unread)] if name)
+        return triplets, f"{data} ({len(triplets):,} triplets of {counts}{unread})"
+    if len(opened) > 1:
+        raise InputError(f"{data}: only NLI rows are read from several files")
+    table = read_file(opened[0], PAIRS, sources.limit, columns=sources.columns)
     width = len(table.rows[0].texts)
     if only_triplets and width != 3:
         line = table.rows[0].line
@@ -338,37 +349,37 @@ def triplet_rows(sources: Sources, only_triplets: bool = False) -> tuple[list[tu
 
 def holds_nli(data: Source) -> bool:
     """Whether rows have a class and two texts, and no anchor and positive."""
-    if not isinstance(data, Rows) or data.ending == ".zip":
+    if not isinstance(data, Rows):
         return True
     return recognise(data) in (NLI, LABELLED) and PAIRS.columns(data.names) is None
 
 
-def holds_pairs(path: str) -> bool:
-    """Whether a file holds pairs or triplets without scores; a dataset's name does not."""
-    return Path(path).is_file() and recognise(path) is PAIRS
+def holds_pairs(sources: Sources, split: str) -> bool:
+    """Whether the rows of a split are a file of pairs or triplets without scores; a data set by name is none."""
+    name = sources.named(split)
+    return name is not None and name not in assets() and recognise(sources.of(split, PAIRS)[0]) is PAIRS
 
 
 def translation_rows(sources: Sources) -> tuple[list[tuple[str, ...]], str]:
     """Read sentences, or sentences with translations, and a note; without ``--data`` the sentences of stsb."""
-    sources = opened_once(sources)
-    data = sources.data
-    if data in (None, "stsb") or holds_sentences(sources):
+    if sources.data in (None, "stsb") or holds_sentences(sources):
         texts, about = plain_texts(sources)
         return [(text,) for text in texts], about
     rows, about = triplet_rows(sources)
     if len(rows[0]) != 2:
-        raise InputError(f"{data}: rows of {len(rows[0])} texts; a teacher's vectors need a sentence and a translation")
+        raise InputError(
+            f"{about}: rows of {len(rows[0])} texts; a teacher's vectors need a sentence and a translation"
+        )
     return rows, about.replace(" pairs", " translations", 1)
 
 
 def plain_texts(sources: Sources) -> tuple[list[str], str]:
     """Read texts to learn a language from, and a note: a file of sentences, or each text of a data set's rows once."""
-    sources = opened_once(sources)
     data = sources.data or "stsb"
-    if holds_sentences(sources):
-        return sentence_rows(sources)
     if data == "stsb":
         rows = [pair.texts for pair in load_scored_pairs("stsb", "train")]
+    elif holds_sentences(sources):
+        return sentence_rows(sources)
     else:
         rows, _ = triplet_rows(replace(sources, limit=None))
     distinct: dict[str, None] = {}  # in the order in which they first occur
@@ -380,25 +391,25 @@ def plain_texts(sources: Sources) -> tuple[list[str], str]:
 
 def holds_sentences(sources: Sources) -> bool:
     """Whether the training rows are a file of sentences."""
-    return isinstance(sources.data, Rows) and sources.columns is None and recognise(sources.data) is SENTENCES
-
-
-def opened_once(sources: Sources) -> Sources:
-    """Open a single file of training rows, so that it can be recognised and then read; names of data sets stay."""
-    if isinstance(sources.data, str) and len(several(sources.data)) == 1 and sources.data not in assets():
-        return replace(sources, data=Rows(sources.data, "train"))
-    return sources
+    if sources.columns:
+        return "," not in sources.columns
+    data = sources.of("train", PAIRS)
+    return isinstance(data[0], Rows) and len(data) == 1 and recognise(data[0]) is SENTENCES
 
 
 def sentence_rows(sources: Sources) -> tuple[list[str], str]:
     """Read plain training sentences and a note."""
-    data = source_for(sources.data, SENTENCES)
-    reader = RowReader(data, SENTENCES)
+    (data,) = sources.of("train", SENTENCES)
+    reader = RowReader(data, SENTENCES, columns=sources.columns)
+    if sources.columns is None:
+        check_alone(reader.rows)
     lines = [row.texts[0] for row in islice(reader, sources.limit)]
     texts = [text for text in lines if text]
-    if reader.rows.holds_lines and "\t" in reader.rows.first_line.strip():
-        raise InputError(f"{data}, line 1: a table; needed are {SENTENCES.needs}")
     return texts, note(data, len(texts), "sentences", len(lines) - len(texts), reader.unread)
+
+
+def listed(sources: Iterable[Source]) -> str:
+    return ",".join(map(str, sources))
 
 
 def bare_rows(
@@ -437,19 +448,19 @@ def bare_rows(
         if share:
             rows, held_out, shared = hold_out(rows, [split], seed, share)
             judged[split], about = held_out[split], f"held out of it ({len(held_out[split]):,} rows{shared})"
-        elif holds_pairs(name):
-            judged[split], about = triplet_rows(Sources(data=name))
+        elif holds_pairs(files := Sources(dev=name, test=name), split):
+            judged[split], about = triplet_rows(files.of_split(split))
         else:
-            scored, notes = scored_rows(Sources(dev=name, test=name), splits=[split])
+            scored, notes = scored_rows(files, splits=[split])
             judged[split], about = [(*row.texts, row.score) for row in scored[split]], notes[split]
         note += f"; {split} {about}"
     return rows, judged, note
 
 
-def held_out_share(name: str | None) -> float | None:
+def held_out_share(name: Source | None) -> float | None:
     """The share of the training rows that ``--dev 0.1`` names; None for the name of a file or of a data set."""
     try:
-        share = float(name or "")
+        share = float(str(name or ""))
     except ValueError:
         return None
     if os.path.exists(str(name)):

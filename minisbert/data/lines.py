@@ -1,16 +1,16 @@
-"""Read the rows of a file: lines, the cells of a table, or JSON; and the texts of a file of texts.
+"""Read the rows of a file: lines, the cells of a table, JSON, or Parquet.
 
 What counts as a line, a cell and a value is decided here, for all commands:
 
-- A file is UTF-8, with or without a byte order mark; a .gz is decompressed.
+- A file is UTF-8, with or without a byte order mark. A .gz, .bz2 or .xz is decompressed, and a .zip of one file.
 - A line ends in LF or CRLF. Other line separators in it are text. Texts and cells are stripped of white space.
-- Tabs separate the columns of a table if its first line has one, else commas. Between commas quotation marks enclose
-  a cell; between tabs they are text.
+- Tabs separate the columns of a table if its first line has one, else commas. Quotation marks enclose a cell and are
+  doubled in it, as RFC 4180 and pandas have it; ``--no-quotes`` reads them as text.
 - JSON is an object in each line, or in a .json one array of objects.
 """
 
 import csv
-import gzip
+import importlib
 import json
 import re
 import sys
@@ -25,15 +25,57 @@ from pathlib import Path
 from typing import IO, Any, NoReturn, cast
 
 from minisbert.core import InputError, one_line
-from minisbert.system.files import decode, open_bytes
+from minisbert.system.console import say
+from minisbert.system.files import decode, listed, open_bytes
+
+try:
+    from lzma import LZMAError
+except ImportError:  # not every Python has it
+    LZMAError = OSError  # type: ignore[misc, assignment]  # only caught
 
 LONGEST_LINE = 2**22  # bytes; tokenizing a text takes over a hundred times its size
+ROWS_OF_PARQUET = 1024  # that are converted at a time
 TWO_DEVS = {"dev": "dev_matched", "test": "dev_mismatched"}  # MultiNLI: two dev files, the labels of test are secret
 JSON_START = re.compile(r'\[?\s*(\{\s*("|$)|$)|\[\s*[\["].*\]$')  # a first line of JSON; "[1] a note" is text
-LIST = re.compile(r"\[(\s*['\"{].*)?\]", re.DOTALL)  # in a cell, as pandas writes it; "[MASK] is a [token]" is text
-QUOTED = re.compile(r'"[^"]*("")+.*"', re.DOTALL)  # what csv writes for a cell with quotation marks in it
+ARRAY_START, ARRAY_COMMA = re.compile(r"\s*\[\s*"), re.compile(r"\s*(,\s*|(?=\]))")  # of JSON
+ARRAY_END = re.compile(r"\]\s*\Z")
 AN_OBJECT = "object with keys (one in each line of a .jsonl, or all in one array of a .json)"
-TEXT_NAMES = ("text", "sentence", "document", "passage")  # of the column or key of a file of texts
+
+DECOMPRESSORS = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma"}  # not every Python has the last two
+CONTAINERS = (  # what is no text: where its mark stands, the mark, the usual ending, what it is and what to do
+    (0, b"\x1f\x8b\x08", ".gz", "compressed by gzip: gunzip"),
+    (4, b"1AY&SY", ".bz2", "compressed by bzip2: bunzip2"),
+    (0, b"\xfd7zXZ\0", ".xz", "compressed by xz: unxz"),
+    (0, b"PK\x03\x04", ".zip", "a zip archive: unzip"),
+    (0, b"\x28\xb5\x2f\xfd", ".zst", "compressed by zstd: unzstd"),
+    (257, b"ustar", ".tar", "a tar archive: unpack it (tar xf), and give the file with the texts or the table"),
+    (0, b"7z\xbc\xaf\x27\x1c", ".7z", "a 7-Zip archive: unpack it, and give the file with the texts or the table"),
+    (0, b"Rar!\x1a\x07", ".rar", "a RAR archive: unpack it, and give the file with the texts or the table"),
+    (0, b"PAR1\x15", ".parquet", "a Parquet file: call it .parquet, without compression around it"),
+    (0, b"ARROW1\0\0", ".arrow", "an Arrow file: write a .parquet, .csv or .jsonl"),
+    (0, b"\xff\xff\xff\xff", ".arrow", "an Arrow stream, as datasets saves it: write a .parquet, .csv or .jsonl"),
+    (0, b"\x93NUMPY", ".npy", "an array of NumPy: texts are a .txt, .csv, .jsonl or .parquet"),
+    (0, b"\xd0\xcf\x11\xe0", ".xls", "a file of Excel or Word: save it as CSV UTF-8"),
+    (0, b"%PDF-", ".pdf", "a PDF: extract its text (pdftotext), one text per line"),
+    (0, b"<!DOCTYPE html", ".html", "a web page: fetch the file itself, or extract the texts"),
+    (0, b"<!doctype html", ".html", "a web page: fetch the file itself, or extract the texts"),
+    (0, b"version https://git-lfs.github.com/spec/v1", "", "a Git LFS pointer: fetch what it points to (git lfs pull)"),
+)
+
+
+def container_of(stream: Any) -> tuple[str, str]:
+    """Recognise what a buffered stream begins with: an ending, and what it is; ("", "") for text."""
+    start = stream.peek(512)
+    for offset, mark, ending, what in CONTAINERS:
+        if start[offset:].startswith(mark):
+            return ending, what
+    return "", ""
+
+
+def ending_of(name: str) -> str:
+    """The ending of a name in lower case, without that of a compression."""
+    path = Path(name.lower())
+    return Path(path.stem).suffix if path.suffix in DECOMPRESSORS else path.suffix
 
 
 def byte_lines(stream: IO[bytes], where: str, longest: int = LONGEST_LINE) -> Iterator[bytes]:
@@ -51,30 +93,19 @@ def byte_lines(stream: IO[bytes], where: str, longest: int = LONGEST_LINE) -> It
         yield line
 
 
-def text_lines(stream: IO[bytes], where: str) -> Iterator[str]:
-    """Yield one text per line of a binary file or of standard input, as it is read.
-
-    Raises ``InputError`` for a line that is not UTF-8 or too long, a blank line, and a stream without lines.
-    """
-    number = 0
-    for number, line in enumerate(byte_lines(stream, where), start=1):
-        text = decode(line, where, number).strip()
-        if not text:
-            raise InputError(f"{where}, line {number}: an empty line has no text to encode; remove it")
-        yield text
-    if not number:
-        raise InputError(f"{where} is empty")
-
-
-def split_member(where: str, names: list[str], split: str) -> str:
-    """Choose the file of an NLI archive that holds a split: ``snli_1.0/snli_1.0_dev.jsonl``."""
-    # subtle: the archives were made on a Mac, so every file has a twin, __MACOSX/snli_1.0/._snli_1.0_dev.jsonl
-    tables = [name for name in names if name.endswith(".jsonl") and not name.startswith("__MACOSX/")]
-    chosen = [name for name in tables if name.endswith(f"_{split}.jsonl")]
-    if not chosen:
-        chosen = [name for name in tables if name.endswith(f"_{TWO_DEVS.get(split)}.jsonl")]
+def archive_member(where: str, names: list[str], split: str) -> str:
+    """Choose the only file of an archive, or of an NLI archive that of a split: ``snli_1.0/snli_1.0_dev.jsonl``."""
+    # subtle: the NLI archives were made on a Mac, so every file has a twin, __MACOSX/snli_1.0/._snli_1.0_dev.jsonl
+    files = [name for name in names if not name.startswith("__MACOSX/") and not name.endswith("/")]
+    if "[Content_Types].xml" in files:
+        raise InputError(f"{where} is a file of Excel or Word: save it as CSV UTF-8")
+    chosen = files
+    for wanted in (split, TWO_DEVS.get(split)):
+        if len(chosen) != 1:
+            chosen = [name for name in files if name.endswith(f"_{wanted}.jsonl")]
     if len(chosen) != 1:
-        raise InputError(f"{where} has no split {one_line(split)}; its tables are {', '.join(tables) or 'none'}")
+        found = f"{len(files)} files: {listed(files, 5)}"
+        raise InputError(f"{where} has {found}, none of a split {one_line(split)}: unpack it, and give one of them")
     return chosen[0]
 
 
@@ -83,21 +114,29 @@ def first_of(wanted: Sequence[str], names: Container[str]) -> str | None:
     return next((name for name in wanted if name in names), None)
 
 
-# ------------------------------------------------------------------------------------------ rows
+def shown(names: Sequence[str]) -> str:
+    return ", ".join(map(one_line, names))
 
 
 class Rows:
     """The rows of one file, read once, as lines, cells or JSON values; it is opened when the first is asked for.
 
     ``first_line``, ``names`` and ``holds_json`` look ahead and take nothing away, so a pipe can be recognised, too.
-    ``split`` selects a file of an NLI archive; ``quoted`` is Quora's release, with quotation marks between tabs.
-    Anything unreadable is an ``InputError`` that names the file and the place.
+    ``split`` selects a file of an NLI archive, or rows by their column of that name. Without ``quotes`` quotation marks
+    are text; if not ``strict``, text may follow a closing one, as in Quora's release. ``stream`` is read instead of a
+    file. Anything unreadable is an ``InputError`` that names the file and the place.
     """
 
-    def __init__(self, path: str | Path, split: str = "", quoted: bool = False):
-        self.path, self.split, self.quoted = Path(path), split, quoted
+    def __init__(
+        self,
+        path: str | Path,
+        split: str = "",
+        quotes: bool = True,
+        strict: bool = True,
+        stream: IO[bytes] | None = None,
+    ):
+        self.path, self.split, self.quotes, self.strict, self.stream = Path(path), split, quotes, strict, stream
         self.where = str(path)
-        self.ending = Path(self.path.name.lower().removesuffix(".gz")).suffix
         self._first = ""
         self._lines, self._values = self._read_lines(), self._read_values()
 
@@ -121,9 +160,24 @@ class Rows:
         return self._first
 
     @cached_property
+    def ending(self) -> str:
+        """The ending of the file's name, of a .zip that of the file in it."""
+        if self.path.suffix.lower() == ".zip":
+            _ = self.first_line  # opens it
+        return ending_of(self.where)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.holds_parquet and not self.first_line
+
+    @property
+    def holds_parquet(self) -> bool:
+        return self.ending == ".parquet"
+
+    @cached_property
     def holds_json(self) -> bool:
-        """Whether the rows are JSON: the name says so, or, of a pipe or a .txt, the first line."""
-        if self.ending in (".jsonl", ".json", ".zip", ".csv", ".tsv"):
+        """Whether rows are objects: the name says so, or, of a pipe or a .txt, the first line."""
+        if self.ending in (".jsonl", ".json", ".parquet", ".csv", ".tsv"):
             return self.ending not in (".csv", ".tsv")
         return bool(self.first_line) and JSON_START.match(self.first_line.strip()) is not None
 
@@ -144,8 +198,10 @@ class Rows:
     def names(self) -> list[str]:
         """The names in the first line of a table, or the keys of the first JSON object, in lower case."""
         if not self.holds_json:
-            quote = '"' if self.delimiter == "," or self.quoted else ""
-            return [cell.strip().strip(quote).lower() for cell in self.first_line.split(self.delimiter)]
+            cells = self.first_line.split(self.delimiter)
+            if self.quotes:
+                cells = next(csv.reader([self.first_line.replace("\r", " ")], delimiter=self.delimiter), [])
+            return [cell.strip().lower() for cell in cells]
         first = next(self._values, None)
         if first is None:
             return []
@@ -162,6 +218,8 @@ class Rows:
 
     @property
     def unit(self) -> str:
+        if self.holds_parquet:
+            return "row"
         return "item" if self.is_array else "line"
 
     def fail(self, number: int, message: str) -> NoReturn:
@@ -176,106 +234,164 @@ class Rows:
             yield line
 
     def _read_lines(self) -> Iterator[tuple[int, str]]:
-        longest = LONGEST_LINE
-        if self.ending == ".json":
-            longest = sys.maxsize - 1  # an array may be one line; its items are measured
+        if ending_of(self.where) == ".parquet":  # it has none
+            return
         try:
             with ExitStack() as stack:
                 stream = self._open(stack)
+                longest = LONGEST_LINE
+                if ending_of(self.where) == ".json":
+                    longest = sys.maxsize - 1  # an array may be one line; its items are measured
                 for number, content in enumerate(byte_lines(stream, self.where, longest), start=1):
                     line = decode(content, self.where, number).removesuffix("\n").rstrip("\r")
+                    line = line.lstrip("\ufeff")  # of a file that was appended to another
                     self._first = self._first or (line if line.strip() else "")
                     yield number, line
-        except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+        except (OSError, EOFError, zlib.error, LZMAError, zipfile.BadZipFile) as error:
             raise InputError(f"{self.where}: {error}; the file is damaged, or not what its name says") from error
+        except ImportError as error:
+            raise InputError(f"{self.where} cannot be decompressed, because this Python has no {error.name}") from error
 
     def _open(self, stack: ExitStack) -> IO[bytes]:
-        stream: Any = stack.enter_context(open_bytes(self.path))
-        if self.path.suffix == ".gz":
-            return cast(IO[bytes], stack.enter_context(gzip.open(stream)))
-        if self.path.suffix != ".zip":
-            return cast(IO[bytes], stream)
-        archive = stack.enter_context(zipfile.ZipFile(stream))
-        member = split_member(str(self.path), archive.namelist(), self.split)
-        self.where = f"{self.path}/{member}"
+        """Open the file, decompressed; what is in it must then be text."""
+        stream: Any = self.stream or stack.enter_context(open_bytes(self.path))
+        ending, what = container_of(stream)
+        ending = ending or self.path.suffix.lower()
+        if ending in DECOMPRESSORS:
+            stream = stack.enter_context(importlib.import_module(DECOMPRESSORS[ending]).open(stream))
+        elif ending == ".zip":
+            stream = self._open_member(stack.enter_context(zipfile.ZipFile(stream)), stack)
+        elif what:
+            raise InputError(f"{self.where} is {what}")
+        if ending in (".zip", *DECOMPRESSORS) and (what := container_of(stream)[1]):
+            raise InputError(f"{self.where}: what is in it is {what}")
+        return cast(IO[bytes], stream)
+
+    def _open_member(self, archive: zipfile.ZipFile, stack: ExitStack) -> IO[bytes]:
+        member = archive_member(self.where, archive.namelist(), self.split)
+        self.where += f"/{member}"
         try:
             opened = archive.open(member)
-        except RuntimeError as error:  # it needs a password
+        except (RuntimeError, NotImplementedError) as error:  # it needs a password, or an unusual decompressor
             raise InputError(f"{self.where}: {error}") from error
         # subtle: buffered, because an archive's own readline with a limit takes ten times as long
         return cast(IO[bytes], stack.enter_context(BufferedReader(cast(RawIOBase, opened))))
 
-    # ---------------------------------------------------------------------------------- JSON
+    # ---------------------------------------------------------------------------------- JSON and Parquet
 
     def values(self) -> Iterator[tuple[int, Any]]:
-        """Yield the number and the value of each line of JSON, or of each item of an array."""
+        """Yield the number and the value of each line of JSON, item of an array, or row of a Parquet file."""
         return self._values
 
     def _read_values(self) -> Iterator[tuple[int, Any]]:
-        if self.is_array:
-            rows = enumerate(self._parsed(1, "\n".join(self.lines())), start=1)
+        if self.holds_parquet:
+            yield from enumerate(self._read_parquet(), start=1)
+        elif self.is_array:
+            yield from enumerate(self._read_array(), start=1)
         else:
-            rows = ((number, self._parsed(number, line)) for number, line in self._lines if line.strip())
-        for number, value in rows:
-            if self.is_array and len(str(value)) > LONGEST_LINE:
-                self.fail(number, f"longer than {LONGEST_LINE:,} characters; split the text")
-            yield number, value
+            for number, line in self._lines:
+                if line.strip():
+                    try:
+                        value = json.loads(line)
+                        check_unicode(line, value)
+                    except (ValueError, RecursionError) as error:
+                        raise self._invalid(number, line, error) from error
+                    yield number, value
 
-    def _parsed(self, number: int, content: str) -> Any:
+    def _read_parquet(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows of a part of a row group after the other."""
         try:
-            value = json.loads(content)
-            if "\\u" in content:  # JSON can escape a lone surrogate, which no UTF-8 has
-                json.dumps(value, ensure_ascii=False).encode()
-        except (ValueError, RecursionError) as error:
-            line = number + getattr(error, "lineno", 1) - 1
-            message = getattr(error, "msg", error)
-            if isinstance(error, UnicodeEncodeError):
-                message = f"a lone surrogate, \\u{ord(error.object[error.start]):x}"
-            elif content.strip() in ("[", "{"):
-                message = "a row over several lines; write each in one line, or all in one array of a .json"
-            raise InputError(f"{self.where}, line {line}: not valid JSON: {message}") from error
-        return value
+            from pyarrow.parquet import ParquetFile
+        except ImportError as error:
+            raise InputError(f"{self.path}: Parquet needs pyarrow ({error}): pip install -e '.[parquet]'") from error
+        with open_bytes(self.path) as file:
+            try:
+                for batch in ParquetFile(file).iter_batches(ROWS_OF_PARQUET):
+                    yield from batch.to_pylist()
+            except (ValueError, OSError, NotImplementedError) as error:  # pyarrow's are of these
+                message = f"{one_line(str(error))}; the file is damaged, or no Parquet"
+                raise InputError(f"{self.path}: {message}") from error
+
+    def _read_array(self) -> Iterator[Any]:
+        """Yield the items one by one: as a single value an array may take 25 times the memory of its text."""
+        content = "\n".join(self.lines())
+        start = ARRAY_START.match(content).end()  # type: ignore[union-attr]  # of an array
+        while not ARRAY_END.match(content, start):
+            try:
+                value, end = json.JSONDecoder().raw_decode(content, start)
+                check_unicode(content[start:end], value)
+                separator = ARRAY_COMMA.match(content, end)
+                if separator is None:
+                    raise json.JSONDecodeError("Expecting ',' delimiter", content, end)
+            except (ValueError, RecursionError) as error:
+                raise self._invalid(1, content, error) from error
+            if end - start > LONGEST_LINE:
+                raise InputError(f"{self.where}: an item is longer than {LONGEST_LINE:,} characters; split the text")
+            yield value
+            start = separator.end()
+
+    def _invalid(self, number: int, content: str, error: Exception) -> InputError:
+        line = number + getattr(error, "lineno", 1) - 1
+        message = getattr(error, "msg", error)
+        if isinstance(error, UnicodeEncodeError):
+            message = f"a lone surrogate, \\u{ord(error.object[error.start]):x}"
+        elif content.strip() in ("[", "{"):
+            message = "a row over several lines; write each in one line, or all in one array of a .json"
+        return InputError(f"{self.where}, line {line}: not valid JSON: {message}")
 
     # ---------------------------------------------------------------------------------- tables
 
     def cells(self, delimiter: str = "") -> Iterator[tuple[int, list[str]]]:
-        """Yield the line number and the stripped cells of each row of a table that is not blank.
+        """Yield the line number and the stripped cells of each row of a table that is not a blank line.
 
         ``delimiter`` is a tab or a comma unless it is given. A cell in quotation marks may span several lines.
         """
-        mark = delimiter or self.delimiter
-        if mark != "\t" or self.quoted:
-            rows = self._quoted_cells(mark)
+        delimiter = delimiter or self.delimiter
+        if self.quotes:
+            rows = self._quoted_cells(delimiter)
         else:
-            rows = ((number, line.split("\t")) for number, line in self._lines)
-        is_checked = not delimiter and mark == "\t" and not self.quoted
+            rows = ((number, line.split(delimiter) if line else []) for number, line in self._lines)
         for number, row in rows:
-            row = [cell.strip() for cell in row]
-            if is_checked and any('""' in cell and QUOTED.fullmatch(cell) for cell in row):
-                self.fail(number, 'cells in quotation marks, with "" in them; save it as .csv, with commas between')
-            if any(row):
-                yield number, row
+            if row and not (len(row) == 1 and row[0].isspace()):
+                yield number, [cell.strip() for cell in row]
 
     def _quoted_cells(self, delimiter: str) -> Iterator[tuple[int, list[str]]]:
         csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))  # 128 KiB by default
-        # With line ends, or the last word of one line of a cell would run into the first of the next. Strict: text
-        # after a closing quotation mark is an error, except in Quora's tab-separated release.
-        reader = csv.reader((line + "\n" for line in self.lines()), delimiter=delimiter, strict=delimiter != "\t")
-        number = 1
+        # with line ends, or the last word of one line of a cell would run into the first of the next
+        reader = csv.reader((line + "\n" for line in self.lines()), delimiter=delimiter, strict=self.strict)
+        number, is_told = 1, not self.strict
         while True:
             try:
                 cells = next(reader, None)
             except csv.Error as error:
-                raise InputError(f"{self.where}, line {number}: not comma-separated values: {error}") from error
+                why = {"unexpected end of data": "a quotation mark is never closed"}.get(str(error), str(error))
+                if "expected after" in why:
+                    why = "text after a closing quotation mark"
+                raise InputError(
+                    f"{self.where}, line {number}: {why}; a mark at the start of a cell encloses it and is doubled in "
+                    "it: correct the line, or give --no-quotes if marks are text in this file"
+                ) from error
             if cells is None:
                 return
+            # a row of several lines between tabs: a mark that opens a text may have been closed by another text's
+            if not is_told and reader.line_num > number and any("\t" in cell and "\n" in cell for cell in cells):
+                is_told = True
+                say(
+                    f"{self}, line {number}: a cell in quotation marks holds a tab and a line end; "
+                    "give --no-quotes if marks are text in this file"
+                )
             yield number, cells
             number = 1 + reader.line_num
 
     # ---------------------------------------------------------------------------------- by name
 
-    def records(self, refuse: Callable[[int, str], None]) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield the number of each row and its values by name, in lower case; other rows are passed to ``refuse``."""
+    def records(
+        self, refuse: Callable[[int, str], None], needed: Sequence[str] = ()
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield the number of each row and its values by name, in lower case; other rows are passed to ``refuse``.
+
+        A row of a table may only be shorter than its header if it has the ``needed`` columns.
+        """
         if self.holds_json:
             for number, value in self.values():
                 if isinstance(value, dict):
@@ -284,15 +400,15 @@ class Rows:
                     refuse(number, f"{one_line(value)} is no {AN_OBJECT}")
             return
         table = self.cells()
-        _, header = next(table, (0, []))
-        names = [cell.lower() for cell in header]
+        names = [cell.lower() for cell in next(table, (0, []))[1]]
+        least = 1 + max(map(names.index, needed), default=len(names) - 1)
         for number, cells in table:
-            if len(cells) != len(names):
+            if not least <= len(cells) <= len(names):
                 refuse(number, f"{len(cells)} columns; {len(names)} are needed, as in the first line")
-            elif cells == header:
+            elif [cell.lower() for cell in cells] == names:
                 refuse(number, "the header again; delete the line")
             else:
-                yield number, dict(zip(names, cells, strict=True))
+                yield number, dict(zip(names, cells, strict=False))
 
     def check_once(self, read: Sequence[str]) -> None:
         """Raise ``InputError`` if a column that is read has the name of another."""
@@ -301,58 +417,7 @@ class Rows:
                 raise InputError(f"{self.where}: two columns are called {one_line(name)}: give each a name of its own")
 
 
-def shown(names: Sequence[str]) -> str:
-    return ", ".join(map(one_line, names))
-
-
-def checked_text(value: Any) -> str:
-    """Return a text, stripped; ``ValueError`` for anything else, also for a list that was written into a text."""
-    if not isinstance(value, str) or LIST.fullmatch(value.strip()):
-        raise ValueError(f"a text is needed, not {one_line(value)}")
-    return value.strip()
-
-
-# ------------------------------------------------------------------------------------------ texts
-
-
-def read_texts(source: str | Path | Rows) -> Iterator[tuple[int, str]]:
-    """Yield the line and the text of each row, stripped; a blank one is "".
-
-    JSON and a .csv or .tsv have it under ``text`` (or one of ``TEXT_NAMES``); any other file, also a .txt.gz or a pipe,
-    has a text in each line, or JSON. Raises ``InputError`` with file and line for what cannot be read, and for a file
-    without a text.
-    """
-    rows = Rows.of(source)
-    texts = enumerate(map(str.strip, rows.lines()), start=1) if rows.holds_lines else named_texts(rows)
-    is_empty = True
-    for line, text in texts:
-        is_empty = is_empty and not text
-        yield line, text
-    if is_empty:
-        raise InputError(f"{rows} is empty: it holds no text")
-
-
-def named_texts(rows: Rows) -> Iterator[tuple[int, str]]:
-    needed = f"{' or '.join(TEXT_NAMES)}; or a .txt with one text per line"
-    if not rows.holds_json and first_of(TEXT_NAMES, rows.names) is None:
-        raise rows.unknown_names(needed)
-    rows.check_once([first_of(TEXT_NAMES, rows.names) or ""])
-    for number, fields in rows.records(rows.fail):
-        name = first_of(TEXT_NAMES, fields)
-        if name is None:
-            rows.fail(number, f"the keys are {shown(list(fields))}; needed are {needed}")
-        if fields.get("title"):
-            rows.fail(number, f"the title {one_line(fields['title'])} would not be read: put it before the text")
-        try:
-            yield number, checked_text(fields[name])
-        except ValueError as error:
-            rows.fail(number, str(error))
-
-
-def every_text(source: str | Path | Rows) -> Iterator[str]:
-    """Yield the texts of ``read_texts``; ``InputError`` for a blank one, so that text i is in the i-th line or row."""
-    rows = Rows.of(source)
-    for number, text in read_texts(rows):
-        if not text:
-            rows.fail(number, "an empty line has no text to encode; remove it")
-        yield text
+def check_unicode(content: str, value: Any) -> None:
+    """Raise ``UnicodeEncodeError`` for a lone surrogate, which JSON can escape and no UTF-8 has."""
+    if "\\u" in content:
+        json.dumps(value, ensure_ascii=False).encode()

@@ -15,8 +15,20 @@ import numpy as np
 from minisbert.core import InputError
 from minisbert.core.tokenizer import Tokenizer
 from minisbert.data import datasets
-from minisbert.data.formats import LABELLED, MAX_SCORE, MULTILABEL, NLI, PAIRS, SCORED, SENTENCES, Format, Row
-from minisbert.data.reader import RowReader, recognise
+from minisbert.data.formats import (
+    LABELLED,
+    MAX_SCORE,
+    MULTILABEL,
+    NLI,
+    PAIRS,
+    SCORED,
+    SENTENCES,
+    Format,
+    Row,
+    RowReader,
+    recognise,
+)
+from minisbert.data.lines import Rows
 from minisbert.models.batching import chunks
 
 NO_LETTER = re.compile(r"[\W_]+")  # nor a digit
@@ -41,6 +53,7 @@ class InspectedFile:
     problems: list[str] = field(default_factory=list)  # for which training stops, with their places
     skipped: list[str] = field(default_factory=list)  # places of rows with an empty text or without a gold label
     repeated: list[str] = field(default_factory=list)  # places of rows with the texts and the label of an earlier one
+    unread: list[str] = field(default_factory=list)  # columns, and rows of other splits
     limit: int = 0  # of the model, in tokens
     tokens: list[int] = field(default_factory=list)  # of each text, before it is cut
 
@@ -72,15 +85,18 @@ class InspectedFile:
             content["labels"] = counted(name for row in self.rows for name in row.label)
         elif self.form in (LABELLED, NLI):
             content["labels"] = counted(row.label for row in self.rows)
-        return content | {"problems": self.problems, "skipped": self.skipped, "repeated": self.repeated}
+        content |= {"unread": self.unread, "problems": self.problems}
+        return content | {"skipped": self.skipped, "repeated": self.repeated}
 
 
 def counted(labels: Iterable[str | int]) -> dict[str, int]:
     return {str(label): count for label, count in sorted(Counter(labels).items())}
 
 
-def inspect(path: Path, tokenizer: Tokenizer | None = None, scale: float = MAX_SCORE) -> InspectedFile:
-    """Read a file as training does, but go on after a row that it refuses.
+def inspect(
+    path: Path, tokenizer: Tokenizer | None = None, scale: float = MAX_SCORE, role: str = "train", quotes: bool = True
+) -> InspectedFile:
+    """Read a file as training does that takes it as ``role``, train, dev or test; go on after a row that it refuses.
 
     Lengths in tokens are counted if there is a tokenizer. Raises ``InputError`` only for a file that is missing.
     """
@@ -89,8 +105,8 @@ def inspect(path: Path, tokenizer: Tokenizer | None = None, scale: float = MAX_S
     found = InspectedFile(path, scale)
     first: dict[object, int] = {}  # texts and label -> the line
     try:
-        found.form = recognise(path)
-        reader = RowReader(path, found.form, scale, split="train")
+        found.form = recognise(Rows(path, role, quotes))
+        reader = RowReader(Rows(path, role, quotes), found.form, scale)
         unit = reader.rows.unit
         reader.refuse = lambda line, message: found.problems.append(f"{unit} {line}: {message}")
         for row in reader:
@@ -101,9 +117,11 @@ def inspect(path: Path, tokenizer: Tokenizer | None = None, scale: float = MAX_S
             earlier = first.setdefault((row.texts, row.label), row.line)
             if earlier != row.line:
                 found.repeated.append(f"{unit} {row.line}, as {unit} {earlier}")
+        found.unread = reader.unread
         if not found.problems:
             # what training says of all rows together: one class, classes beside NLI's, scores on another scale
-            sources = datasets.Sources(data=str(path), dev=str(path), test=str(path))
+            data, dev, test = (Rows(path, role, quotes) for _ in datasets.SPLITS)
+            sources = datasets.Sources(data=data, dev=dev, test=test)
             OBJECTIVES[found.form][1](sources, *([scale] if found.form is SCORED else []))
     except InputError as error:
         found.problems.append(str(error))

@@ -17,9 +17,8 @@ from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
 from minisbert.core.metrics import pearson, spearman
 from minisbert.data.datasets import check_labels, check_scores, load_labelled, scored_table
-from minisbert.data.formats import LABELLED, PAIRS, SCORED
+from minisbert.data.formats import LABELLED, PAIRS, SCORED, Table, read_file, recognise
 from minisbert.data.lines import Rows
-from minisbert.data.reader import Table, read_file, recognise
 from minisbert.evaluation import metrics
 from minisbert.evaluation.retrieval import CUTOFFS, Retrieval, encode_both, retrieval_scores
 from minisbert.models.pair_model import PairModel
@@ -28,7 +27,9 @@ from minisbert.models.sentence_encoder import TextEncoder
 from minisbert.search.dense import top_k
 
 
-def load_rows(data: str, split: str = "", scale: float | None = None, columns: str | None = None) -> tuple[str, Table]:
+def load_rows(
+    data: str, split: str = "", scale: float | None = None, columns: str | None = None, quotes: bool = True
+) -> tuple[str, Table]:
     """Read ``data``: what it holds in words, and its rows.
 
     ``data`` is stsb, quora or a file: of triplets, of pairs without scores, of labels of 0 and 1, or of scored pairs,
@@ -37,7 +38,9 @@ def load_rows(data: str, split: str = "", scale: float | None = None, columns: s
     source: str | Rows = data
     form = {"stsb": SCORED, "quora": LABELLED}.get(data)
     if form is None:
-        source = Rows(data)
+        source = Rows(data, split, quotes)
+        if split and "split" not in source.names:
+            raise InputError(f"{data} has no column or key called split, so --split {split} selects nothing")
         form = SCORED if columns else recognise(source)  # columns name a score and two texts
     if form is LABELLED:
         table = load_labelled(source, LABELLED)

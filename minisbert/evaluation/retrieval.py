@@ -112,8 +112,12 @@ def retrieval_from_pairs(pairs: Iterable[Sequence[str]]) -> Retrieval:
 def texts_by_id(path: str | Path) -> dict[str, str]:
     """Read the texts of a .jsonl by their ``_id``, in the order of the file, each after its ``title`` if it has one."""
     texts: dict[str, str] = {}
+    rows = Rows(path)
+    if not rows.holds_json and "\t" in rows.first_line:
+        needed = '{"_id": "7", "text": "..."}'
+        raise InputError(f"{path} is a table, as MS MARCO's queries.tsv is: write a .jsonl, {needed} in each line")
     with reading(path) as at:
-        for at.line, row in Rows(path).values():
+        for at.line, row in rows.values():
             fields = row if isinstance(row, dict) else {}
             identity, text, title = (fields.get(name) for name in ("_id", "text", "title"))
             if type(identity) is int:
@@ -137,9 +141,10 @@ def read_qrels(path: str | Path, queries: Collection[str], rows: dict[str, int])
     """
     grades: dict[str, dict[int, int]] = {}
     with reading(path) as at:
-        for index, (at.line, cells) in enumerate(Rows(path).cells("\t")):
+        for index, (at.line, cells) in enumerate(Rows(path, quotes=False).cells("\t")):
             if len(cells) != len(QRELS):
-                raise ValueError(f"{len(cells)} columns; {', '.join(QRELS)} are needed, separated by tabs")
+                hint = "; an id and a text are queries, as in MS MARCO's queries.tsv" if len(cells) == 2 else ""
+                raise ValueError(f"{len(cells)} columns; {', '.join(QRELS)} are needed, separated by tabs{hint}")
             if index == 0:
                 plain = [re.sub("[-_ ]", "", cell.lower()) for cell in cells]
                 if all(cell in names for cell, names in zip(plain, QRELS_NAMES, strict=True)):

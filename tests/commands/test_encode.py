@@ -63,7 +63,7 @@ def test_a_few_texts_give_a_matrix(tiny, capsys):
 
 
 def test_texts_of_standard_input(tiny, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\r\n".join(TEXTS).encode())))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO("\r\n".join(TEXTS).encode()))))
     main(["--model", str(tiny), "-"])
     assert printed_matrix(capsys.readouterr().out)[1] == TEXTS
 

@@ -160,7 +160,7 @@ def test_scores_of_the_real_model(minilm, stsb, tmp_path, capsys):
     rows = [line.split("\t")[4:7] for line in (stsb / "sts-test.csv").read_text("utf-8").split("\n")[:-1]]
     content = SCORED_HEADER + "\n".join("\t".join(row) for row in rows[::10])
     (tmp_path / "tenth.csv").write_text(content, encoding="utf-8")
-    main(["--model", str(minilm), "--data", str(tmp_path / "tenth.csv"), "--json"])
+    main(["--model", str(minilm), "--data", str(tmp_path / "tenth.csv"), "--no-quotes", "--json"])
     found = json.loads(capsys.readouterr().out)
     assert found["pairs"] == 138
     assert found["pearson_cosine"] == pytest.approx(0.811954, abs=1e-5)

@@ -7,8 +7,8 @@ import pytest
 
 from minisbert.commands.mine import main
 from minisbert.core import InputError
-from minisbert.data.datasets import read_file
 from minisbert.data.formats import PAIRS as PAIR_FORMAT
+from minisbert.data.formats import read_file
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search.dense import top_k
 

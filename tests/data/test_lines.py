@@ -1,19 +1,26 @@
 """Lines and their ends, compressed and damaged files, archives, and the one reader of texts for all commands."""
 
+import bz2
 import gzip
 import io
 import json
+import lzma
 import os
 import re
+import sys
+import tarfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from minisbert.core import InputError
 from minisbert.data.datasets import load_labelled, load_scored_pairs, read_file
-from minisbert.data.formats import LABELLED, NLI, PAIRS, Row
-from minisbert.data.lines import LONGEST_LINE, every_text, read_texts, text_lines
+from minisbert.data.formats import LABELLED, NLI, PAIRS, SCORED, Row, every_text, read_texts, recognise
+from minisbert.data.lines import LONGEST_LINE, Rows
 from tests.data.test_reader import ENTAILMENT, NEUTRAL, NLI_LINES, NLI_ROWS, nli_line
 
 # --------------------------------------------------------------------------------------------- lines
@@ -83,12 +90,12 @@ def test_nothing_after_the_limit_is_read(write):
     ],
 )
 def test_lines_of_plain_text(text, expected):
-    stream = io.BytesIO(text.encode())
+    stream = io.BufferedReader(io.BytesIO(text.encode()))
     if isinstance(expected, list):
-        assert list(text_lines(stream, "stdin")) == expected
+        assert list(every_text(Rows("stdin", stream=stream))) == expected
         return
     with pytest.raises(InputError, match=expected):
-        list(text_lines(stream, "stdin"))
+        list(every_text(Rows("stdin", stream=stream)))
 
 
 # ------------------------------------------------------------------------------------------ archives
@@ -123,15 +130,14 @@ def archive(tmp_path) -> Path:
 )
 def test_a_split_of_a_published_archive(archive, tmp_path, monkeypatch, data, split, file):
     pack(tmp_path, "multinli", ("train", "dev_matched", "dev_mismatched"), genre="telephone", promptID="31193")
-    expected = ([Row((file, "b"), ENTAILMENT)], 1, [])
-    assert load_labelled(tmp_path / f"{data}_1.0.zip", NLI, split) == expected
+    expected = ([Row((file, "b"), ENTAILMENT)], 1)
+    assert load_labelled(tmp_path / f"{data}_1.0.zip", NLI, split)[:2] == expected
     monkeypatch.setattr("minisbert.data.datasets.ensure", {data: tmp_path}.__getitem__)
-    assert load_labelled(data, NLI, split) == expected
+    assert load_labelled(data, NLI, split) == (*expected, [])
 
 
-def test_an_archive_without_the_split_lists_its_tables(archive, tmp_path):
-    message = "has no split 'dev_matched'; its tables are snli_1.0/snli_1.0_train.jsonl, snli_1.0/snli_1.0_dev.jsonl"
-    with pytest.raises(InputError, match=re.escape(message)):
+def test_an_archive_without_the_split_lists_its_files(archive, tmp_path):
+    with pytest.raises(InputError, match=r"snli_1\.0_train\.jsonl.* and 2 more.* split 'dev_matched'"):
         load_labelled(archive, NLI, "dev_matched")
     with zipfile.ZipFile(tmp_path / "other.zip", "w") as packed:
         packed.writestr("readme.txt", "hello")
@@ -162,6 +168,143 @@ def test_a_damaged_gzip(write):
         path.write_bytes(content)
         with pytest.raises(InputError, match=r"nli\.jsonl\.gz: (Not a gzipped|Compressed file ended|Error -3 while)"):
             load_labelled(path, NLI)
+
+
+# --------------------------------------------------------------------------------------- containers
+
+TABLE = b'score,sentence1,sentence2\n3,a,"b\nc"\n'
+
+
+def tar(content: bytes) -> bytes:
+    with tarfile.open(fileobj=(packed := io.BytesIO()), mode="w") as archive:
+        member = tarfile.TarInfo("a.csv")
+        member.size = len(content)
+        archive.addfile(member, io.BytesIO(content))
+    return packed.getvalue()
+
+
+def zipped(*names: str) -> bytes:
+    with zipfile.ZipFile(packed := io.BytesIO(), "w") as archive:
+        archive.writestr("__MACOSX/._a.csv", b"\0")
+        for name in names:
+            archive.writestr(name, TABLE)
+    return packed.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv.bz2", bz2.compress(TABLE)),
+        ("a.csv.xz", lzma.compress(TABLE)),
+        ("a.csv", gzip.compress(TABLE)),  # what it is, not what it is called
+        ("a.csv.zip", zipped("a.csv")),
+        ("a.zip", zipped("folder/a.csv")),
+    ],
+)
+def test_a_compressed_table(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    assert load_scored_pairs(tmp_path / name) == [Row(("a", "b\nc"), 3.0)]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.tar", tar(TABLE), "a tar archive"),
+        ("a.tar.gz", gzip.compress(tar(TABLE)), "in it is a tar archive"),
+        ("a.csv.gz", gzip.compress(gzip.compress(TABLE)), "in it is compressed by gzip"),
+        ("a.csv.zip", zipped("a.csv", "b.csv"), "2 files"),
+        ("a.xlsx", zipped("[Content_Types].xml", "xl/workbook.xml"), "Excel"),
+        ("a.csv.zst", b"\x28\xb5\x2f\xfd" + bytes(20), "unzstd"),
+        ("a.csv.xz", lzma.compress(TABLE)[:30], "damaged"),
+        ("a.csv.bz2", bz2.compress(TABLE)[:30], "damaged"),
+        ("a.pdf", b"%PDF-1.7\n", "a PDF"),
+        ("a.csv", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "git lfs pull"),
+        ("a.txt", b"<!DOCTYPE html>\n<html>\n", "a web page"),
+    ],
+)
+def test_what_is_no_table_is_named_for_texts_and_rows(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    for read in (load_scored_pairs, lambda path: list(read_texts(path))):
+        with pytest.raises(InputError, match=rf"{name}.*{message}"):
+            read(tmp_path / name)
+
+
+def test_parquet_is_read_by_row_groups(tmp_path):
+    """Its cells have types: numbers, lists, nothing."""
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "a.parquet"
+    rows = [{"Score": float(i % 6), "sentence1": f"a {i}", "sentence2": "b"} for i in range(50)]
+    parquet.write_table(arrow.Table.from_pylist(rows), path, row_group_size=7)
+    assert load_scored_pairs(path) == [Row((row["sentence1"], "b"), row["Score"]) for row in rows]
+    assert recognise(path) is SCORED
+    lists = [{"query": "a", "pos": ["b", "c"], "neg": ["d"]}]
+    parquet.write_table(arrow.Table.from_pylist(lists), path)
+    assert read_file(path, PAIRS).rows == [Row(("a", "b", "d")), Row(("a", "c", "d"))]
+    parquet.write_table(arrow.Table.from_pylist([{"text": "a"}, {"text": None}]), path)
+    with pytest.raises(InputError, match="row 2: a text"):
+        list(read_texts(path))
+    path.write_bytes(b"PAR1" + bytes(30))
+    with pytest.raises(InputError, match="no Parquet"):
+        list(read_texts(path))
+
+
+def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    (tmp_path / "a.parquet").write_bytes(b"PAR1")
+    with pytest.raises(InputError, match=r"pip install -e '\.\[parquet\]'"):
+        load_scored_pairs(tmp_path / "a.parquet")
+
+
+# ------------------------------------------------------------------------------------------ tables
+
+CELL = st.text(alphabet="ab \"',\t\né\u2028", max_size=6)
+
+
+@st.composite
+def written(draw: Callable) -> tuple[str, str]:
+    """A table as a csv writer writes it, with marks around any cell, and its delimiter."""
+    delimiter, end = draw(st.sampled_from("\t,")), draw(st.sampled_from(["\n", "\r\n"]))
+    lines = ["x\ty\tz".replace("\t", delimiter)]
+    for row in draw(st.lists(st.lists(CELL, min_size=3, max_size=3), max_size=5)):
+        cells = []
+        for cell in row:
+            must = cell.startswith('"') or {delimiter, "\n"} & {*cell}
+            doubled = cell.replace('"', '""')
+            cells.append(f'"{doubled}"' if must or draw(st.booleans()) else cell)
+        lines.append(delimiter.join(cells))
+        lines += [""] * draw(st.integers(0, 1))
+    return end.join(lines) + draw(st.sampled_from(["", end])), delimiter
+
+
+@pytest.mark.reference
+@settings(max_examples=int(os.environ.get("MINISBERT_EXAMPLES", 200)), deadline=None)
+@given(table=written(), damage=st.none() | st.tuples(st.floats(0, 1), st.sampled_from(['"', '""', '"\t', ',"', "\n"])))
+def test_tables_are_what_pandas_reads(tmp_path_factory, table, damage):
+    """As written the same rows. Damaged, the same rows or none: a refusal, where pandas may drop marks or fill rows."""
+    pandas = pytest.importorskip("pandas")
+    content, delimiter = table
+    if damage:
+        at = len("x,y,z") + round(damage[0] * (len(content) - len("x,y,z")))
+        content = content[:at] + damage[1] + content[at:]
+    path = tmp_path_factory.getbasetemp() / "table.csv"
+    path.write_bytes(content.encode())
+    refused: list[str] = []
+    try:
+        ours = [[*row.values()] for _, row in Rows(path).records(lambda line, message: refused.append(message))]
+    except InputError as error:
+        refused.append(str(error))
+    assert damage or not refused
+    if not refused:
+        theirs = pandas.read_csv(path, sep=delimiter, dtype=str, keep_default_na=False).values.tolist()
+        assert ours == [[cell.replace("\r\n", "\n").strip() for cell in row] for row in theirs]
+
+
+def test_a_cell_that_may_have_swallowed_rows_is_named(write, capsys):
+    """GLUE's files have marks that open and never close: the next one may close a cell of several rows."""
+    path = write("a.tsv", 'label\tsentence1\tsentence2\n1\t"a\tb\n0\tc"\td\n')
+    assert read_file(path, LABELLED).rows == [Row(("a\tb\n0\tc", "d"), 1)]
+    assert "--no-quotes" in capsys.readouterr().err
+    assert len(read_file(Rows(path, quotes=False), LABELLED).rows) == 2
 
 
 # ------------------------------------------------------------------------------------- texts

@@ -8,10 +8,29 @@ from unittest.mock import Mock
 import pytest
 
 from minisbert.core import InputError
-from minisbert.data.datasets import Sources, class_rows, load_scored_pairs, scored_rows, sentence_rows, triplet_rows
-from minisbert.data.formats import LABELLED, MULTILABEL, NLI, PAIRS, SCORED, SENTENCES, Row, number
-from minisbert.data.lines import Rows, every_text
-from minisbert.data.reader import read_file, recognise
+from minisbert.data.datasets import (
+    Sources,
+    class_rows,
+    duplicate_rows,
+    load_scored_pairs,
+    scored_rows,
+    sentence_rows,
+    triplet_rows,
+)
+from minisbert.data.formats import (
+    LABELLED,
+    MULTILABEL,
+    NLI,
+    PAIRS,
+    SCORED,
+    SENTENCES,
+    Row,
+    every_text,
+    number,
+    read_file,
+    recognise,
+)
+from minisbert.data.lines import Rows
 from minisbert.evaluation.evaluators import load_rows
 from minisbert.system.files import open_bytes
 
@@ -44,10 +63,13 @@ def test_scored_pairs_in_every_layout(write, content):
 
 
 def test_quotation_marks_and_other_marks_inside_a_cell(write):
-    """In tab-separated files quotation marks are text; the first line decides; a quoted line end stays."""
+    """The first line decides between tabs and commas; a quoted line end stays; marks may be text."""
     header = "score,sentence1,sentence2\n"
-    (pair,) = load_scored_pairs(write("a.tsv", header.replace(",", "\t") + '3\t"all quoted"\t"a, b" and "c\n'))
+    path = write("a.tsv", header.replace(",", "\t") + '3\t"all quoted"\t"a, b" and "c\n')
+    (pair,) = load_scored_pairs(Rows(path, quotes=False))
     assert (pair.sentence1, pair.sentence2) == ('"all quoted"', '"a, b" and "c')
+    with pytest.raises(InputError, match=r"line 2: .*--no-quotes"):
+        load_scored_pairs(path)
     assert load_scored_pairs(write("a.csv", header + "3,a\tb,c\td\n")) == [Row(("a\tb", "c\td"), 3.0)]
     pairs = load_scored_pairs(write("a.csv", header + '3,"a cat\nsat","b"\r\n2,"c\r\nd",e\n1,f,g\n'))
     assert pairs == [Row(("a cat\nsat", "b"), 3.0), Row(("c\nd", "e"), 2.0), Row(("f", "g"), 1.0)]
@@ -127,7 +149,7 @@ QUOTED = '"label","sentence1","sentence2"\n"1",A cat.,"The ""cat"\n0,"A, b","""c
 GOOD = [  # format, ending of the file's name, rows, how many are skipped, content
     (NLI, ".jsonl.gz", NLI_ROWS, 1, NLI_LINES),
     (NLI, ".txt", NLI_ROWS, 2, NLI_LINES + nli_line("neutral", "A man.", " \t")),
-    (LABELLED, ".tsv", PLAIN, 0, 'sentence1\tid\tsentence2\tLabel\nA cat.\t7\tThe "cat\t1\nA, b\t8\t"c"\t0'),
+    (LABELLED, ".tsv", PLAIN, 0, 'sentence1\tid\tsentence2\tLabel\nA cat.\t7\tThe "cat\t1\nA, b\t8\t"""c"""\t0'),
     (LABELLED, ".csv.gz", PLAIN, 0, QUOTED),
     (PAIRS, ".csv", TRIPLETS, 1, TRIPLETS_CSV),
     (PAIRS, ".jsonl", TRIPLETS, 1, TRIPLET_LINES),
@@ -167,8 +189,8 @@ BAD = [  # format, ending of the file's name, content, the place and a word of t
     (MULTILABEL, ".jsonl", '{"label": {"x": 1}, "text1": "a", "text2": "b"}', "line 1: the labels"),
     (LABELLED, ".tsv", LABELS + "1\ta\tb\n\n2\ta\tb\n", "line 4: the label '2'"),
     (LABELLED, ".tsv", LABELS + "-\ta\tb\n", "line 2: the label '-'"),
-    (LABELLED, ".csv", 'label,sentence1,sentence2\n1,a,b\n1,"a,b\n', "line 3: not comma-separated"),
-    (LABELLED, ".csv", 'label,sentence1,sentence2\n1,"a\n\nb",c\n1,"a"x,b\n', "line 5: not comma-separated"),
+    (LABELLED, ".csv", 'label,sentence1,sentence2\n1,a,b\n1,"a,b\n', "line 3: .*--no-quotes"),
+    (LABELLED, ".csv", 'label,sentence1,sentence2\n1,"a\n\nb",c\n1,"a"x,b\n', "line 5: .*--no-quotes"),
     (LABELLED, ".tsv", LABELS * 2, "line 2: the header again"),
     (PAIRS, ".tsv", "anchor\tpositive\tnegative\na\tb\n", "line 2: 2 columns; 3"),
     (PAIRS, ".jsonl", '{"anchor": "a"}', "line 1: the keys are 'anchor'"),
@@ -180,7 +202,8 @@ BAD = [  # format, ending of the file's name, content, the place and a word of t
     (PAIRS, ".csv", "anchor,positive,negatives\na,b,\"['c', 'd']\"\n", "line 2: a text"),
     (PAIRS, ".csv", "anchor,positive\na,['b' 'c']\n", "line 2: a text"),  # NumPy's
     (MULTILABEL, ".csv", 'text1,text2,labels\na,b,"[1, 0]"\n', "line 2: the labels"),
-    (SCORED, ".tsv", 'score\tsentence1\tsentence2\n3\t"a ""b"" c"\td\n', r"line 2: .*\.csv"),  # of pandas
+    (PAIRS, ".csv", "anchor,positive\na,b'c\nd,b'\\xc3'\n", "line 3: .*bytes"),  # as Python prints them
+    (PAIRS, ".csv", "\ufeffAnchor,positive\na,b\n\ufeffanchor,positive\n", "line 3: the header again"),
     (PAIRS, ".jsonl", '{"anchor": ["a", "b"], "positive": "p"}', "line 1: one anchor"),
     (PAIRS, ".jsonl", '{"anchor": "a", "positive": "p", "negative": [["n"]]}', r"line 1: a text .*\['n'\]"),
     (PAIRS, ".json", f'[{ONE_PAIR}, {{"anchor": "b"}}]', "item 2: the keys are 'anchor'"),
@@ -410,9 +433,60 @@ def test_two_columns_of_one_name(write):
     assert read_file(write("c.csv", "anchor,positive,,\na,b,,\n"), PAIRS).rows[0].texts == ("a", "b")
 
 
-def test_what_is_not_read_of_texts_is_named(write):
-    path = write("a.jsonl", '{"id": 1, "text": "a b", "summary": "c"}\n')
-    assert sentence_rows(Sources(data=str(path)))[1].endswith("(1 sentences; not read: summary)")
+@pytest.mark.parametrize("other", ["summary", "simplified", "translation", "document"])
+def test_a_second_text_beside_a_text_is_a_pair_by_columns(write, other):
+    path = write("a.csv", f"id,text,{other},url\n1,a b,c,d\n")
+    for read in (recognise, lambda path: sentence_rows(Sources(data=str(path)))):
+        with pytest.raises(InputError, match=f"--columns text,{other} .*--columns text "):
+            read(path)
+    assert triplet_rows(Sources(data=str(path), columns=f"text,{other}"))[0] == [("a b", "c")]
+    texts, note = sentence_rows(Sources(data=str(path), columns="text"))
+    assert (texts, note) == (["a b"], f"{path} (1 sentences; not read: {other}, url)")
+
+
+def test_columns_that_are_not_read_are_named(write, capsys):
+    """Of every form, and the keys of later rows too; ids are not."""
+    lines = ['{"id": 1, "text": "a", "valid": 1}', '{"text": "b", "source": "c"}']
+    assert sentence_rows(Sources(data=str(write("a.jsonl", "\n".join(lines)))))[1].endswith("not read: valid, source)")
+    assert list(every_text(write("b.jsonl", "\n".join(lines)))) == ["a", "b"]
+    assert "not read: valid, source" in capsys.readouterr().err
+    nli = "sentence1,sentence2,gold_label,who\n" + "a,b,entailment,c\na,d,contradiction,e\n"
+    assert triplet_rows(Sources(data=str(write("a.csv", nli))))[1].endswith("not read: who)")
+
+
+SPLITS = "split,sentence1,sentence2,label\ntrain,a,b,1\ntrain,c,d,0\nvalidation,e,f,1\ntest,g,h,1\ndev,i,j,0\n"
+
+
+def test_a_column_split_chooses_the_rows(write):
+    path = write("a.csv", SPLITS)
+    for split, count, others in (("train", 2, "dev, rows of test"), ("dev", 2, "train, rows of test")):
+        table = read_file(path, LABELLED, split=split)
+        assert (len(table.rows), table.unread) == (count, [f"rows of {name}" for name in others.split(", rows of ")])
+    with pytest.raises(InputError, match=r"'dev', 'train'.*--split"):
+        read_file(path, LABELLED)
+    with pytest.raises(InputError, match=r"no row has the split dev.*'train'"):
+        read_file(write("b.csv", SPLITS[: SPLITS.index("valid")]), LABELLED, split="dev")
+    rows, notes = duplicate_rows(Sources(data=str(path), dev=str(path), test=str(path)))
+    assert {split: len(part) for split, part in rows.items()} == {"train": 2, "dev": 2, "test": 1}
+    assert "rows of dev, rows of test" in notes["train"]
+
+
+def test_only_the_columns_that_are_named_must_be_there(write):
+    """The STS Benchmark's own files have 7 to 9. Between commas a longer row may have a comma in a text."""
+    sts = 'main\tsrc\t2012\t1\t5.0\ta\tb\nmain\tsrc\t2012\t2\t3.0\t"c\td\tlicence\tlicence\n'
+    rows = read_file(Rows(write("a.csv", sts), quotes=False), SCORED, columns="5,6,7").rows
+    assert rows == [Row(("a", "b"), 5.0), Row(('"c', "d"), 3.0)]
+    named = write("b.csv", "score,left,right,note\n3,a,b\n4,c,d,e\n")
+    assert len(read_file(named, SCORED, columns="score,left,right").rows) == 2
+    for columns, content in (("1,2,3", "3,a,b\n4,c, c,d\n"), ("score,left,right", "score,left,right\n4,c,c,d\n")):
+        with pytest.raises(InputError, match="line 2: 4 columns"):
+            read_file(write("c.csv", content), SCORED, columns=columns)
+
+
+def test_blank_rows_of_a_spreadsheet_are_skipped(write):
+    for form, header, row in ((SCORED, "score", "3"), (LABELLED, "label", "1"), (NLI, "gold_label", "x")):
+        table = read_file(write("a.csv", f"{header},sentence1,sentence2\n{row},a,b\n,,\n, ,\n\n"), form)
+        assert (len(table.rows), table.skipped) == (1, 2)
 
 
 @pytest.mark.skipif(not os.path.isdir("/dev/fd"), reason="this system has no /dev/fd")

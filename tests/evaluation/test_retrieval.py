@@ -166,7 +166,6 @@ def test_the_command_prints_json_and_a_table(tiny, texts, capsys):
         (["--suite", "sts", "--split", "test"], "--split"),
         (["--ignore-identical-ids"], "--ignore-identical-ids"),
         (["--rerank", "any"], "--rerank"),
-        (["--data", "pairs.tsv", "--split", "test"], "--split"),
         (["--queries", "none.jsonl", "--corpus", "c", "--qrels", "r"], "none.jsonl"),
         (["--data", "none.tsv"], "none.tsv"),
     ],

@@ -24,7 +24,6 @@ from minisbert.data.datasets import (
     hold_out_missing,
     holds_pairs,
     scored_rows,
-    several,
     triplet_rows,
 )
 from minisbert.data.formats import MAX_SCORE, Row
@@ -35,7 +34,7 @@ from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.assets import assets
 from minisbert.training.losses import matryoshka_loss
-from minisbert.training.settings import RunSettings, reads
+from minisbert.training.settings import SETTINGS, RunSettings, reads
 
 Scores = dict[str, float]
 Loss = Callable[..., Tensor]  # the objective's formula; only of losses that are means over rows
@@ -251,7 +250,7 @@ def judged_rows(options: RunSettings, rows: dict[str, list], notes: dict[str, st
     ``paired``, of two texts or more can be held out: nothing says what a sentence alone should be near to.
     """
     scored = isinstance(rows["train"][0], Row)
-    own = options.data is not None and not any(name in assets() for name in several(options.data))
+    own = options.data is not None and not any(name in assets() for name in options.data.split(","))
     searched = reads(options.objective, "retrieval") and options.retrieval
     held_out = own and (scored or paired) and not searched
     sources = sources_of(options)
@@ -266,8 +265,8 @@ def judged_rows(options: RunSettings, rows: dict[str, list], notes: dict[str, st
             raise InputError(f"--{split} {name}: sentences cannot be scored; give a FILE of scored pairs, or stsb")
         if share or name == "none":
             continue
-        if not scored and holds_pairs(name):
-            rows[split], notes[split] = triplet_rows(sources.of_file(name))
+        if not scored and holds_pairs(sources, split):
+            rows[split], notes[split] = triplet_rows(sources.of_split(split))
         else:
             read, read_notes = scored_rows(sources, options.scale, [split])
             rows[split], notes[split] = read[split], read_notes[split]
@@ -279,4 +278,4 @@ def judged_rows(options: RunSettings, rows: dict[str, list], notes: dict[str, st
 
 def sources_of(options: RunSettings) -> Sources:
     """Return where the rows of a run come from."""
-    return Sources(**{each.name: getattr(options, each.name) for each in fields(Sources)})
+    return Sources(**{each.name: getattr(options, each.name) for each in fields(Sources) if each.name in SETTINGS})

@@ -248,7 +248,7 @@ def candidate_rows(options: RunSettings) -> tuple[dict[str, list[tuple[str, ...]
     rows["train"], notes["train"] = triplet_rows(base.sources_of(options))
     for split, given in (("dev", options.dev), ("test", options.test)):
         if given and given != "none" and held_out_share(given) is None:
-            rows[split], notes[split] = triplet_rows(base.sources_of(options).of_file(given))
+            rows[split], notes[split] = triplet_rows(base.sources_of(options).of_split(split))
     hold_out_missing(rows, notes, base.sources_of(options), "rows")
     return rows, notes
 
