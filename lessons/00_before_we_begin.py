@@ -485,3 +485,8 @@ assert uncentred[1] > 0.5, (
 # - Robbins and Monro 1951, *A stochastic approximation method*: step by step to a solution, by noisy experiments.
 # - Baydin et al. 2018, *Automatic differentiation in machine learning: a survey*: what `backward` does.
 # - [PyTorch's broadcasting rules](https://docs.pytorch.org/docs/stable/notes/broadcasting.html), word for word.
+#
+# ## What you have now
+#
+# You can read shapes, softmax and gradients, which is all that the course takes for granted. Next: [the first
+# embedding](01_first_embedding.py).

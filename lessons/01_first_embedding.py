@@ -10,7 +10,7 @@
 
 # %%
 import numpy as np
-from course import figure, heatmap, largest_difference, predict
+from course import chapter, figure, heatmap, largest_difference, predict
 
 from lessons.mistakes import MISTAKES, planted
 from minisbert.core.encoder import SentenceEncoder
@@ -279,6 +279,15 @@ assert len(encoder.bert.layers) == 6, "every second one of twelve"
 assert sum(p.numel() for p in encoder.bert.parameters()) == 22_713_216, "all learned"
 
 # %% [markdown]
+# ## Now read the chapter
+#
+# `minisbert/core` is a book of ten chapters; this is its table of contents. Which of them does `encoder.encode` need,
+# and which only training?
+
+# %%
+chapter(1)
+
+# %% [markdown]
 # ## Exercises
 #
 # Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 01 1` gives a hint for the first,
@@ -294,3 +303,7 @@ assert sum(p.numel() for p in encoder.bert.parameters()) == 22_713_216, "all lea
 #   twelve layers; ours has every second one of them.
 # - The model cards of nreimers/MiniLM-L6-H384-uncased (which layers were kept) and of
 #   sentence-transformers/all-MiniLM-L6-v2 (what it was then trained on: a billion pairs).
+#
+# ## What you have now
+#
+# You have sentences as vectors and the matrix of their cosines. Next: [text to ids](02_text_to_ids.py).

@@ -6,7 +6,7 @@
 
 # %%
 import torch
-from course import figure, largest_difference, predict
+from course import chapter, figure, largest_difference, predict
 
 # %% [markdown]
 # ## The question
@@ -382,6 +382,23 @@ print(
 assert largest_difference(short, unmasked) > 0.05, "125 pads outvote three tokens"
 
 # %% [markdown]
+# ## Now read the chapter
+#
+# The whole chapter, and from the appendix the check of every list of texts. `encode_pairs`, `assemble` and
+# `longest_first` can wait for lesson 15.
+#
+# - `word_pieces` returns `[unknown]` from inside its loop. What would a word become whose start is known, if it were
+#   `break`?
+# - Why does `Tokenizer.__init__` switch off the library's padding and truncation, which this model's `tokenizer.json`
+#   asks for?
+# - When does `pad_batch` give no mask, and what does attention save by that?
+#
+# Answers are in [the book in ten evenings](TEN_EVENINGS.md).
+
+# %%
+chapter(2)
+
+# %% [markdown]
 # ## Exercises
 #
 # Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 02 1` gives a hint for the first,
@@ -397,3 +414,7 @@ assert largest_difference(short, unmasked) > 0.05, "125 pads outvote three token
 # - Devlin et al. 2019, *BERT*, section 3, and figure 2: [CLS], [SEP] and the 30,000 pieces. How a word is cut, the
 #   paper does not say: the longest piece first is `WordpieceTokenizer` in tokenization.py of google-research/bert. Its
 #   longest word has 200 letters, Hugging Face's 100.
+#
+# ## What you have now
+#
+# You can turn any text into the ids that the model was trained on. Next: [the weights file](03_weights_file.py).

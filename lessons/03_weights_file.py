@@ -8,7 +8,7 @@
 # %%
 import numpy as np
 import torch
-from course import TINY, figure, largest_difference, predict
+from course import TINY, chapter, figure, largest_difference, predict
 
 # %% [markdown]
 # ## The question
@@ -298,6 +298,22 @@ with torch.no_grad():
 # **Exercise 3.** `minisbert/architectures/relatives.py` has a table for DistilBERT. Which of BERT's tensors does it
 # lack?
 #
+# ## Now read the chapter
+#
+# The whole chapter; the part of the appendix that turns a damaged file into one sentence; and the four functions with
+# which `SentenceEncoder.load` reads the other files of a folder.
+#
+# - `fill` collects all problems before it raises. What would you see of a file with another prefix if it raised at
+#   the first?
+# - Which two names in one file could be the same to `canonical`, and why is that an error?
+# - `load_bert` looks for the pooler among the names in the file. What would happen without looking?
+#
+# Answers are in [the book in ten evenings](TEN_EVENINGS.md).
+
+# %%
+chapter(3)
+
+# %% [markdown]
 # ## Exercises
 #
 # Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 03 1` gives a hint for the first,
@@ -312,3 +328,8 @@ with torch.no_grad():
 # - Devlin et al. 2019, *BERT*, section 3: L, H and A of the base and the large model (there H is our D, A our H).
 # - Wang et al. 2020, *MiniLM*, section 3: what its pupil, 12 layers of width 384, was taught. The 6 layers in this file
 #   are every second one of those (model card of nreimers/MiniLM-L6-H384-uncased), then trained on a billion pairs.
+#
+# ## What you have now
+#
+# You know every number in the file, and which part of the model it belongs to. Next: [embeddings and
+# LayerNorm](04_embeddings.py).

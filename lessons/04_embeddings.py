@@ -7,7 +7,7 @@
 # %%
 import numpy as np
 import torch
-from course import figure, heatmap, largest_difference, predict
+from course import chapter, figure, heatmap, largest_difference, predict
 
 # %% [markdown]
 # ## The question
@@ -341,6 +341,21 @@ assert largest_difference(right, wrong) > 0.1, "now it shows"
 # **Exercise 3.** RMSNorm leaves the mean in ("mean not subtracted" above). Why does it move these numbers so little?
 
 # %% [markdown]
+# ## Now read the chapter
+#
+# The chapter's first page, LayerNorm and the embeddings.
+#
+# - `fused_by` stands above each formula. Which function runs while `FUSED` is False, and which one in
+#   `minisbert.SentenceEncoder`?
+# - `self.position(...)` may have the shape (T, D). What adds it to every text of the batch?
+# - Let `self.norm` and `self.dropout` change places. What breaks in training, and why does `encode` not notice?
+#
+# Answers are in [the book in ten evenings](TEN_EVENINGS.md).
+
+# %%
+chapter(4)
+
+# %% [markdown]
 # ## Exercises
 #
 # Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 04 1` gives a hint for the first,
@@ -354,3 +369,8 @@ assert largest_difference(right, wrong) > 0.1, "now it shows"
 # - Devlin et al. 2019, *BERT*, section 3 and figure 2: the sum of three embeddings.
 # - Ba, Kiros and Hinton 2016, *Layer normalization*, section 3.
 # - Vaswani et al. 2017, *Attention is all you need*, section 3.5: why positions must be added (theirs are computed).
+#
+# ## What you have now
+#
+# You have the first hidden states, and LayerNorm, which comes back in every layer. Next:
+# [attention](05_attention.py).

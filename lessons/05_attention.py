@@ -8,7 +8,7 @@
 import math
 
 import torch
-from course import figure, heatmap, largest_difference, predict
+from course import chapter, figure, heatmap, largest_difference, predict
 
 from lessons.mistakes import MISTAKES, planted
 from minisbert.core import bert
@@ -374,6 +374,20 @@ for k_width in (4, 64, 1024):
     )
 
 # %% [markdown]
+# ## Now read the chapter
+#
+# Attention: the formula, what computes it in one step, and the module with its four matrices.
+#
+# - Fill the scores with 0 *after* the softmax in place of minus infinity before it. Which sum is no longer 1?
+# - `weights` has dropout, `probabilities` has not. Which of them is returned, and what for?
+# - `merge` transposes before it flattens. Which shape, and which numbers, has a reshape to (B, T, D) without that?
+#
+# Answers are in [the book in ten evenings](TEN_EVENINGS.md).
+
+# %%
+chapter(5)
+
+# %% [markdown]
 # ## Exercises
 #
 # Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 05 1` gives a hint for the first,
@@ -387,3 +401,7 @@ for k_width in (4, 64, 1024):
 # - Vaswani et al. 2017, *Attention is all you need*, sections 3.2.1 and 3.2.2, equation 1 and footnote 4 (the root).
 # - Clark et al. 2019, *What does BERT look at?*, sections 3 and 4: heads that look back, onward, at [SEP], at nouns.
 # - Jain and Wallace 2019, *Attention is not explanation*: the warning above, with evidence.
+#
+# ## What you have now
+#
+# Your tokens look at each other, in as many heads as you like. Next: [feed-forward and the layer](06_layer.py).

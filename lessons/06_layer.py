@@ -6,7 +6,7 @@
 
 # %%
 import torch
-from course import figure, largest_difference, predict
+from course import chapter, figure, largest_difference, predict
 
 # %% [markdown]
 # ## The question
@@ -296,6 +296,20 @@ assert with_sums > 0.1, "a way past the blocks"
 assert without == 0, "no way at all"
 
 # %% [markdown]
+# ## Now read the chapter
+#
+# GELU, the feed-forward block and the layer.
+#
+# - A layer drops numbers in three places. Find them; one is in lesson 05's part of the chapter.
+# - Which two lines would make this a pre-LayerNorm layer, as in lesson 21, and what would then be missing behind the
+#   last one?
+#
+# Answers are in [the book in ten evenings](TEN_EVENINGS.md).
+
+# %%
+chapter(6)
+
+# %% [markdown]
 # ## Exercises
 #
 # Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 06 1` gives a hint for the first,
@@ -308,3 +322,7 @@ assert without == 0, "no way at all"
 # - Hendrycks and Gimpel 2016, *Gaussian error linear units*, section 2: both forms.
 # - Vaswani et al. 2017, *Attention is all you need*, sections 3.1 and 3.3: residual sums, feed-forward.
 # - Xiong et al. 2020, *On layer normalization in the transformer architecture*, section 3: before or after the sum.
+#
+# ## What you have now
+#
+# You have one whole layer of BERT. Next: [the whole encoder, and finding a bug](07_encoder.py).

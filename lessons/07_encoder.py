@@ -7,7 +7,7 @@
 
 # %%
 import torch
-from course import GOLDEN, figure, largest_difference, predict
+from course import GOLDEN, chapter, figure, largest_difference, predict
 
 # %% [markdown]
 # ## The question
@@ -344,6 +344,20 @@ assert whole == [secret], "one mistake, and only one, gives exactly these number
 # **Exercise 3.** Change the seed of the hunt (lesson 12 is about seeds) and guess from the table before you run the
 # last cell. How often are you right?
 #
+# ## Now read the chapter
+#
+# The encoder: the loop over the layers is the whole of `forward`.
+#
+# - Why does `views` refuse a mask of floats?
+# - `views` gives each layer the same mask. Which models of lesson 22 cannot do with that?
+# - `hidden_states` returns L + 1 tensors. Which is the first?
+#
+# Answers are in [the book in ten evenings](TEN_EVENINGS.md).
+
+# %%
+chapter(7)
+
+# %% [markdown]
 # ## Exercises
 #
 # Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 07 1` gives a hint for the first,
@@ -358,3 +372,8 @@ assert whole == [secret], "one mistake, and only one, gives exactly these number
 # - Devlin et al. 2019, *BERT*, section 3.
 # - Wolf et al. 2020, *Transformers: state-of-the-art natural language processing*: the reference.
 # - Goldberg 1991, *What every computer scientist should know about floating-point arithmetic*: why 4e-6 and not 0.
+#
+# ## What you have now
+#
+# Ids go in and hidden states come out, equal to the reference, and you know how to find the first row that is not.
+# Next: [pooling and the mask](08_pooling.py).

@@ -6,7 +6,7 @@
 
 # %%
 import torch
-from course import figure, largest_difference, predict
+from course import chapter, figure, largest_difference, predict
 
 from lessons.mistakes import MISTAKES, planted
 from minisbert.core import pooling
@@ -292,6 +292,41 @@ assert (spoiled * mask[..., None]).sum(1).isnan().all(), "multiplied"
 # 09 has the means to measure it.
 
 # %% [markdown]
+# ## Now read the chapter
+#
+# Pooling, and the class in which everything so far comes together. `encode` is what `minisbert` runs too, with other
+# batches. Follow it on four texts first: tokenize, sort, pad, run, pool, put back.
+#
+# - `vectors[batch.texts] = ...` puts rows back. What would you get from a list to which each batch is appended?
+# - `encode_tokens` and `forward` both end in `vectors`. What does that guarantee to whoever trains?
+# - Sort the texts the other way round, the longest first. Which numbers change?
+#
+# Answers are in [the book in ten evenings](TEN_EVENINGS.md).
+
+# %%
+four = [
+    "Rain.",
+    "A cat sits on the mat.",
+    "Snow falls.",
+    "Dogs bark at night when the moon is full.",
+]
+tokens = encoder.tokenizer.encode(four)  # 1  ids, of different lengths
+print("lengths", [len(ids) for ids in tokens.ids])
+by_hand = torch.empty(4, 384)
+with torch.no_grad():
+    for part in encoder.batches(tokens, batch_size=2):  # 2  like lengths, padded
+        pads = 0 if part.mask is None else (~part.mask).sum().item()
+        print("texts", part.texts, "ids", tuple(part.ids.shape), "pads", pads)
+        states, mask_of_part = encoder.states(part)  # 3  (B, T, D)
+        by_hand[part.texts] = encoder.vectors(states, mask_of_part)  # 4  (B, D)
+assert largest_difference(by_hand, encoder.encode(four, batch_size=2)) < 1e-6, (
+    "this is all that encode does"
+)
+
+# %%
+chapter(8)
+
+# %% [markdown]
 # ## Exercises
 #
 # Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 08 1` gives a hint for the first,
@@ -305,3 +340,8 @@ assert (spoiled * mask[..., None]).sum(1).isnan().all(), "multiplied"
 # - Devlin et al. 2019, *BERT*, section 3, just before 3.1: [CLS] as the summary of a text.
 # - Gao, Yao and Chen 2021, *SimCSE*, section 6.3 and table 6: cls with and without a dense layer, and the average of
 #   first and last layer.
+#
+# ## What you have now
+#
+# You have rebuilt a sentence encoder from text to vector. Part I is done. Next: [cosine, Pearson,
+# Spearman](09_similarity.py).

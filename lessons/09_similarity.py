@@ -7,7 +7,7 @@
 # %%
 import numpy as np
 import torch
-from course import figure, largest_difference, predict
+from course import chapter, figure, largest_difference, predict
 
 # %% [markdown]
 # ## The question
@@ -301,6 +301,21 @@ assert abs(wrong - spearman["mean"]) < 0.001, "a score is not a proof of right c
 assert largest_difference(wrong_u, u) > 0.1, "for these vectors are different"
 
 # %% [markdown]
+# ## Now read the chapter
+#
+# The metrics, and the cosine.
+#
+# - The line with `ldexp` changes no result for scores between 0 and 5. For which values is it there?
+# - What would `ranks([1, 2, 2, 3])` be with the first rank of a group in place of the middle, and what would Spearman's
+#   correlation with 1, 2, 3, 4 be?
+# - `normalize` has an `eps`. What is the cosine with a vector of zeros, and what would it be without?
+#
+# Answers are in [the book in ten evenings](TEN_EVENINGS.md).
+
+# %%
+chapter(9)
+
+# %% [markdown]
 # ## Exercises
 #
 # Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 09 1` gives a hint for the first,
@@ -316,3 +331,8 @@ assert largest_difference(wrong_u, u) > 0.1, "for these vectors are different"
 # - Reimers, Beyer and Gurevych 2016, *Task-oriented intrinsic evaluation of semantic textual similarity*: Pearson can
 #   mislead.
 # - Gao, Yao and Chen 2021, *SimCSE*, appendix B and table B.1: how papers differ in what they average.
+#
+# ## What you have now
+#
+# You can say how good your encoder is, 82.03 on the STS Benchmark, and how sure that is. Next: [contrastive, triplet,
+# SimCSE](10_losses.py).

@@ -8,7 +8,7 @@
 # %%
 import numpy as np
 import torch
-from course import TINY, figure, largest_difference, predict
+from course import TINY, chapter, figure, largest_difference, predict
 
 # %% [markdown]
 # ## The question
@@ -467,6 +467,21 @@ for name, value in uniform.items():
 # **Exercise 3.** Encode the pairs with "positions forgotten" planted. Do alignment and uniformity notice?
 
 # %% [markdown]
+# ## Now read the chapter
+#
+# The losses, and the checks that they begin with.
+#
+# - In `multiple_negatives_ranking_loss` the line `backward = logits.T` stands before hard negatives are added. What
+#   if after?
+# - Without its first check `mse_loss` accepts scores (B, 1) and a target (B,). What does it return?
+# - Why `logsumexp`, and not the log of a sum of exps? Try logits of 100.
+#
+# Answers are in [the book in ten evenings](TEN_EVENINGS.md).
+
+# %%
+chapter(10)
+
+# %% [markdown]
 # ## Exercises
 #
 # Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 10 1` gives a hint for the first,
@@ -484,3 +499,8 @@ for name, value in uniform.items():
 #   hypersphere*, section 4.
 # - SimCLR (Chen et al. 2020), equation 1 (unverified); CoSENT (Huang et al. 2024), the formula as sentence-transformers
 #   has it.
+#
+# ## What you have now
+#
+# You have the losses that move vectors, and know what each pushes and pulls. Next: [the training
+# loop](11_training.py).

@@ -9,7 +9,7 @@ import inspect
 
 import numpy as np
 import torch
-from course import GOLDEN, TINY, figure, largest_difference, predict
+from course import GOLDEN, TINY, chapter, figure, largest_difference, predict
 
 from minisbert.core import loop, losses
 from lessons.by_hand.adamw import AdamW
@@ -502,6 +502,20 @@ assert (
 # Adam's m and v, in optimizers' files, are called *moments*. Lesson 29 has mistakes with all of them, from notebooks.)
 
 # %% [markdown]
+# ## Now read the chapter
+#
+# The loop, which you have seen, with the schedule and the optimizer; and rows to batches.
+#
+# - Let `clip_grad_norm_` and `optimizer.step()` change places. What is clipped now?
+# - Leave out the factor `len(micro_batch) / len(batch)`. By how much is the gradient of four equal parts too large?
+# - `length_grouped_batches` sorts within windows only. What would training lose if it sorted all rows?
+#
+# Answers are in [the book in ten evenings](TEN_EVENINGS.md).
+
+# %%
+chapter(11)
+
+# %% [markdown]
 # ## Exercises
 #
 # Exercises 1 and 2 stand beside what they practise. `python -m lessons.check answer 11 1` gives a hint for the first,
@@ -518,3 +532,8 @@ assert (
 # - Devlin et al. 2019, *BERT*, appendix A.2: warm-up and linear decay. Pascanu et al. 2013, *On the difficulty of
 #   training recurrent neural networks*: clipping.
 # - Every claim about a paper in this project, and how it was checked: [docs/sources.md](../docs/sources.md).
+#
+# ## What you have now
+#
+# You have a training loop whose first ten losses are the reference's. Next: [what one number is
+# worth](12_what_one_number_is_worth.py).

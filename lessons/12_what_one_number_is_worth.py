@@ -415,3 +415,7 @@ torch.set_num_threads(threads)
 # - Reimers and Gurevych 2017, *Reporting score distributions makes a difference*: seeds, and why one run is no result.
 # - Dodge et al. 2020, *Fine-tuning pretrained language models*: first weights and order of rows, apart.
 # - Every claim about a paper in this project, and how it was checked: [docs/sources.md](../docs/sources.md).
+#
+# ## What you have now
+#
+# You can tell a gain from luck. Next: [training for real](13_training_for_real.py).

@@ -517,3 +517,8 @@ guess.answer("96 and 84")
 # - Wang and Isola 2020, *Understanding contrastive representation learning*: uniformity, which sees collapse.
 # - Reimers and Gurevych 2017, *Reporting score distributions makes a difference*: why three seeds and not the best one.
 # - [docs/training.md](../docs/training.md): the settings of `minisbert train` and what each does.
+#
+# ## What you have now
+#
+# You have an encoder that is better than the published one at this task, with numbers that you can defend. Next:
+# [your own pieces inside the real model](14_capstone.py).

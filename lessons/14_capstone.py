@@ -451,3 +451,8 @@ assert whole == ["tanh GELU"], "one at a time, from the front"
 # - Reimers and Gurevych 2019, *Sentence-BERT*. All of it: you can now.
 # - Sculley et al. 2015, *Hidden technical debt in machine learning systems*: why silent errors are the expensive ones.
 # - Karpathy 2019, *A recipe for training neural networks*: "neural net training fails silently".
+#
+# ## What you have now
+#
+# Your own functions run inside the real model, and you can find whose fault a wrong number is. Part II is done. Next:
+# [three heads that score a pair](15_heads.py).

@@ -7,7 +7,7 @@
 
 # %%
 import torch
-from course import figure, largest_difference, predict
+from course import chapter, figure, largest_difference, predict
 
 # %% [markdown]
 # ## The question
@@ -442,6 +442,20 @@ for name in ("head reads the first sentence only", "second ids from the first"):
 # you conclude?
 
 # %% [markdown]
+# ## Now read the chapter
+#
+# The heads, all of them.
+#
+# - `siamese` has u among its features and not v. Is its score the same for (a, b) and (b, a)?
+# - `published` gives attention only `a[:, :1]`. Why is that enough?
+# - Why does `compare` begin with identity matrices and not with small random numbers?
+#
+# Answers are in [the book in ten evenings](TEN_EVENINGS.md).
+
+# %%
+chapter(15)
+
+# %% [markdown]
 # ## Exercises
 #
 # Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 15 1` gives a hint for the first,
@@ -455,3 +469,8 @@ for name in ("head reads the first sentence only", "second ids from the first"):
 # - Reimers and Gurevych 2019, *Sentence-BERT*, section 1 (65 hours against 5 seconds), section 3, section 6 and table 6
 #   (what is concatenated).
 # - Humeau et al. 2020, *Poly-encoders*, section 4.4: between joint and siamese.
+#
+# ## What you have now
+#
+# You have three heads that score a pair, and know how much of each can be computed beforehand. Next: [search, and the
+# sixty-five hours](16_search.py).

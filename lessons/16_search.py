@@ -435,3 +435,7 @@ assert itself < np.mean(right == np.arange(N)), (
 # - Humeau et al. 2020, *Poly-encoders*: joint and separate encoding, quality against time.
 # - Nogueira and Cho 2019, *Passage re-ranking with BERT*: find first, then judge.
 # - Johnson, Douze and Jegou 2017, *Billion-scale similarity search with GPUs*: when exact is no longer quick enough.
+#
+# ## What you have now
+#
+# You can search all vectors exactly, and say what that costs. Next: [your own search engine](17_your_own_search.py).

@@ -504,3 +504,8 @@ assert np.array_equal(again.encode(documents[:3]), tuned.encode(documents[:3])),
 # - Model card of sentence-transformers/all-MiniLM-L6-v2: 1,151,414 of its pairs are comments and code (CodeSearchNet).
 # - Mitchell et al. 2019, *Model cards for model reporting* (unverified).
 # - Every claim about a paper in this project, and how it was checked: [docs/sources.md](../docs/sources.md).
+#
+# ## What you have now
+#
+# You have a search engine for your own texts, and know on which questions it fails. Next: [one vector, many, or
+# none](18_one_vector_many_or_none.py).

@@ -461,3 +461,8 @@ assert moved.mean() > 0.3, "one loud token is everybody's best partner"
 # - Robertson and Zaragoza 2009, *The probabilistic relevance framework: BM25 and beyond*.
 # - Model2Vec, MinishLab/model2vec on GitHub: tables from encoders. Its weights are after Arora et al. 2017, *A simple
 #   but tough-to-beat baseline for sentence embeddings*.
+#
+# ## What you have now
+#
+# You can weigh one vector, a vector per token and none at all against each other. Next: [two-stage
+# search](19_two_stage_search.py).

@@ -412,3 +412,7 @@ assert value < results["BM25"].mean() - 0.02, "worse than BM25 alone: that is th
 # - Günther et al. 2024, *Late chunking* (arXiv 2409.04701).
 # - Wang et al. 2022, *Text embeddings by weakly-supervised contrastive pre-training* (E5, unverified):
 #   "query: " and "passage: ".
+#
+# ## What you have now
+#
+# You have two stages: one that finds, one that judges. Next: [an index by hand](20_an_index_by_hand.py).

@@ -436,3 +436,8 @@ assert read > 0.95 * N, "everything"
 #   neighbours) and 5 (search), their numbers as others quote them, that of 4 unverified.
 # - Johnson, Douze and Jegou 2017, *Billion-scale similarity search with GPUs*: cells, at a size where
 #   they are needed.
+#
+# ## What you have now
+#
+# You have built the index that large searches use, and measured what it misses. Part III is done. Next: [what changed
+# since BERT: positions and norms](21_what_changed_since_bert.py).

@@ -469,3 +469,8 @@ assert table["places not rotated"][1] < 0.65, "a bag of words again"
 # - Zhang and Sennrich 2019, *Root mean square layer normalization*. Shazeer 2020, *GLU variants improve transformer*.
 # - Warner et al. 2024, *Smarter, better, faster, longer* (ModernBERT).
 # - The mistakes, as reported on GitHub: transformers issue 25199 (interleaved or halved).
+#
+# ## What you have now
+#
+# You can read the configuration of a model of this year: its norms, its positions, its gates. Next: [who looks at
+# whom: local attention, decoders, and their bugs](22_who_looks_at_whom.py).

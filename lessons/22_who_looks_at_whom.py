@@ -336,3 +336,8 @@ assert (
 # - Ainslie et al. 2023, *GQA: training generalized multi-query transformer models from multi-head checkpoints*.
 # - The mistakes, as reported: Echo pull request 24 (place counted as on the right: cosine 0.37), mlx-swift-lm 418 (pads
 #   seen), crow 355 (mean for last token), text-embeddings-inference 660 (Dense), omlx 1817 (prefix), all on GitHub.
+#
+# ## What you have now
+#
+# You know who looks at whom in each kind of model, and which bugs come of it. Next: [from
+# nothing](23_from_nothing.py).

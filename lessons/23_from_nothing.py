@@ -467,3 +467,8 @@ assert ends["special tokens are hidden too"] < ends["right"] - 0.15, "two easy p
 #   retrieval* (arXiv 2103.15316).
 # - Wieting and Kiela 2019, *No training required: exploring random encoders for sentence
 #   classification* (arXiv 1901.10444): what dice can do, before us.
+#
+# ## What you have now
+#
+# You have a language model that began as random numbers. What follows makes things fast and small. Next: [making it
+# fast: pads and packing](24_speed.py).

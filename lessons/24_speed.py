@@ -397,3 +397,8 @@ assert abs(misplaced) < 40, "nothing is left of it"
 #
 # - Vaswani et al. 2017, *Attention is all you need*, table 1: what a layer costs.
 # - Reimers and Gurevych 2019, *Sentence-BERT*, section 7: batches of like length, and what they gain.
+#
+# ## What you have now
+#
+# You know where the time goes, and how not to compute pads. Next: [the same formulas, faster: fused operations, the
+# compiler, fewer bits](25_fewer_passes.py).

@@ -399,3 +399,8 @@ if function:
 # - Micikevicius et al. 2018, *Mixed precision training*, section 3. Kalamkar et al. 2019, *A study of BFLOAT16 for
 #   deep learning training*.
 # - Dao et al. 2022, *FlashAttention*: attention in tiles, for long texts.
+#
+# ## What you have now
+#
+# You can tell what a fused operation, a compiler and fewer bits bring, and what they change. Next: [making it small:
+# fewer layers](26_fewer_layers.py).

@@ -336,3 +336,7 @@ assert other.grad.tolist() == [[-1, 2]], "wrong: it is pulled towards its studen
 # - Hofstätter et al. 2020, *Improving efficient neural ranking models with cross-architecture knowledge distillation*:
 #   a cross-encoder's scores as the target, by their differences; `margin_mse_loss` in the same file.
 # - Every claim about a paper in this project, and how it was checked: [docs/sources.md](../docs/sources.md).
+#
+# ## What you have now
+#
+# You have a smaller model that was taught by a larger one. Next: [making it small: fewer bytes](27_fewer_bytes.py).

@@ -516,3 +516,8 @@ assert recall(right) > recall(wrong) + 0.03, (
 #   (Hugging Face, 2024): ranges, codes and rescoring as here.
 # - Charikar 2002, *Similarity estimation techniques from rounding algorithms*: why differing signs estimate an angle.
 # - Every claim about a paper in this project, and how it was checked: [docs/sources.md](../docs/sources.md).
+#
+# ## What you have now
+#
+# Your vectors take a quarter or a thirty-second of the memory, and you know the price. Next: [large batches on a
+# small machine](28_large_batches.py).

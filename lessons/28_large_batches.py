@@ -416,3 +416,7 @@ torch.set_num_threads(threads)
 # - Chen et al. 2016, *Training deep nets with sublinear memory cost*: the other way to trade a forward for memory,
 #   along the layers instead of the rows.
 # - Every claim about a paper in this project, and how it was checked: [docs/sources.md](../docs/sources.md).
+#
+# ## What you have now
+#
+# You can train with batches that do not fit into memory. Next: [from the wild](29_from_the_wild.py).

@@ -226,3 +226,8 @@ with planted(MISTAKES["attention across the batch"]):
 #
 # - The two notebooks, what of them is here, and what was checked: [docs/sources.md](../docs/sources.md).
 # - PyTorch's documentation of `MultiheadAttention`: `batch_first`, False unless it is set.
+#
+# ## What you have now
+#
+# You have found other people's bugs by their numbers. That was the last lesson: put your pieces into the model once
+# more with `python -m lessons.check graft`, or [chase the number](SPEEDRUN.md).

@@ -19,6 +19,7 @@ GOLDEN = ROOT / "tests" / "reference"  # what transformers computed
 if sys.path[0] != str(ROOT):  # the package of this checkout, which you edit, not an installed copy
     sys.path.insert(0, str(ROOT))
 
+from lessons.parts import passages  # noqa: E402
 from lessons.predictions import predict  # noqa: E402, F401
 from minisbert.core import bert  # noqa: E402
 from minisbert.system import devices  # noqa: E402, F401  # makes the first result as exact as the next
@@ -35,6 +36,13 @@ def largest_difference(a: Any, b: Any) -> float:
     if a.shape != b.shape:
         raise ValueError(f"shapes {tuple(a.shape)} and {tuple(b.shape)} cannot be compared number by number")
     return (a - b).abs().max().item()
+
+
+def chapter(lesson: int) -> None:
+    """Print what a lesson reads of the book, as it stands in the files."""
+    for path, first, last in passages(lesson):
+        print(f"{path.relative_to(ROOT).as_posix()}, lines {first} to {last}\n")
+        print("\n".join(path.read_text(encoding="utf-8").splitlines()[first - 1 : last]).strip("\n") + "\n")
 
 
 def figure(name: str, draw: Callable[[Any], Any]) -> None:

@@ -1,6 +1,10 @@
-"""How the course hangs together: four parts and two appendices, its core, and which lesson needs which."""
+"""How the course hangs together: its parts, its core, which lesson needs which, and what each reads of the book."""
 
+import ast
+from pathlib import Path
 from typing import NamedTuple
+
+from minisbert import core
 
 
 class Part(NamedTuple):
@@ -59,4 +63,43 @@ def needed(lesson: int) -> set[int]:
     found = set(NEEDS[lesson])
     for before in NEEDS[lesson]:
         found |= needed(before)
+    return found
+
+
+# What each lesson reads of ``minisbert/core``: whole chapters, or definitions with the lines between them and the last.
+BOOK: dict[int, dict[str, tuple[str, ...] | None]] = {
+    1: {"__init__": None},
+    2: {"tokenizer": None, "checks": ("check_texts",)},
+    3: {
+        "weights": None,
+        "checks": ("InputError", "one_line", "reading", "damage", "read_json"),
+        "encoder": ("read_modules", "pooling_modes", "token_limit", "load_bert"),
+    },
+    4: {"bert": ("fused_by", "layer_norm", "LayerNorm", "Embeddings")},
+    5: {"bert": ("fused_attention", "attention", "Attention")},
+    6: {"bert": ("gelu", "FeedForward", "Layer")},
+    7: {"bert": ("Bert",)},
+    8: {"pooling": None, "encoder": ("Batch", "SentenceEncoder")},
+    9: {"metrics": None, "encoder": ("normalize", "cosine", "cosine_matrix")},
+    10: {"losses": None, "checks": ("check_shape", "check_integer", "check_number", "check_one_of")},
+    11: {"loop": None, "data": None},
+    15: {"heads": None},
+}
+
+
+def passages(lesson: int) -> list[tuple[Path, int, int]]:
+    """The file, the first line and the last of each passage of the book that a lesson reads."""
+    found: list[tuple[Path, int, int]] = []
+    for chapter, wanted in BOOK.get(lesson, {}).items():
+        path = Path(core.__path__[0], f"{chapter}.py")
+        text = path.read_text(encoding="utf-8")
+        definitions = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+        ends = [node.end_lineno or 0 for node in definitions[:-1]] + [len(text.splitlines())]
+        first = 1
+        for definition, last in zip(definitions or [None], ends, strict=True):
+            if wanted is None or (definition and definition.name in wanted):
+                if found and found[-1][0] == path and found[-1][2] == first - 1:
+                    first = found.pop()[1]  # it follows the passage before
+                found.append((path, first, last))
+            first = last + 1
     return found

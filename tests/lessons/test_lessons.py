@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from lessons.parts import CORE, NEEDS, PARTS, needed
+from lessons.parts import BOOK, CORE, NEEDS, PARTS, needed, passages
 from minisbert.core import bert
 from tests.conftest import ROOT
 
@@ -60,6 +60,17 @@ def test_the_parts_have_every_lesson_once_after_what_it_needs():
     assert sorted(order) == [int(path.stem[:2]) for path in LESSONS] == sorted(NEEDS)
     assert [lesson for i, lesson in enumerate(order) if not needed(lesson) <= {*order[:i]}] == []
     assert [lesson for lesson in CORE if not needed(lesson) - {0} <= {*CORE}] == []
+
+
+def test_the_lessons_read_every_line_of_the_book_once():
+    read = []
+    for lesson in BOOK:
+        for path, first, last in passages(lesson):
+            read += [(path, line) for line in range(first, last + 1)]
+    book = []
+    for path in (ROOT / "minisbert" / "core").glob("*.py"):
+        book += [(path, line + 1) for line in range(len(path.read_text(encoding="utf-8").splitlines()))]
+    assert sorted(read) == sorted(book)
 
 
 def test_figures_go_to_a_folder_that_git_ignores(course, monkeypatch, tmp_path, capsys):
