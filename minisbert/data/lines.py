@@ -350,15 +350,23 @@ class Rows:
         if self.quotes:
             rows = self._quoted_cells(delimiter)
         else:
-            rows = ((number, line.split(delimiter) if line else []) for number, line in self._lines)
+            rows = (
+                (number, line.split(delimiter)) for number, line in self._lines if delimiter in line or line.strip()
+            )
         for number, row in rows:
-            if row and not (len(row) == 1 and row[0].isspace()):
-                yield number, [cell.strip() for cell in row]
+            yield number, [cell.strip() for cell in row]
 
     def _quoted_cells(self, delimiter: str) -> Iterator[tuple[int, list[str]]]:
         csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))  # 128 KiB by default
-        # with line ends, or the last word of one line of a cell would run into the first of the next
-        reader = csv.reader((line + "\n" for line in self.lines()), delimiter=delimiter, strict=self.strict)
+        last = ""
+
+        def ended() -> Iterator[str]:
+            nonlocal last
+            for last in self.lines():
+                # with its end, or the last word of one line of a cell would run into the first of the next
+                yield last + "\n"
+
+        reader = csv.reader(ended(), delimiter=delimiter, strict=self.strict)
         number, is_told = 1, not self.strict
         while True:
             try:
@@ -380,7 +388,8 @@ class Rows:
                     f"{self}, line {number}: a cell in quotation marks holds a tab and a line end; "
                     "give --no-quotes if marks are text in this file"
                 )
-            yield number, cells
+            if cells and (len(cells) > 1 or not last.isspace()):  # a cell in marks may be blank, too
+                yield number, cells
             number = 1 + reader.line_num
 
     # ---------------------------------------------------------------------------------- by name
