@@ -53,7 +53,7 @@ def figure(name: str, draw: Callable[[Any], Any]) -> None:
     try:
         import matplotlib.pyplot as plt
     except ImportError:
-        print(f"no figure: matplotlib is missing (pip install 'minisbert[plots]'); see lessons/figures/{name}.png")
+        print(f"no figure: matplotlib is missing (pip install -e '.[plots]'); see lessons/figures/{name}.png")
         return
     plt.rcParams["figure.dpi"] = 200  # in a notebook, where a page scales it down
     plt.rcParams.update({"font.size": 9, "axes.titlesize": 10, "axes.spines.top": False, "axes.spines.right": False})

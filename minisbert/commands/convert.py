@@ -71,7 +71,7 @@ def export_onnx(arguments: list[str] | None = None) -> None:
     check_output(options.out, local_path(options.model))
     for package in ("onnx", "onnxscript", "onnxruntime"):
         if find_spec(package) is None:
-            raise InputError(f"minisbert export-onnx needs {package}: pip install 'minisbert[onnx]'")
+            raise InputError(f"minisbert export-onnx needs {package}: pip install -e '.[onnx]'")
     import numpy as np
 
     from minisbert.backends import graphs

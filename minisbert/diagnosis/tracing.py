@@ -78,7 +78,7 @@ def huggingface(folder: Path, inputs: dict[str, Tensor], double: bool) -> dict[s
     if script is None:
         raise InputError(f"--against hf needs reference_states.py: install minisbert again{instead}")
     if importlib.util.find_spec("transformers") is None:
-        raise InputError(f"--against hf needs transformers: pip install 'minisbert[reference]'{instead}")
+        raise InputError(f"--against hf needs transformers: pip install -e '.[reference]'{instead}")
     with tempfile.TemporaryDirectory() as place:
         given, computed = Path(place) / "inputs.safetensors", Path(place) / "states.safetensors"
         write_safetensors(inputs, given)

@@ -20,7 +20,7 @@ def require() -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise InputError(f"plots need matplotlib ({error}): pip install 'minisbert[plots]'") from error
+        raise InputError(f"plots need matplotlib ({error}): pip install -e '.[plots]'") from error
     return Figure
 
 
