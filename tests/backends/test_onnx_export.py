@@ -68,7 +68,7 @@ def test_the_command_writes_a_folder_that_opens_and_can_be_replaced(runtime, tin
 
 def test_a_missing_package_is_one_line_with_the_extra(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr("minisbert.commands.convert.find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"needs onnx: pip install 'minisbert\[onnx\]'"):
+    with pytest.raises(InputError, match=r"needs onnx: pip install -e '\.\[onnx\]'"):
         main([str(tiny), "--out", str(tmp_path / "out")])
 
 

@@ -250,7 +250,7 @@ def test_without_transformers_or_its_script_the_error_says_what_to_do(tiny, tmp_
     assert tracing.reference_script() == ROOT / "tests" / "reference" / "states.py"
     assert install(tmp_path, monkeypatch) == tracing.reference_script()
     monkeypatch.setattr(tracing.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"'minisbert\[reference\]'.*--against FILE"):
+    with pytest.raises(InputError, match=r"'\.\[reference\]'.*--against FILE"):
         main(["--model", str(tiny)])
     tracing.reference_script().unlink()
     with pytest.raises(InputError, match=r"reference_states\.py"):
