@@ -118,9 +118,9 @@ def main(options: argparse.Namespace) -> None:
     if out.exists():
         raise InputError(f"{out} exists: name another folder with --out")
     encoder = SentenceEncoder.load(options.model)
-    rows, judged, note = bare_rows(options.loss, options.data, options.dev, options.test, options.seed)
-    print(f"{note}; {encoder.device}")
-    untrained = evaluate(encoder, judged["test"]) if "test" in judged else {}
+    rows, notes = bare_rows(options.loss, options.data, options.dev, options.test, options.seed)
+    print("; ".join(f"{split} {note}" for split, note in notes.items()), encoder.device, sep="; ")
+    untrained = evaluate(encoder, rows["test"]) if rows["test"] else {}
     history: list[tuple[float, int, Scores]] = []
 
     def report(step: Step, scores: Scores | None) -> None:
@@ -130,19 +130,17 @@ def main(options: argparse.Namespace) -> None:
 
     chosen = {name: getattr(options, name) for name in ("loss", "epochs", "batch_size", "lr", "max_steps", "seed")}
     try:
-        train(encoder, rows, judged.get("dev"), callback=report, **chosen)
+        train(encoder, rows["train"], rows["dev"], callback=report, **chosen)
     finally:  # after Ctrl-C the best weights so far
         encoder.save(out)
         print(f"saved in {out}")
-    table = {"test": (untrained, evaluate(encoder, judged["test"]))} if "test" in judged else {}
+    table = {"test": (untrained, evaluate(encoder, rows["test"]))} if rows["test"] else {}
     if history:
         _, best, scores = max(history)
         print(f"best on dev: step {best}" + ("" if best else ", untrained: try more --epochs, another --lr or --loss"))
         table = {"dev": (history[0][2], scores), **table}
     for split, (before, after) in table.items():
-        print(
-            f"{split:4}", *(f"{name} {100 * before[name]:.2f} -> {100 * after[name]:.2f}" for name in before), sep="  "
-        )
+        print(f"{split:5}", "  ".join(f"{name} {100 * before[name]:.2f} -> {100 * after[name]:.2f}" for name in before))
 
 
 if __name__ == "__main__":

@@ -414,47 +414,67 @@ def listed(sources: Iterable[Source]) -> str:
 
 def bare_rows(
     loss: str, data: str | None, dev: str | None, test: str | None, seed: int
-) -> tuple[list[tuple], dict[str, list[tuple]], str]:
-    """Read what ``minisbert.train`` reads: training rows for a loss, dev and test if there are any, and a note.
+) -> tuple[dict[str, list[tuple]], Notes]:
+    """Read what ``minisbert.train`` reads: rows for training with a loss, for dev and for test, and a note of each.
 
-    A row is a tuple of texts, then a score in 0..1 for "cosine", the number of a class for "softmax". ``dev`` and
-    ``test`` are files of scored pairs or of anchors and positives, "stsb", a share of the training rows to hold out
-    ("0.1"), or "none". The default is STS-B's for published data; of your own rows a tenth is dev, and none is test.
+    A row is a tuple of texts, then a score in 0..1, or for "softmax" the number of a class.
     """
-    sources, own = Sources(data=data, seed=seed), data is not None and data not in assets()
-    rows: list[tuple]
+    sources = Sources(data=data, dev=dev, test=test, seed=seed)
+    rows: dict[str, list] = {}
+    notes: Notes = {}
     if loss == "simcse":
-        texts, note = plain_texts(sources)
-        rows = [(text,) for text in texts]
+        texts, notes["train"] = plain_texts(sources)
+        rows["train"] = [(text,) for text in texts]
     elif loss in ("ranking", "triplet"):
-        rows, note = triplet_rows(sources, only_triplets=loss == "triplet")
+        rows["train"], notes["train"] = triplet_rows(sources, only_triplets=loss == "triplet")
     elif loss == "softmax":
         table = load_labelled(data or "snli", NLI)
-        classes, note = class_names(row.label for row in table.rows), table.note(data or "snli", "pairs")
-        rows = [(*row.texts, classes.index(row.label)) for row in table.rows]
+        classes, notes["train"] = class_names(row.label for row in table.rows), table.note(data or "snli", "pairs")
+        rows["train"] = [(*row.texts, classes.index(row.label)) for row in table.rows]
     else:
-        scored, notes = scored_rows(sources, splits=["train"])
-        rows, note = [(*row.texts, row.score / MAX_SCORE) for row in scored["train"]], notes["train"]
-    judged: dict[str, list[tuple]] = {}
-    unjudged = loss in ("softmax", "simcse")  # rows with neither scores nor positives
-    usual = "none" if own else "stsb"
-    for split, name in (("dev", dev or ("0.1" if own and not unjudged else usual)), ("test", test or usual)):
-        if name == "none":
-            note += f"; no {split}"
-            continue
+        rows, notes = scored_rows(sources, splits=["train"])
+    judged_rows(rows, notes, sources, can_judge=loss not in ("softmax", "simcse"))
+    for split, some in rows.items():
+        rows[split] = [(*row.texts, row.score / MAX_SCORE) if isinstance(row, Row) else row for row in some]
+    return rows, notes
+
+
+def judged_rows(
+    rows: dict[str, list],
+    notes: Notes,
+    sources: Sources,
+    scale: float = MAX_SCORE,
+    can_judge: bool = True,
+    searched: bool = False,
+) -> None:
+    """Add the rows of dev and test to ``rows``, and a note of each.
+
+    They are those of a file or STS-B, a share of the training rows that shares no text with the others, or none. By
+    default they are STS-B's; but of data of one's own a tenth is dev, and none is test, if they ``can_judge``: nothing
+    says what a sentence alone should be near to. ``searched``: the run has a search of its own to be judged by.
+    """
+    scored = isinstance(rows["train"][0], Row)
+    own = sources.data is not None and not any(name in assets() for name in str(sources.data).split(","))
+    for split, usual in (("dev", "0.1"), ("test", "none")):
+        if not own or not can_judge or searched:
+            # pairs as dev need no STS-B as test
+            usual = "none" if isinstance(next(iter(rows.get("dev", ())), None), tuple) else "stsb"
+        name = sources.named(split) or usual
         share = held_out_share(name)
-        if share and unjudged:
-            raise InputError(f"--{split} {name}: only scored pairs can judge {loss}; give a FILE of them, stsb or none")
-        if share:
-            rows, held_out, shared = hold_out(rows, [split], seed, share)
-            judged[split], about = held_out[split], f"held out of it ({len(held_out[split]):,} rows{shared})"
-        elif holds_pairs(files := Sources(dev=name, test=name), split):
-            judged[split], about = triplet_rows(files.of_split(split))
+        sources = replace(sources, dev=name) if split == "dev" else replace(sources, test=name)
+        if share and not can_judge:
+            raise InputError(f"--{split} {name}: these rows have no scores; give a FILE of scored pairs, or stsb")
+        if share or name == "none":
+            continue
+        if not scored and holds_pairs(sources, split):
+            rows[split], notes[split] = triplet_rows(sources.of_split(split))
         else:
-            scored, notes = scored_rows(files, splits=[split])
-            judged[split], about = [(*row.texts, row.score) for row in scored[split]], notes[split]
-        note += f"; {split} {about}"
-    return rows, judged, note
+            read, read_notes = scored_rows(sources, scale, [split])
+            rows[split], notes[split] = read[split], read_notes[split]
+    hold_out_missing(rows, notes, sources, "pairs" if scored else "rows")
+    for split in ("dev", "test"):
+        if scored and rows[split]:
+            check_scores(rows[split], f"{split} {notes[split]}")
 
 
 def held_out_share(name: Source | None) -> float | None:

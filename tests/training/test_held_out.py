@@ -102,7 +102,7 @@ def test_a_teachers_targets_are_those_of_the_rows_left_for_training(own, make, t
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--objective", "simcse", "--dev", "0.1"], "--dev 0.1: sentences cannot be scored"),
+        (["--objective", "simcse", "--dev", "0.1"], "--dev 0.1: these rows have no scores"),
         (["--dev", "0.7"], "0.7: a share that is held out must be"),
         (["--dev", "none", "--patience", "2"], "--patience needs dev rows"),
         (["--dev", "missing.csv"], "missing.csv does not exist"),

@@ -5,7 +5,7 @@ into what the formula reads, so a training step is ``fit`` -> ``loss`` -> ``form
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -17,24 +17,15 @@ from minisbert.core.data import TextColumns, length_grouped_batches
 from minisbert.core.heads import ConcatHead
 from minisbert.core.tokenizer import Encoded
 from minisbert.data.batches import unique_batches
-from minisbert.data.datasets import (
-    Sources,
-    check_scores,
-    held_out_share,
-    hold_out_missing,
-    holds_pairs,
-    scored_rows,
-    triplet_rows,
-)
+from minisbert.data.datasets import Sources
 from minisbert.data.formats import MAX_SCORE, Row
 from minisbert.evaluation import metrics
 from minisbert.evaluation.evaluators import correlate, encode_pairs, row_scores
 from minisbert.evaluation.retrieval import REPORTED, Retrieval, retrieval_scores
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.assets import assets
 from minisbert.training.losses import matryoshka_loss
-from minisbert.training.settings import SETTINGS, RunSettings, reads
+from minisbert.training.settings import SETTINGS, RunSettings
 
 Scores = dict[str, float]
 Loss = Callable[..., Tensor]  # the objective's formula; only of losses that are means over rows
@@ -240,40 +231,6 @@ class Objective:
         missed = [name for name, parameter in named if parameter.requires_grad and parameter.grad is None]
         if missed:
             raise InputError(f"no gradient reaches {len(missed)} of the trainable parameters, such as {missed[0]}")
-
-
-def judged_rows(options: RunSettings, rows: dict[str, list], notes: dict[str, str], paired: bool = True) -> None:
-    """Add the rows of dev and test to ``rows``, and a note of each.
-
-    They are those of a file or STS-B, a share of the training rows that shares no text with the others, or none. By
-    default they are STS-B's; but of data of one's own a tenth is dev, and none is test. Only rows with scores or, if
-    ``paired``, of two texts or more can be held out: nothing says what a sentence alone should be near to.
-    """
-    scored = isinstance(rows["train"][0], Row)
-    own = options.data is not None and not any(name in assets() for name in options.data.split(","))
-    searched = reads(options.objective, "retrieval") and options.retrieval
-    held_out = own and (scored or paired) and not searched
-    sources = sources_of(options)
-    for split, usual in (("dev", "0.1"), ("test", "none")):
-        if not held_out:
-            # pairs as dev need no STS-B as test
-            usual = "none" if isinstance(next(iter(rows.get("dev", ())), None), tuple) else "stsb"
-        name = getattr(options, split) or usual
-        share = held_out_share(name)
-        sources = replace(sources, dev=name) if split == "dev" else replace(sources, test=name)
-        if share and not (scored or paired):
-            raise InputError(f"--{split} {name}: sentences cannot be scored; give a FILE of scored pairs, or stsb")
-        if share or name == "none":
-            continue
-        if not scored and holds_pairs(sources, split):
-            rows[split], notes[split] = triplet_rows(sources.of_split(split))
-        else:
-            read, read_notes = scored_rows(sources, options.scale, [split])
-            rows[split], notes[split] = read[split], read_notes[split]
-    hold_out_missing(rows, notes, sources, "pairs" if scored else "rows")
-    for split in ("dev", "test"):
-        if scored and rows[split]:
-            check_scores(rows[split], f"{split} {notes[split]}")
 
 
 def sources_of(options: RunSettings) -> Sources:

@@ -17,6 +17,7 @@ from minisbert.core.heads import ConcatHead
 from minisbert.core.tokenizer import Encoded
 from minisbert.data.datasets import (
     duplicate_rows,
+    judged_rows,
     scored_rows,
     sentence_rows,
     translation_rows,
@@ -48,7 +49,7 @@ class CosineRegression(Objective):
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
         rows, notes = scored_rows(base.sources_of(options), options.scale, ["train"])
-        base.judged_rows(options, rows, notes)
+        judged_rows(rows, notes, base.sources_of(options), options.scale)
         network = VectorNetwork(encoder, TextColumns(encoder.tokenizer, base.two_columns(rows["train"])))
         super().__init__(options, network, rows, notes, base.score_targets(rows["train"]))
 
@@ -114,7 +115,8 @@ class UnscoredRows(Objective):
     def __init__(self, options: RunSettings, encoder: SentenceEncoder, columns: Columns, note: str):
         rows: dict[str, list] = {"train": list(zip(*columns, strict=True))}
         notes = {"train": note}
-        base.judged_rows(options, rows, notes, self.paired and len(columns) > 1)
+        can_judge, searched = self.paired and len(columns) > 1, bool(options.retrieval)
+        judged_rows(rows, notes, base.sources_of(options), options.scale, can_judge, searched)
         columns = list(zip(*rows["train"], strict=True))
         projection = None
         if reads(options.objective, "projection") and options.projection:

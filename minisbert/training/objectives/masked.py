@@ -16,12 +16,12 @@ from minisbert.core.data import TextColumns
 from minisbert.core.losses import check_vectors
 from minisbert.core.tokenizer import Tokenizer, pad_batch
 from minisbert.core.weights import BertConfig
-from minisbert.data.datasets import plain_texts
+from minisbert.data.datasets import judged_rows, plain_texts
 from minisbert.models.masked_language_model import MaskedHead, MaskedLanguageModel
 from minisbert.models.pooling import Pooling
 from minisbert.models.sentence_encoder import evaluating
 from minisbert.training.losses import mlm_losses
-from minisbert.training.objectives import Objective, Scores, VectorNetwork, judged_rows, sources_of, vector_scores
+from minisbert.training.objectives import Objective, Scores, VectorNetwork, sources_of, vector_scores
 from minisbert.training.settings import RunSettings
 
 CHOSEN = 0.15  # fraction of tokens to predict
@@ -101,7 +101,7 @@ class MaskedWords(Objective):
         texts, note = plain_texts(sources_of(options))
         rows: dict[str, list] = {"train": [(text,) for text in texts]}
         notes = {"train": note}
-        judged_rows(options, rows, notes, paired=False)
+        judged_rows(rows, notes, sources_of(options), options.scale, can_judge=False)
         network = MaskedNetwork(model, TextColumns(model.tokenizer, [texts]))
         super().__init__(options, network, rows, notes)
 

@@ -16,6 +16,7 @@ from minisbert.data.datasets import (
     duplicate_rows,
     held_out_share,
     hold_out_missing,
+    judged_rows,
     load_scored_pairs,
     multilabel_rows,
     scored_rows,
@@ -89,7 +90,7 @@ class ScoreRegression(PairObjective):
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
         rows, notes = scored_rows(base.sources_of(options), options.scale, ["train"])
-        base.judged_rows(options, rows, notes)
+        judged_rows(rows, notes, base.sources_of(options), options.scale)
         if min(pair.score for pair in rows["train"]) < 0:
             raise InputError(f"{notes['train']}: scores below 0, but the head of {options.objective} gives 0 or more")
         super().__init__(options, encoder, rows, notes, base.score_targets(rows["train"]))
