@@ -24,8 +24,8 @@ GROUPS = {  # the groups of --help: each command with its file and function in c
     },
     "serve": {
         "serve": ("serve:main", "vectors and reranking over HTTP, in the protocol of OpenAI's embeddings"),
-        "compile": ("convert:compile_package", "compile a model to native code that is twice as fast"),
-        "export-onnx": ("convert:export_onnx", "write a model as ONNX, for programs without PyTorch"),
+        "compile": ("convert:to_native_code", "compile a model to native code that is twice as fast"),
+        "export-onnx": ("convert:to_onnx", "write a model as ONNX, for programs without PyTorch"),
         "distill-static": ("convert:distill_static", "a table of one vector per token: far faster, at a loss"),
     },
     "check": {

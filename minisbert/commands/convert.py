@@ -13,7 +13,7 @@ from minisbert.system.files import atomic_folder, check_output
 LARGEST = 1e-4  # of a difference to a unit vector's number: float32 in another order stays far below
 
 
-def compile_package(arguments: list[str] | None = None) -> None:
+def to_native_code(arguments: list[str] | None = None) -> None:
     """Compile a model ahead of time to one file of native code, which encodes a sentence in half the time.
 
     int8 is faster than float32 on a CPU with VNNI or AVX2, and its vectors differ a little (docs/results.md). The
@@ -27,7 +27,7 @@ def compile_package(arguments: list[str] | None = None) -> None:
       minisbert compile all-MiniLM-L6-v2 --dtype int8
       minisbert encode "A cat." "A dog." --compiled --dtype int8
     """
-    parser = command_parser("compile", compile_package.__doc__)
+    parser = command_parser("compile", to_native_code.__doc__)
     shared.add_model_option(parser, "model")
     parser.add_argument("--out", type=Path, metavar="F", help="write to F.pt2 (default: to the cache, for --compiled)")
     parser.add_argument("--dtype", default="float32", help="float32, bfloat16, int8 or auto (default: %(default)s)")
@@ -52,7 +52,7 @@ def compile_package(arguments: list[str] | None = None) -> None:
     print(f"{path}: {path.stat().st_size / 1e6:.0f} MB, {time.monotonic() - started:.0f} s")
 
 
-def export_onnx(arguments: list[str] | None = None) -> None:
+def to_onnx(arguments: list[str] | None = None) -> None:
     """Export an encoder to ONNX: token ids in, vectors out, for programs without PyTorch.
 
     Writes the model's folder with onnx/model.onnx in it, as sentence-transformers lays it out: it opens there with
@@ -63,7 +63,7 @@ def export_onnx(arguments: list[str] | None = None) -> None:
       minisbert export-onnx all-MiniLM-L6-v2 --out minilm-onnx
       minisbert export-onnx runs/cosine-all-MiniLM-L6-v2/model --out mine-onnx --int8
     """
-    parser = command_parser("export-onnx", export_onnx.__doc__)
+    parser = command_parser("export-onnx", to_onnx.__doc__)
     shared.add_model_option(parser, "model")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="for the model with onnx/model.onnx")
     parser.add_argument("--int8", action="store_true", help="write onnx/model_int8.onnx too: a quarter of the size")

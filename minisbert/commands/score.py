@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> None:
         raise InputError(f"give two texts, each in quotes, or --file, not {len(options.texts)} texts")
     pairs = [(first, second) for first, second, _ in SIX_PAIRS]
     if options.file:
-        pairs = read_pairs(Rows(options.file, quotes=options.quotes), options.columns)
+        pairs = pairs_of(Rows(options.file, quotes=options.quotes), options.columns)
     elif options.texts:
         pairs = [(options.texts[0], options.texts[1])]
     from minisbert.data.formats import MAX_SCORE
@@ -88,7 +88,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"{people:<6}  {text:<{width}}  {first} / {second}")
 
 
-def read_pairs(rows: Rows, columns: str | None) -> list[tuple[str, str]]:
+def pairs_of(rows: Rows, columns: str | None) -> list[tuple[str, str]]:
     """Read the two texts of each row, under the names that training files have, or without names from two columns."""
     from minisbert.data.formats import PAIRS, RowReader, two_texts
 

@@ -312,7 +312,7 @@ def labelled_rows(sources: Sources, form: Format) -> tuple[dict[str, list[Row]],
             continue
         limit = sources.limit if split == "train" else None
         table = load_several(sources.of(split, form), form, split, limit, sources.columns)
-        rows[split], notes[split] = table.rows, table.note(listed(sources.of(split, form)), "pairs")
+        rows[split], notes[split] = table.rows, table.note(",".join(map(str, sources.of(split, form))), "pairs")
     hold_out_missing(rows, notes, sources, "pairs")
     return rows, notes
 
@@ -326,7 +326,7 @@ def triplet_rows(sources: Sources, only_triplets: bool = False) -> tuple[list[tu
     For losses with in-batch negatives a file may have pairs as well, or several negatives in a row.
     """
     opened = sources.of("train", PAIRS)
-    data = listed(opened)
+    data = ",".join(map(str, opened))
     if sources.columns is None and all(map(holds_nli, opened)):
         labelled = load_several(opened, NLI, "train", sources.limit, None)
         triplets = nli_triplets(labelled.rows)
@@ -406,10 +406,6 @@ def sentence_rows(sources: Sources) -> tuple[list[str], str]:
     lines = [row.texts[0] for row in islice(reader, sources.limit)]
     texts = [text for text in lines if text]
     return texts, note(data, len(texts), "sentences", len(lines) - len(texts), reader.unread)
-
-
-def listed(sources: Iterable[Source]) -> str:
-    return ",".join(map(str, sources))
 
 
 def bare_rows(

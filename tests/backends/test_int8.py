@@ -23,7 +23,7 @@ from minisbert.backends.graphs import (
     quantized_linear,
 )
 from minisbert.backends.package import CompiledEncoder
-from minisbert.commands.convert import compile_package
+from minisbert.commands.convert import to_native_code
 from minisbert.core import InputError
 from minisbert.core.metrics import spearman
 from minisbert.data.datasets import load_scored_pairs
@@ -138,7 +138,7 @@ def test_it_is_refused_without_the_instructions_and_uncompiled(tiny, tmp_path, m
         SentenceEncoder.load(tiny).encode(TEXTS, dtype="int8")
     monkeypatch.setattr(int8, "cpu_flags", lambda: {"sse4_2"})
     with pytest.raises(InputError, match="int8 needs a CPU with avx512_vnni or avx2"):
-        compile_package([str(tiny), "--dtype", "int8", "--out", str(tmp_path / "p.pt2")])
+        to_native_code([str(tiny), "--dtype", "int8", "--out", str(tmp_path / "p.pt2")])
     assert not list(tmp_path.iterdir())
 
 
@@ -152,7 +152,7 @@ def generated_code(package: Path) -> str:
 @pytest.mark.slow
 def test_a_package_multiplies_by_the_fast_product(tiny, tmp_path):
     """torch's compiler has a pattern that turns it into one that is 2,000 times slower on a Zen 4."""
-    compile_package([str(tiny), "--dtype", "int8", "--out", str(tmp_path / "p.pt2")])
+    to_native_code([str(tiny), "--dtype", "int8", "--out", str(tmp_path / "p.pt2")])
     code = generated_code(tmp_path / "p.pt2")
     by_length = bfloat16_hardware(torch.device("cpu"))[0]
     assert len(re.findall(r"_int_mm_out\(", code)) == 2 * 4  # in each layer one for query, key and value

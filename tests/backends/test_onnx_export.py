@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from minisbert.backends import graphs
-from minisbert.commands.convert import export_onnx as main
+from minisbert.commands.convert import to_onnx as main
 from minisbert.core import InputError
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.conftest import ROOT

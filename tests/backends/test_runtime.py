@@ -23,7 +23,7 @@ from minisbert.backends import graphs
 from minisbert.backends import package as aot
 from minisbert.backends.package import CompiledEncoder, CompiledPairModel
 from minisbert.checkpoints.layout import ModelFolder
-from minisbert.commands.convert import compile_package
+from minisbert.commands.convert import to_native_code
 from minisbert.core import InputError
 from minisbert.core.heads import JointHead, siamese
 from minisbert.loading import load
@@ -113,7 +113,7 @@ def test_a_cross_encoder(folder, tmp_path):
         assert abs(ours.predict(pairs) - model.predict(pairs)).max() <= 2e-6  # of scores up to 1
     PairModel(encoder, siamese(encoder.width)).save(tmp_path / "siamese")
     with pytest.raises(InputError, match="only cross-encoders"):
-        compile_package([str(tmp_path / "siamese"), "--out", str(tmp_path / "s.pt2")])
+        to_native_code([str(tmp_path / "siamese"), "--out", str(tmp_path / "s.pt2")])
     with pytest.raises(InputError, match="holds a PairModel: only a SentenceEncoder"):
         CompiledEncoder.load(tmp_path / "model", tmp_path / "p.pt2")
 
@@ -249,10 +249,10 @@ def test_an_identity_covers_every_module_and_all_code_of_the_graph(tiny, tmp_pat
 def test_without_a_compiler_or_with_an_old_torch(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(aot.shutil, "which", lambda _: None)
     with pytest.raises(InputError, match=r"C\+\+ compiler.*apt install g\+\+"):
-        compile_package([str(folder), "--out", str(tmp_path / "p.pt2")])
+        to_native_code([str(folder), "--out", str(tmp_path / "p.pt2")])
     monkeypatch.setattr(torch, "__version__", type(torch.__version__)("2.8.0"))
     with pytest.raises(InputError, match=r"^compiling needs torch 2\.9 or newer, this is 2\.8\.0$"):
-        compile_package([str(folder), "--out", str(tmp_path / "p.pt2")])
+        to_native_code([str(folder), "--out", str(tmp_path / "p.pt2")])
     assert not list(tmp_path.iterdir())
 
 
@@ -267,7 +267,7 @@ def test_the_compiling_process_gets_a_private_folder(folder, tmp_path, monkeypat
 
     monkeypatch.setattr(aot.subprocess, "run", run)
     with pytest.raises(InputError, match=r"^compiling failed: error: 5$"):
-        compile_package([str(folder), "--out", str(tmp_path / "p.pt2")])
+        to_native_code([str(folder), "--out", str(tmp_path / "p.pt2")])
 
 
 @pytest.mark.slow
