@@ -148,7 +148,7 @@ def compile_model(folder: Path, out: Path) -> Path:
     command = [sys.executable, "-m", "minisbert", "compile", str(folder), "--out", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    assert f"{out}: " in done.stderr
+    assert f"{out}: " in done.stdout
     return out
 
 
