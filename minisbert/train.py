@@ -147,7 +147,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="all-MiniLM-L6-v2", help="name, folder, or owner/name on the Hub")
     parser.add_argument("--data", help="training rows: a file, or a data set's name (default: stsb; snli for classes)")
-    parser.add_argument("--dev", help="rows that choose the best epoch: a file, a share held out, or none")
+    parser.add_argument("--dev", help="FILE, share, stsb or none (default: a tenth of your own rows; else stsb)")
     parser.add_argument("--test", help="rows for the table at the end (default: stsb's, or with --data FILE none)")
     parser.add_argument("--loss", default="cosine", choices=LOSSES)
     parser.add_argument("--lr", type=bounded(float, 0), default=2e-5, help="peak learning rate (default: 2e-5)")
