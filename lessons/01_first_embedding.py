@@ -257,9 +257,9 @@ assert largest_difference(encoder.encode(sentences), vectors) < 1e-6, (
 # Who chose the numbers? Three trainings, one after the other.
 #
 # 1. *Guessing hidden words.* BERT was given books and Wikipedia with some words hidden, and after each few texts its
-#    numbers were moved a little, so that it would have guessed better. Nobody had to label anything. Lesson 23 does
+#    numbers were moved a little, so that it would have guessed better. Nobody had to label anything. Lesson 24 does
 #    it, from dice on.
-# 2. *Copying.* MiniLM is smaller. It was trained to do inside what a large model of this kind does (lesson 26). It has
+# 2. *Copying.* MiniLM is smaller. It was trained to do inside what a large model of this kind does (lesson 27). It has
 #    twelve layers; ours has every second one of them.
 # 3. *Pairs.* Then it saw a billion pairs that belong together, such as a question and its answer, and was trained to
 #    give the two vectors that are nearer to each other than to those of other pairs (lesson 10). Only this makes a

@@ -349,7 +349,7 @@ assert whole == [secret], "one mistake, and only one, gives exactly these number
 # The encoder: the loop over the layers is the whole of `forward`.
 #
 # - Why does `views` refuse a mask of floats?
-# - `views` gives each layer the same mask. Which models of lesson 22 cannot do with that?
+# - `views` gives each layer the same mask. Which models of lesson 23 cannot do with that?
 # - `hidden_states` returns L + 1 tensors. Which is the first?
 #
 # Answers are in [the book in ten evenings](TEN_EVENINGS.md).

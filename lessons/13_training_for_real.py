@@ -49,7 +49,7 @@ from course import figure, largest_difference, predict
 # %%
 from minisbert.core import bert
 
-bert.FUSED = True  # the same formulas, faster: lesson 25
+bert.FUSED = True  # the same formulas, faster: lesson 26
 threads = torch.get_num_threads()
 torch.set_num_threads(min(threads, 2))
 
@@ -360,7 +360,7 @@ guess.answer("1 and 80")
 
 # %% [markdown]
 # That is **collapse**: all texts get nearly the same vector, which is a perfect answer to a loss that only pulls. The
-# order of cosines near 1 still gives a fair Spearman; rounded to bytes (lesson 27) it is gone. So look at uniformity,
+# order of cosines near 1 still gives a fair Spearman; rounded to bytes (lesson 17) it is gone. So look at uniformity,
 # not at the score alone.
 #
 # **3.** The cure costs no labels either. For pair i the other 31 partners of its batch are wrong answers: **in-batch

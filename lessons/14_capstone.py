@@ -294,7 +294,7 @@ fast_encoder = minisbert.SentenceEncoder.load(FOLDER)
 with grafted(pieces):
     encoder.encode(texts, batch_size=20)
     by_book = calls["bert.attention"]
-    fast_encoder.encode(texts)  # several sentences in a row: lesson 24
+    fast_encoder.encode(texts)  # several sentences in a row: lesson 25
 print(f"book {by_book}, minisbert.SentenceEncoder {calls['bert.attention'] - by_book}")
 assert by_book == 200 / 20 * 6, "once for each layer of each batch"
 assert calls["bert.attention"] > by_book, "yours in the other as well: one forward"

@@ -42,7 +42,7 @@ config = encoder.bert.config
 D, F, L = config.hidden_size, config.intermediate_size, config.num_hidden_layers
 token = L * (
     4 * D * D + 2 * D * F
-)  # multiplications in the dense layers, see lesson 24
+)  # multiplications in the dense layers, see lesson 25
 lengths = [len(ids) for ids in encoder.tokenizer.encode(texts).ids]
 mean = sum(lengths) / N
 count = 10_000
@@ -438,4 +438,5 @@ assert itself < np.mean(right == np.arange(N)), (
 #
 # ## What you have now
 #
-# You can search all vectors exactly, and say what that costs. Next: [your own search engine](17_your_own_search.py).
+# You can search all vectors exactly, and say what that costs. Next: [making it small: fewer
+# bytes](17_fewer_bytes.py).

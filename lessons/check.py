@@ -11,7 +11,7 @@
     python -m lessons.check all --json results.json
     python -m lessons.check grade handed-in/*/ --out results
     python -m lessons.check class results --variants variants.json
-    python -m lessons.check project FOLDER  your search engine (lesson 17), on hidden queries
+    python -m lessons.check project FOLDER  your search engine (lesson 18), on hidden queries
     python -m lessons.check variants sheet --secret key.txt --out variants.py
     python -m lessons.check variants grade --secret key.txt handed-in/*/ --json variants.json
 
@@ -238,8 +238,8 @@ def parser() -> argparse.ArgumentParser:
     table.add_argument("--variants", type=Path, metavar="FILE", help="of variants grade --json, as a last column")
     project = commands.add_parser(
         "project",
-        help="grade a search engine (lesson 17) on queries of held-out modules, and add it to a leaderboard",
-        description=f"Grade a search engine (lesson 17). FOLDER holds a model and perhaps a search.toml: {SETTINGS}.",
+        help="grade a search engine (lesson 18) on queries of held-out modules, and add it to a leaderboard",
+        description=f"Grade a search engine (lesson 18). FOLDER holds a model and perhaps a search.toml: {SETTINGS}.",
     )
     project.add_argument("folder", type=Path, metavar="FOLDER", help="with the model, in it or in FOLDER/model")
     project.add_argument("--name", default="", help="on the leaderboard (default: the folder's)")

@@ -1,4 +1,4 @@
-"""What lesson 25 uses without explaining it: a switch, a stopwatch, vectors without a tokenizer, the compiler's C++."""
+"""What lesson 26 uses without explaining it: a switch, a stopwatch, vectors without a tokenizer, the compiler's C++."""
 
 import re
 import statistics

@@ -24,7 +24,7 @@ from lessons.predictions import predict  # noqa: E402, F401
 from minisbert.core import bert  # noqa: E402
 from minisbert.system import devices  # noqa: E402, F401  # makes the first result as exact as the next
 
-bert.FUSED = False  # the formulas as the book writes them out; lesson 25 is about the others
+bert.FUSED = False  # the formulas as the book writes them out; lesson 26 is about the others
 
 torch.set_printoptions(precision=4, sci_mode=False, linewidth=110)
 np.set_printoptions(precision=4, suppress=True, linewidth=110)

@@ -8,19 +8,19 @@ WIDTH, HEIGHT, ACROSS, LEFT = 90, 40, 104, 2  # of a box, from one column to the
 NAMES = {
     0: "before", 1: "embedding", 2: "text to ids", 3: "weights file", 4: "embeddings", 5: "attention", 6: "layer",
     7: "encoder", 8: "pooling", 9: "similarity", 10: "losses", 11: "the loop", 12: "one number", 13: "for real",
-    14: "your pieces", 15: "three heads", 16: "search", 17: "your engine", 18: "one or many", 19: "two stages",
-    20: "an index", 21: "positions", 22: "who looks", 23: "from nothing", 24: "packing", 25: "fewer passes",
-    26: "fewer layers", 27: "fewer bytes", 28: "big batches", 29: "in the wild",
+    14: "your pieces", 15: "three heads", 16: "search", 17: "fewer bytes", 18: "your engine", 19: "one or many",
+    20: "two stages", 21: "an index", 22: "positions", 23: "who looks", 24: "from nothing", 25: "packing",
+    26: "fewer passes", 27: "fewer layers", 28: "big batches", 29: "in the wild",
 }  # fmt: skip
 # lesson -> column and top
 PLACES = {
     0: (0, 26), 1: (1, 26), 2: (2, 26), 4: (3, 26), 5: (4, 26),
     6: (0, 94), 7: (1, 94), 8: (2, 94), 3: (4, 94),
     9: (0, 184), 10: (1, 184), 11: (2, 184), 12: (3, 184), 13: (4, 184), 14: (2, 252),
-    15: (0, 342), 16: (1, 342), 17: (4, 342),
-    19: (2, 410), 18: (3, 410), 20: (4, 410),
-    21: (0, 494), 22: (1, 494), 23: (3, 494),
-    24: (0, 578), 25: (1, 578), 26: (2, 578), 27: (3, 578), 28: (4, 578),
+    15: (0, 342), 16: (1, 342), 17: (2, 342), 18: (4, 342),
+    20: (2, 410), 19: (3, 410), 21: (4, 410),
+    22: (0, 494), 23: (1, 494), 24: (3, 494),
+    25: (0, 578), 26: (1, 578), 27: (2, 578), 28: (4, 578),
     29: (0, 662),
 }  # fmt: skip
 TITLES = {"I": 16, "II": 174, "III": 332, "IV": 484, "A": 568, "B": 652}  # part -> the base line of its title
@@ -29,11 +29,11 @@ TURNS = {
     (5, 6): ((463, 80), (47, 80)),
     (8, 9): ((255, 160), (47, 160)),
     (9, 16): ((47, 240), (151, 240)),
-    (15, 18): ((47, 396), (339, 396)),
-    (17, 18): ((443, 396), (379, 396)),
+    (15, 19): ((47, 396), (339, 396)),
+    (18, 19): ((443, 396), (379, 396)),
 }
 # told in words
-FAR = {3: (2,), 14: (8,), 21: (7,), 23: (15, 17), 24: (11,), 25: (11,), 26: (13, 16), 28: (11,), 29: (11, 15)}
+FAR = {3: (2,), 14: (8,), 22: (7,), 24: (15, 18), 25: (11,), 26: (11,), 27: (13, 17), 28: (11,), 29: (11, 15)}
 
 
 def course() -> Pen:

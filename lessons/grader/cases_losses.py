@@ -1,4 +1,4 @@
-"""Hand examples and traps of lessons 10, 11, 28 and 23: losses, geometry, schedule, optimizer, batches in parts."""
+"""Hand examples and traps of lessons 10, 11, 28 and 24: losses, geometry, schedule, optimizer, batches in parts."""
 
 import math
 import weakref

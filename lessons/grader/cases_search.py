@@ -1,4 +1,4 @@
-"""Hand examples and traps of lessons 17, 19 and 20: BM25, reciprocal ranks, a walk through a graph."""
+"""Hand examples and traps of lessons 18, 20 and 21: BM25, reciprocal ranks, a walk through a graph."""
 
 import math
 

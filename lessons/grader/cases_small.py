@@ -1,4 +1,4 @@
-"""Hand examples and traps of lessons 26 and 27: int8 and bits, rescoring, layers, students, prefixes."""
+"""Hand examples and traps of lessons 27 and 17: int8 and bits, rescoring, layers, students, prefixes."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""The project of lesson 17, graded: a student's search engine, on queries that were not in its training.
+"""The project of lesson 18, graded: a student's search engine, on queries that were not in its training.
 
 A project is a folder with a model, as ``SentenceEncoder.save`` or sentence-transformers writes it, in ``model/`` or in
 the folder itself, and perhaps a ``search.toml``:

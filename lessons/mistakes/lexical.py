@@ -95,7 +95,7 @@ def _(queries: Words, documents: Words, k1: float = 1.2, b: float = 0.75) -> np.
     return _scores(queries, documents, k1, b, idf=lambda total, n: math.log10(1 + (total - n + 0.5) / (n + 0.5)))
 
 
-# ------------------------------------------------------------------------------------- lesson 19
+# ------------------------------------------------------------------------------------- lesson 20
 
 
 def _places(scores: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Mistakes in the walk of lesson 20."""
+"""Mistakes in the walk of lesson 21."""
 
 from heapq import heappop, heappush
 

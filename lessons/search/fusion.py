@@ -1,4 +1,4 @@
-"""Two rankings as one: what lesson 19 adds up."""
+"""Two rankings as one: what lesson 20 adds up."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""HNSW, an index for approximate search: a graph whose links lead a walk to the vectors that fit (lesson 20)."""
+"""HNSW, an index for approximate search: a graph whose links lead a walk to the vectors that fit (lesson 21)."""
 
 import math
 from collections.abc import Mapping, Sequence

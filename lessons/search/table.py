@@ -1,4 +1,4 @@
-"""What lesson 17 enters its engines into: quality with an interval, milliseconds, bytes."""
+"""What lesson 18 enters its engines into: quality with an interval, milliseconds, bytes."""
 
 import time
 from collections.abc import Callable, Sequence

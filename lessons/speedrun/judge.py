@@ -34,7 +34,7 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 
 
 class Judge:
-    """Names of dev's and test's modules ask for their sentence among those of all modules (lesson 17)."""
+    """Names of dev's and test's modules ask for their sentence among those of all modules (lesson 18)."""
 
     def __init__(self) -> None:
         entries = docstrings.read_entries()

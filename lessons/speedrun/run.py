@@ -83,7 +83,7 @@ def remembering(encode: Encode) -> Encode:
 
 
 def whitened(encode: Encode, texts: list[str]) -> Encode:
-    """Encode, then make all principal axes of some texts' vectors equally long (lesson 23)."""
+    """Encode, then make all principal axes of some texts' vectors equally long (lesson 24)."""
     change = whitening(unit(encode(texts)))
     return lambda some: unit(change(unit(encode(some))))
 

@@ -94,7 +94,7 @@ def train(
 
 
 def read(model: MaskedLanguageModel, texts: Sequence[str], seconds: float, dtype: torch.dtype) -> Iterator[Step]:
-    """Guess hidden words of the texts (lesson 23)."""
+    """Guess hidden words of the texts (lesson 24)."""
     columns = TextColumns(model.tokenizer, [texts])
     special = torch.tensor(model.special_ids)
     vocabulary = model.tokenizer.backend.get_vocab_size()

@@ -1,4 +1,4 @@
-"""The baseline, whitened: all principal axes of the training texts equally long (lesson 23)."""
+"""The baseline, whitened: all principal axes of the training texts equally long (lesson 24)."""
 
 import numpy as np
 

@@ -212,7 +212,7 @@ def kl_divergence_loss(scores: Tensor, teacher: Tensor) -> Tensor:
 def principal_columns(vectors: Tensor, width: int) -> Tensor:
     """Give vectors (N, D) ``width`` columns: turn them onto their principal axes if that is fewer, else append zeros.
 
-    As in lesson 27 without centring, which keeps lengths and dot products as well as so few columns can.
+    As in lesson 17 without centring, which keeps lengths and dot products as well as so few columns can.
     """
     if vectors.shape[1] <= width:
         return pad(vectors, (0, width - vectors.shape[1]))

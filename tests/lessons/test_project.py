@@ -1,4 +1,4 @@
-"""Lesson 17's project: the corpus, the measure, and ``python -m lessons.check project``."""
+"""Lesson 18's project: the corpus, the measure, and ``python -m lessons.check project``."""
 
 import csv
 import io

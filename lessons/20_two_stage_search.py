@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lesson 19: two-stage search
+# # Lesson 20: two-stage search
 #
 # Steps through `minisbert/search/by_tokens.py`, `minisbert/evaluation/retrieval.py`.
 # About 60 minutes. You will search documents that are too long for an encoder, join two engines
@@ -13,7 +13,7 @@ from course import figure, largest_difference, predict
 # %% [markdown]
 # ## The question
 #
-# Lesson 17 searched single sentences. Real documents are pages, an encoder reads 256 tokens, and a
+# Lesson 18 searched single sentences. Real documents are pages, an encoder reads 256 tokens, and a
 # vector of 384 numbers has to stand for all of it. Words and vectors make different mistakes. And
 # whatever judges well, such as a cross-encoder, is too slow to judge everything. So nearly every
 # search engine has **two stages**: a fast one that *finds* some candidates among all documents, and
@@ -21,12 +21,12 @@ from course import figure, largest_difference, predict
 #
 # The corpus: long docstrings of Python, NumPy and parts of PyTorch, each without its first
 # sentence. That sentence is the question. So the questions are English, and nobody has written them
-# to suit a search engine. To keep the lesson short, we take the modules of the test split (lesson 17).
+# to suit a search engine. To keep the lesson short, we take the modules of the test split (lesson 18).
 
 # %%
 from minisbert.core import bert
 
-bert.FUSED = True  # lesson 25: the same numbers in less time
+bert.FUSED = True  # lesson 26: the same numbers in less time
 
 # %%
 from pathlib import Path
@@ -131,7 +131,7 @@ judge("BM25", lexical)
 
 # %%
 guess = predict(
-    "19.1",
+    "20.1",
     "MiniLM reads the first 48 tokens of each document instead of 256. nDCG@10 falls by ...",
     ["less than a point", "about three points", "more than eight points"],
 )
@@ -174,7 +174,7 @@ guess.answer("more than eight points")
 
 # %%
 guess = predict(
-    "19.2",
+    "20.2",
     "All text in chunks of 80 words, the best chunk counts. Against 256 tokens of each document it is ...",
     ["no better", "a few points better", "more than eight points better"],
 )
@@ -209,7 +209,7 @@ guess.answer("no better")
 
 # %%
 guess = predict(
-    "19.3",
+    "20.3",
     "BM25 and MiniLM by reciprocal ranks: against MiniLM alone ...",
     ["worse: the average of both", "the same", "one to six points better"],
 )
@@ -254,7 +254,7 @@ assert recall > 0.85, "no judge can do better than this share"
 # the minutes of a lesson: after 80 steps on one positive and three candidates the loss was 1.38, where ln 4 = 1.39 is
 # guessing. (`minisbert evaluate --rerank MODEL` measures one that you have.)
 #
-# Late interaction (lesson 18) needs no training. Each token of the question picks the document's token
+# Late interaction (lesson 19) needs no training. Each token of the question picks the document's token
 # that fits it best. For all N documents that would be much work; for twenty it is little.
 
 
@@ -322,7 +322,7 @@ assert -0.1 < more < 0.01, "no help, and not the end of the world: one more word
 #
 # ## The figure
 #
-# ![nDCG@10 of each engine with its interval](figures/19_two_stage_search.png)
+# ![nDCG@10 of each engine with its interval](figures/20_two_stage_search.png)
 
 
 # %%
@@ -338,7 +338,7 @@ def draw(plt):
     return drawn
 
 
-figure("19_two_stage_search", draw)
+figure("20_two_stage_search", draw)
 
 # %% [markdown]
 # ## Predict, then run
@@ -347,7 +347,7 @@ figure("19_two_stage_search", draw)
 
 # %%
 guess = predict(
-    "19.4",
+    "20.4",
     "BM25's scores plus cosines: the sum sorts nearly as ... would",
     ["BM25", "MiniLM", "both by ranks"],
 )
@@ -415,4 +415,4 @@ assert value < results["BM25"].mean() - 0.02, "worse than BM25 alone: that is th
 #
 # ## What you have now
 #
-# You have two stages: one that finds, one that judges. Next: [an index by hand](20_an_index_by_hand.py).
+# You have two stages: one that finds, one that judges. Next: [an index by hand](21_an_index_by_hand.py).

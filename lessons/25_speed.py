@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lesson 24: making it fast: pads and packing
+# # Lesson 25: making it fast: pads and packing
 #
 # Steps through `minisbert/models/batching.py`, and `pad_batch` and `length_grouped_batches` of
 # `minisbert/core/tokenizer.py` and `minisbert/core/data.py`. About 60 minutes. You will count what a batch computes for
@@ -34,7 +34,7 @@ from minisbert.core import bert
 from minisbert.core.encoder import SentenceEncoder
 from minisbert.data.datasets import load_scored_pairs
 
-bert.FUSED = True  # the same numbers in less time: lesson 25
+bert.FUSED = True  # the same numbers in less time: lesson 26
 
 encoder = SentenceEncoder.load(find_model("all-MiniLM-L6-v2"))  # easy to follow
 fast_encoder = minisbert.SentenceEncoder.load("all-MiniLM-L6-v2")
@@ -229,7 +229,7 @@ for name in ladder:
 
 # %% [markdown]
 # The times are those of your machine, a second long, and will be others tomorrow; how many tokens were computed is a
-# matter of arithmetic. Lesson 25 climbs further: fewer passes over the same numbers, fewer bits, and a compiler.
+# matter of arithmetic. Lesson 26 climbs further: fewer passes over the same numbers, fewer bits, and a compiler.
 
 # %%
 assert computed["sorted by length"] < 0.8 * computed["padded, as given"], (
@@ -248,7 +248,7 @@ for name in ("sorted by length", "packed"):
 # %% [markdown]
 # ## The figure
 #
-# ![Sentences a second and tokens computed, step by step](figures/24_speed.png)
+# ![Sentences a second and tokens computed, step by step](figures/25_speed.png)
 
 
 # %%
@@ -270,7 +270,7 @@ def draw(plt):
     return drawn
 
 
-figure("24_speed", draw)
+figure("25_speed", draw)
 
 # %% [markdown]
 # **Exercise 2.** At which T does attention cost as much as the dense layers? Work it out from the formula, then look
@@ -282,7 +282,7 @@ figure("24_speed", draw)
 # **1.** A batch of one text has no pads at all. Is one text at a time the fastest, then?
 
 # %%
-guess = predict("24.1", "Is one text at a time the fastest?", ["yes", "as a rule not"])
+guess = predict("25.1", "Is one text at a time the fastest?", ["yes", "as a rule not"])
 
 # %%
 for budget in (1, 256, 2048):
@@ -301,7 +301,7 @@ guess.answer("as a rule not")
 
 # %%
 guess = predict(
-    "24.2",
+    "25.2",
     "Windows of one batch: what share of the tokens are pads?",
     ["5 %", "20 %", "over 40 %"],
 )
@@ -401,4 +401,4 @@ assert abs(misplaced) < 40, "nothing is left of it"
 # ## What you have now
 #
 # You know where the time goes, and how not to compute pads. Next: [the same formulas, faster: fused operations, the
-# compiler, fewer bits](25_fewer_passes.py).
+# compiler, fewer bits](26_fewer_passes.py).

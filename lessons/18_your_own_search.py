@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lesson 17: your own search engine
+# # Lesson 18: your own search engine
 #
 # Steps through `minisbert/search/mining.py`, `minisbert/core/loop.py`, `minisbert/evaluation/metrics.py`,
 # `minisbert/search/quantized.py`. About 60 minutes. You will build a search engine for Python's own standard library,
@@ -99,7 +99,7 @@ assert largest_difference(each, [1, 1 / np.log2(4), 0]) < 1e-12, "rank 1, 3, non
 # %% [markdown]
 # ## Words alone
 #
-# Every engine enters one table: nDCG and recall (lesson 26) of each query, milliseconds for a query (all of them at
+# Every engine enters one table: nDCG and recall (lesson 27) of each query, milliseconds for a query (all of them at
 # once, divided by their number), bytes of a document in the index. BM25's index is a row number and a count for each
 # different word of a document: five bytes.
 
@@ -136,7 +136,7 @@ encoder = SentenceEncoder.load("all-MiniLM-L6-v2", max_seq_length=48)
 
 # %%
 guess = predict(
-    "17.1",
+    "18.1",
     "BM25, or MiniLM as it comes: which finds more?",
     ["BM25", "MiniLM", "too close to call"],
 )
@@ -216,7 +216,7 @@ def ranking(model, batch):
 
 # %%
 guess = predict(
-    "17.2",
+    "18.2",
     "Some 25 steps. nDCG@10 on modules that it has never seen rises by ...",
     ["less than 2 points", "4 to 15 points", "more than 20 points"],
 )
@@ -260,7 +260,7 @@ guess.answer("4 to 15 points")
 # So far each engine looks at query and document apart. The classical next step is **reranking**: take the best fifty
 # and let a better judge sort them. The cheapest judge is the rival, for BM25 knows rare words, and the vectors do not
 # read letters. The better one is a cross-encoder: it reads query and document at once (lesson 15), fifty forwards
-# instead of one, and no document can be encoded in advance. Lesson 19 has the two stages.
+# instead of one, and no document can be encoded in advance. Lesson 20 has the two stages.
 #
 # **Exercise 6.** (medium) Rerank the fifty by cosine + weight * BM25, with a weight chosen on dev. Then with a
 # cross-encoder that others have trained, `PairModel.load("cross-encoder/ms-marco-MiniLM-L6-v2")` (the Hub has it). What
@@ -269,7 +269,7 @@ guess.answer("4 to 15 points")
 # %% [markdown]
 # ## Fewer bytes
 #
-# 384 numbers of four bytes are thirty times what BM25 keeps of a document. Lesson 27's savings, on the trained model:
+# 384 numbers of four bytes are thirty times what BM25 keeps of a document. Lesson 17's savings, on the trained model:
 # int8 codes, and bits, of which the forty best are sorted again by the query's own numbers.
 
 # %%
@@ -316,7 +316,7 @@ table.show(N)
 # Up and to the left is good. Bars are the intervals: where two overlap, look at the difference of each query before you
 # say anything.
 #
-# ![nDCG@10 by bytes of a document and by milliseconds of a query](figures/17_your_own_search.png)
+# ![nDCG@10 by bytes of a document and by milliseconds of a query](figures/18_your_own_search.png)
 
 
 # %%
@@ -362,7 +362,7 @@ def draw(plt):
     return drawn
 
 
-figure("17_your_own_search", draw)
+figure("18_your_own_search", draw)
 
 # %% [markdown]
 # ## Predict, then run
@@ -371,7 +371,7 @@ figure("17_your_own_search", draw)
 
 # %%
 guess = predict(
-    "17.3",
+    "18.3",
     "Queries without a word in common with their document: the trained model has among its first ten ...",
     ["nearly none", "two to five of ten", "eight of ten"],
 )
@@ -399,7 +399,7 @@ guess.answer("two to five of ten")
 
 # %%
 guess = predict(
-    "17.4",
+    "18.4",
     "Drawing modules instead of queries, the interval gets ...",
     ["narrower", "wider"],
 )
@@ -508,4 +508,4 @@ assert np.array_equal(again.encode(documents[:3]), tuned.encode(documents[:3])),
 # ## What you have now
 #
 # You have a search engine for your own texts, and know on which questions it fails. Next: [one vector, many, or
-# none](18_one_vector_many_or_none.py).
+# none](19_one_vector_many_or_none.py).

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lesson 23: from nothing
+# # Lesson 24: from nothing
 #
 # Steps through `minisbert/training/objectives/masked.py`, `minisbert/training/losses.py`,
 # `minisbert/models/masked_language_model.py`. About 60 minutes. You will make an encoder that
@@ -49,7 +49,7 @@ from course import figure, predict
 
 from minisbert.core import bert
 
-bert.FUSED = True  # the same formulas, faster: lesson 25
+bert.FUSED = True  # the same formulas, faster: lesson 26
 torch.manual_seed(0)
 torch.set_num_threads(min(torch.get_num_threads(), 2))
 LONG = "LONG_FORM" in os.environ  # exercise 4
@@ -160,7 +160,7 @@ assert model.fill_mask(QUESTIONS[0], 1)[0][1] < 0.003, "no word is likely"
 # %% [markdown]
 # The judge: STS-B's dev pairs, by Spearman's correlation (lesson 09). Each model is judged
 # twice, with its vectors as they are and whitened. **Whitening** turns vectors to the directions
-# in which they differ most, their principal axes (lesson 27), and divides each by its length.
+# in which they differ most, their principal axes (lesson 17), and divides each by its length.
 
 # %%
 from minisbert.core.metrics import spearman
@@ -188,7 +188,7 @@ def judge(name, model):
 
 # %%
 guess = predict(
-    "23.1",
+    "24.1",
     "Random weights, no training at all: STS-B dev, Spearman x 100, is about ...",
     ["0", "25", "55"],
 )
@@ -275,7 +275,7 @@ assert np.mean(curve[-20:]) < curve[0] - 1.3, "and now it has one"
 
 # %%
 guess = predict(
-    "23.2",
+    "24.2",
     "STS-B after reading, against that of random weights: ...",
     ["much better", "a little better", "worse"],
 )
@@ -365,7 +365,7 @@ assert max(row[1] for row in table.values()) < table["random"][1] + 3, "hard to 
 # road: which words are frequent, and then which stand beside each other. What a sentence is
 # about comes after it.
 #
-# **Exercise 4.** Run the long form: `LONG_FORM=1 python lessons/23_from_nothing.py`, about half an hour.
+# **Exercise 4.** Run the long form: `LONG_FORM=1 python lessons/24_from_nothing.py`, about half an hour.
 # Which of the five guesses are right now? Which numbers changed?
 #
 # **Exercise 5.** No labels at all: in place of the scores take names of functions and their docstrings, and captions
@@ -374,7 +374,7 @@ assert max(row[1] for row in table.values()) < table["random"][1] + 3, "hard to 
 # %% [markdown]
 # ## The figure
 #
-# ![Four models, as they are and whitened](figures/23_from_nothing.png)
+# ![Four models, as they are and whitened](figures/24_from_nothing.png)
 
 
 # %%
@@ -390,7 +390,7 @@ def draw(plt):
     return drawn
 
 
-figure("23_from_nothing", draw)
+figure("24_from_nothing", draw)
 
 # %% [markdown]
 # ## Predict, then run
@@ -400,7 +400,7 @@ figure("23_from_nothing", draw)
 
 # %%
 guess = predict(
-    "23.3",
+    "24.3",
     "Guessing by frequency alone, the loss is about ...",
     ["8.5", "6.8", "3"],
 )
@@ -471,4 +471,4 @@ assert ends["special tokens are hidden too"] < ends["right"] - 0.15, "two easy p
 # ## What you have now
 #
 # You have a language model that began as random numbers. What follows makes things fast and small. Next: [making it
-# fast: pads and packing](24_speed.py).
+# fast: pads and packing](25_speed.py).

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lesson 27: making it small: fewer bytes
+# # Lesson 17: making it small: fewer bytes
 #
 # Steps through `minisbert/search/quantized.py` and `minisbert/training/losses.py`. About 60 minutes. You will drop
 # columns and bits of finished vectors, and draw one curve of what each saving costs.
@@ -90,7 +90,7 @@ assert abs(both - whole - prefix) < 1e-6, (
 )
 
 # %% [markdown]
-# And the real vectors, with lesson 26's two measures of what a saving costs: Spearman on half of the STS-B test pairs,
+# And the real vectors, with two measures of what a saving costs: Spearman on half of the STS-B test pairs,
 # and recall, the share of the ten nearest neighbours that are still found.
 
 # %%
@@ -288,7 +288,7 @@ assert curve["bits, float query"][2] > max(columns64), (
 #
 # The neighbours that are left, by bytes of a vector. Up and to the left is good.
 #
-# ![Recall by bytes of a vector](figures/27_fewer_bytes.png)
+# ![Recall by bytes of a vector](figures/17_fewer_bytes.png)
 
 
 # %%
@@ -364,13 +364,13 @@ def draw(plt):
     return drawn
 
 
-figure("27_fewer_bytes", draw)
+figure("17_fewer_bytes", draw)
 print(f"{'':40}{'bytes':>7}{'Spearman':>10}{'recall':>8}")
 for name, (size, s, r) in sorted(curve.items(), key=lambda entry: -entry[1][2]):
     print(f"{name:40}{size:7,}{s:10.2f}{r:8.3f}")
 
 # %% [markdown]
-# **Exercise 3.** All savings at once: three layers (lesson 26), 128 principal axes, int8. How many bytes, and what is
+# **Exercise 3.** All savings at once: three layers (lesson 27), 128 principal axes, int8. How many bytes, and what is
 # left?
 
 # %% [markdown]
@@ -381,7 +381,7 @@ for name, (size, s, r) in sorted(curve.items(), key=lambda entry: -entry[1][2]):
 
 # %%
 guess = predict(
-    "27.1", "At 60 degrees, how many of the 384 bits differ?", ["64", "128", "192"]
+    "17.1", "At 60 degrees, how many of the 384 bits differ?", ["64", "128", "192"]
 )
 
 # %%
@@ -408,7 +408,7 @@ guess.answer("128")
 
 # %%
 guess = predict(
-    "27.2",
+    "17.2",
     "Ten candidates for ten places give the recall ...",
     ["of the bits alone", "of the exact search", "in between"],
 )
@@ -519,5 +519,5 @@ assert recall(right) > recall(wrong) + 0.03, (
 #
 # ## What you have now
 #
-# Your vectors take a quarter or a thirty-second of the memory, and you know the price. Next: [large batches on a
-# small machine](28_large_batches.py).
+# Your vectors take a quarter or a thirty-second of the memory, and you know the price. Next: [your own search
+# engine](18_your_own_search.py).

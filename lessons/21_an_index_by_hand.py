@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lesson 20: an index by hand
+# # Lesson 21: an index by hand
 #
 # Steps through `minisbert/search/dense.py`, and `lessons/search/graph.py` beside it. About 60 minutes.
 # You will find neighbours without looking at everything, see why that works in 384 dimensions, and
@@ -17,7 +17,7 @@ from course import figure, predict
 # nearly the same answers from a thousandth of the reading. How can it know where not to look, and what
 # does *nearly* mean?
 #
-# The vectors are those of lesson 17: first sentences of Python's docstrings, and names as queries.
+# The vectors are those of lesson 18: first sentences of Python's docstrings, and names as queries.
 
 # %%
 from textwrap import shorten
@@ -29,7 +29,7 @@ from minisbert.search.dense import top_k
 from minisbert.system.assets import ensure
 
 entries = docstrings.read_entries()
-bert.FUSED = True  # lesson 25: the same numbers in less time
+bert.FUSED = True  # lesson 26: the same numbers in less time
 encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 documents = [entry.document for entry in entries]
 vectors = encoder.encode(documents, dtype="auto")  # (N, 384), of length 1
@@ -53,7 +53,7 @@ assert 3000 < N < 10_000, "a few hundred more or fewer from one Python to the ne
 #     recall@10  =  share of the ten nearest of the exact search that the index finds
 #     cost       =  vectors that it reads for a query, of N
 #
-# Recall here asks about *neighbours*; the recall of lesson 26 asks about right documents.
+# Recall here asks about *neighbours*; the recall of lesson 27 asks about right documents.
 #
 # ## Cells
 #
@@ -117,7 +117,7 @@ print(f"{len(centres)} cells of {min(map(len, members))} to {max(map(len, member
 
 # %%
 guess = predict(
-    "20.1",
+    "21.1",
     "The nearest eight of 74 cells are read, a ninth of all vectors. Of the ten nearest neighbours they hold ...",
     ["about a tenth", "about half", "about eight of ten"],
 )
@@ -188,7 +188,7 @@ assert max(degrees) <= 24, "twice twelve"
 
 # %%
 guess = predict(
-    "20.2",
+    "21.2",
     "The graph, width 20: of 5,500 vectors it reads about 290. It finds of the ten nearest ...",
     ["six of ten", "eight of ten", "more than nine of ten"],
 )
@@ -235,7 +235,7 @@ print(
 
 # %%
 guess = predict(
-    "20.3",
+    "21.3",
     "Sixteen times as many vectors: a walk of width 20 reads ... times as many",
     ["1.5", "4", "16"],
 )
@@ -275,13 +275,13 @@ assert 1e6 * each_exact > 3 * (growth[-1][1] + 8 * step) * each_walk, "a million
 # vectors always; up to a few hundred thousand if queries come in batches, if the corpus changes all the
 # time, or if somebody has to be able to rely on the result.
 #
-# **Exercise 4.** (hard) Store int8 codes (lesson 27) in the graph and sort the last forty again with the full
+# **Exercise 4.** (hard) Store int8 codes (lesson 17) in the graph and sort the last forty again with the full
 # vectors. Bytes, recall, milliseconds?
 
 # %% [markdown]
 # ## The figure
 #
-# ![Recall by vectors read, and vectors read by the size of the corpus](figures/20_an_index_by_hand.png)
+# ![Recall by vectors read, and vectors read by the size of the corpus](figures/21_an_index_by_hand.png)
 
 
 # %%
@@ -329,7 +329,7 @@ def draw(plt):
     return drawn
 
 
-figure("20_an_index_by_hand", draw)
+figure("21_an_index_by_hand", draw)
 
 # %% [markdown]
 # ## Predict, then run
@@ -339,7 +339,7 @@ figure("20_an_index_by_hand", draw)
 
 # %%
 guess = predict(
-    "20.4",
+    "21.4",
     "Recall of neighbours is about .85 at width 10. nDCG@10 of the right documents, .43, falls by ...",
     ["less than one point", "two to six points", "about fifteen points"],
 )
@@ -440,4 +440,4 @@ assert read > 0.95 * N, "everything"
 # ## What you have now
 #
 # You have built the index that large searches use, and measured what it misses. Part III is done. Next: [what changed
-# since BERT: positions and norms](21_what_changed_since_bert.py).
+# since BERT: positions and norms](22_what_changed_since_bert.py).

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lesson 18: one vector, many, or none
+# # Lesson 19: one vector, many, or none
 #
 # Steps through `minisbert/models/static_encoder.py`, `minisbert/models/sparse_encoder.py`,
 # `minisbert/search/by_tokens.py`. About 55 minutes. You will take
@@ -18,13 +18,13 @@ from course import figure, largest_difference, predict
 # table's rows, without an encoder. Or it can keep a vector for each token and let the query choose. Which is best? That
 # depends on what we measure: right answers, bytes, or milliseconds.
 #
-# The judge is lesson 17's corpus, the docstrings of the standard library: names ask for the first sentences of their
+# The judge is lesson 18's corpus, the docstrings of the standard library: names ask for the first sentences of their
 # docstrings.
 
 # %%
 from minisbert.core import bert
 
-bert.FUSED = True  # lesson 25: the same numbers in less time
+bert.FUSED = True  # lesson 26: the same numbers in less time
 
 # %%
 from lessons.search import docstrings
@@ -113,7 +113,7 @@ assert flops_loss(spread) < flops_loss(crowded), (
 )
 
 # %% [markdown]
-# We have no trained SPLADE here, so lesson 17's BM25 represents the sparse engines. It too gives weights to words and
+# We have no trained SPLADE here, so lesson 18's BM25 represents the sparse engines. It too gives weights to words and
 # can use an inverted index, but only for words that occur in the text; SPLADE also gives weights to related words.
 #
 # **Exercise 1.** Distil with `coefficient=1e9`, which weights all tokens alike. What did the weights buy?
@@ -244,7 +244,7 @@ assert gain[0] > 0, "not luck"
 
 # %% [markdown]
 # Its price is paid in bytes and milliseconds. Two ways to pay less: fewer columns per token, by the principal
-# components of the tokens; and to ask it only about the dense engine's fifty best, which is *reranking* (lesson 17).
+# components of the tokens; and to ask it only about the dense engine's fifty best, which is *reranking* (lesson 18).
 
 # %%
 from minisbert.models.static_encoder import principal_components
@@ -293,7 +293,7 @@ assert results["dense, then late on 50"][2] < results["late interaction"][2], (
 # would hide the others. The bars are 95 % intervals of the mean. With two hundred
 # questions they are wide; paired, as above, the engines are told apart all the same.
 #
-# ![Quality by bytes of a document; the larger a dot, the slower the query](figures/18_one_vector_many_or_none.png)
+# ![Quality by bytes of a document; the larger a dot, the slower the query](figures/19_one_vector_many_or_none.png)
 
 
 # %%
@@ -329,13 +329,13 @@ def draw(plt):
     return drawn
 
 
-figure("18_one_vector_many_or_none", draw)
+figure("19_one_vector_many_or_none", draw)
 
 # %% [markdown]
 # **Exercise 4.** How many columns per token does late interaction need here to be better than dense with fewer bytes
 # than 10 kB?
 #
-# **Exercise 5.** Keep the token vectors as int8 with lesson 27's `to_int8`. Bytes, nDCG?
+# **Exercise 5.** Keep the token vectors as int8 with lesson 17's `to_int8`. Bytes, nDCG?
 
 # %% [markdown]
 # ## Predict, then run
@@ -344,7 +344,7 @@ figure("18_one_vector_many_or_none", draw)
 
 # %%
 guess = predict(
-    "18.1",
+    "19.1",
     "dog bites man, man bites dog, by the table: the cosine is ...",
     ["0.5", "0.9", "1"],
 )
@@ -357,12 +357,12 @@ assert abs(dog @ man - 1) < 1e-6, "a mean has no order"
 guess.answer("1")
 
 # %% [markdown]
-# **2.** A document is repeated ten times, as one text of ten times the length. BM25 has its b (lesson 17) to discount
+# **2.** A document is repeated ten times, as one text of ten times the length. BM25 has its b (lesson 18) to discount
 # long documents, and a mean does not change. What does MaxSim do, if the states are the same in each copy?
 
 # %%
 guess = predict(
-    "18.2",
+    "19.2",
     "Ten copies in one document: its MaxSim ...",
     ["is ten times as high", "stays", "falls"],
 )
@@ -465,4 +465,4 @@ assert moved.mean() > 0.3, "one loud token is everybody's best partner"
 # ## What you have now
 #
 # You can weigh one vector, a vector per token and none at all against each other. Next: [two-stage
-# search](19_two_stage_search.py).
+# search](20_two_stage_search.py).

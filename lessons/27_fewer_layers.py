@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lesson 26: making it small: fewer layers
+# # Lesson 27: making it small: fewer layers
 #
 # Steps through `minisbert/training/losses.py`. About 45 minutes. You will drop layers of a model, see which ones it can
 # do without, and train what is left to give the vectors of the whole.
@@ -207,7 +207,7 @@ assert seeds_of((0, 3, 5))[:, 1].min() > seeds_of((0, 5))[:, 1].max(), (
 # What the layers cost, by sentences per second on this machine: a ring for a model whose layers were dropped, a dot for
 # each distilled student. Left people's scores, right the neighbours of the whole model.
 #
-# ![Spearman and recall by sentences per second](figures/26_fewer_layers.png)
+# ![Spearman and recall by sentences per second](figures/27_fewer_layers.png)
 
 
 # %%
@@ -230,7 +230,7 @@ def draw(plt):
     return drawn
 
 
-figure("26_fewer_layers", draw)
+figure("27_fewer_layers", draw)
 
 # %% [markdown]
 # ## Predict, then run
@@ -239,7 +239,7 @@ figure("26_fewer_layers", draw)
 
 # %%
 guess = predict(
-    "26.1",
+    "27.1",
     "Half of the layers gone: the file is smaller by ...",
     ["half", "less than a quarter", "nine tenths"],
 )
@@ -262,7 +262,7 @@ guess.answer("less than a quarter")
 
 # %%
 guess = predict(
-    "26.2",
+    "27.2",
     "On STS, layers 0 and 5 are ahead of layers 1 and 4 by ...",
     ["less than two points", "about five points", "more than ten points"],
 )
@@ -339,4 +339,5 @@ assert other.grad.tolist() == [[-1, 2]], "wrong: it is pulled towards its studen
 #
 # ## What you have now
 #
-# You have a smaller model that was taught by a larger one. Next: [making it small: fewer bytes](27_fewer_bytes.py).
+# You have a smaller model that was taught by a larger one. Next: [large batches on a small
+# machine](28_large_batches.py).

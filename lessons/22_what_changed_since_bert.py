@@ -1,9 +1,9 @@
 # %% [markdown]
-# # Lesson 21: what changed since BERT: positions and norms
+# # Lesson 22: what changed since BERT: positions and norms
 #
 # Steps through `minisbert/architectures/mpnet.py`, `minisbert/architectures/modern.py`,
 # `minisbert/architectures/qwen3.py`. About 60 minutes. You will put each of the changes alone into the book's layer and
-# find out what it buys. Lesson 22 has what is left: who may look at whom, decoders, and their bugs.
+# find out what it buys. Lesson 23 has what is left: who may look at whom, decoders, and their bugs.
 
 # %%
 import torch
@@ -13,7 +13,7 @@ from course import figure, largest_difference, predict
 # ## The question
 #
 # BERT is from 2018. It is an encoder: each token sees all others. A **decoder** is a transformer that was trained to
-# write, so each token sees only what comes before it (lesson 22). The encoders and decoders that lead the tables today
+# write, so each token sees only what comes before it (lesson 23). The encoders and decoders that lead the tables today
 # have another layer: positions are no longer added, LayerNorm has moved and lost its mean, the feed-forward block has
 # a third matrix, biases are gone. Which of these makes vectors better, which makes them cheaper, and which is only a
 # habit? One change at a time, on a tiny model and a task that it learns in three seconds.
@@ -46,7 +46,7 @@ import math
 from minisbert.architectures.mpnet import relative_buckets
 from minisbert.core import bert
 
-bert.FUSED = True  # lesson 25: the same numbers in less time
+bert.FUSED = True  # lesson 26: the same numbers in less time
 
 distances = torch.tensor([0, -1, -7, -8, -11, -12, -90, -91, -5000])
 print(relative_buckets(distances).tolist())
@@ -306,7 +306,7 @@ assert abs(before - 1) < 1e-12, "a sum hands its gradient on as it is"
 # Left: how often the right document is found, at places of the training and beyond. Right: what is left of a gradient
 # on the direct way, by depth.
 #
-# ![Found by kind of position; gradient by depth](figures/21_what_changed_since_bert.png)
+# ![Found by kind of position; gradient by depth](figures/22_what_changed_since_bert.png)
 
 
 # %%
@@ -346,7 +346,7 @@ def draw(plt):
     return drawn
 
 
-figure("21_what_changed_since_bert", draw)
+figure("22_what_changed_since_bert", draw)
 
 # %% [markdown]
 # ## Predict, then run
@@ -356,7 +356,7 @@ figure("21_what_changed_since_bert", draw)
 
 # %%
 guess = predict(
-    "21.1",
+    "22.1",
     "From pairs of neighbours to pairs of halves: one must ...",
     [
         "train again",
@@ -390,7 +390,7 @@ guess.answer("permute rows of the query and key weights")
 
 # %%
 guess = predict(
-    "21.2", "With another base it finds ...", ["none", "half", "nearly all"]
+    "22.2", "With another base it finds ...", ["none", "half", "nearly all"]
 )
 
 
@@ -473,4 +473,4 @@ assert table["places not rotated"][1] < 0.65, "a bag of words again"
 # ## What you have now
 #
 # You can read the configuration of a model of this year: its norms, its positions, its gates. Next: [who looks at
-# whom: local attention, decoders, and their bugs](22_who_looks_at_whom.py).
+# whom: local attention, decoders, and their bugs](23_who_looks_at_whom.py).

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lesson 25: the same formulas, faster: fused operations, the compiler, fewer bits
+# # Lesson 26: the same formulas, faster: fused operations, the compiler, fewer bits
 #
 # Steps through `minisbert/core/bert.py`, `minisbert/backends/package.py`, `minisbert/backends/graphs.py`,
 # `minisbert/system/devices.py`. About 60 minutes. For whoever will run an encoder for a living: you will count how
@@ -13,7 +13,7 @@ from course import TINY, figure, largest_difference, predict
 # %% [markdown]
 # ## The question
 #
-# Lesson 24 has thrown out what was computed for nothing: the pads. What is left must be computed. Must it take so long?
+# Lesson 25 has thrown out what was computed for nothing: the pads. What is left must be computed. Must it take so long?
 #
 # ## The formula
 #
@@ -23,7 +23,7 @@ from course import TINY, figure, largest_difference, predict
 #     seconds = max(n a / operations per second,  n p b / bytes per second)
 #
 # There are three ways down from here: fewer passes p, by doing more in one loop (**fused** operations, a compiler);
-# fewer bytes b (**bfloat16**, or the int8 of lesson 27); and more operations per second, which the same CPU has for
+# fewer bytes b (**bfloat16**, or the int8 of lesson 17); and more operations per second, which the same CPU has for
 # the smaller numbers.
 #
 # LayerNorm on 2,048 tokens of MiniLM, p = 2 if all is done in one loop: 2,048 x 384 numbers of 4 bytes, read once and
@@ -296,7 +296,7 @@ assert all(spearman(found) > spearman(right) - 1 for found in vectors.values()),
 #
 # ## The figure
 #
-# ![Sentences a second, step by step](figures/25_fewer_passes.png)
+# ![Sentences a second, step by step](figures/26_fewer_passes.png)
 
 
 # %%
@@ -310,7 +310,7 @@ def draw(plt):
     return drawn
 
 
-figure("25_fewer_passes", draw)
+figure("26_fewer_passes", draw)
 
 # %% [markdown]
 # ## Predict, then run
@@ -319,7 +319,7 @@ figure("25_fewer_passes", draw)
 # written?
 
 # %%
-guess = predict("25.1", "Passes of all T D numbers:", ["2", "7", "12"])
+guess = predict("26.1", "Passes of all T D numbers:", ["2", "7", "12"])
 
 # %%
 passes = sum(size == 2048 * D for size in sizes)
@@ -333,7 +333,7 @@ guess.answer("12")
 
 # %%
 guess = predict(
-    "25.2",
+    "26.2",
     "A weight of 1.0 gets 1,000 times an update of 0.0001, in bfloat16. It is then ...",
     ["1.1", "about 1.05", "1.0"],
 )
@@ -403,4 +403,4 @@ if function:
 # ## What you have now
 #
 # You can tell what a fused operation, a compiler and fewer bits bring, and what they change. Next: [making it small:
-# fewer layers](26_fewer_layers.py).
+# fewer layers](27_fewer_layers.py).

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lesson 22: who looks at whom: local attention, decoders, and their bugs
+# # Lesson 23: who looks at whom: local attention, decoders, and their bugs
 #
 # Steps through `minisbert/architectures/modernbert.py`, `minisbert/architectures/qwen3.py`. About 40 minutes. You will
 # count what a token may look at, make vectors with a model that was built to write, and see how ports of such models go
@@ -35,7 +35,7 @@ from course import figure, largest_difference, predict
 # %%
 from minisbert.core import bert
 
-bert.FUSED = True  # lesson 25: the same numbers in less time
+bert.FUSED = True  # lesson 26: the same numbers in less time
 
 # %%
 from minisbert.architectures import modernbert
@@ -155,7 +155,7 @@ assert largest_difference(whole, shifted[:, 5:]) < 1e-5, (
 #
 # Scores a token in ModernBERT-base, with local layers and without.
 #
-# ![Scores a token by length](figures/22_who_looks_at_whom.png)
+# ![Scores a token by length](figures/23_who_looks_at_whom.png)
 
 
 # %%
@@ -180,10 +180,10 @@ def draw(plt):
     return drawn
 
 
-figure("22_who_looks_at_whom", draw)
+figure("23_who_looks_at_whom", draw)
 
 # %% [markdown]
-# **Exercise 2.** At which length does attention take half of the time in ModernBERT-base? Use lesson 24's formula
+# **Exercise 2.** At which length does attention take half of the time in ModernBERT-base? Use lesson 25's formula
 # with `scores_of`.
 
 # %% [markdown]
@@ -193,7 +193,7 @@ figure("22_who_looks_at_whom", draw)
 
 # %%
 guess = predict(
-    "22.1",
+    "23.1",
     "A causal decoder without positions ...",
     ["guesses, as the bag of words does", "can tell"],
 )
@@ -220,7 +220,7 @@ guess.answer("can tell")
 
 # %%
 guess = predict(
-    "22.2",
+    "23.2",
     "Two unrelated texts by their first token: the cosine is ...",
     ["about 0", "about 0.5", "1"],
 )
@@ -328,7 +328,7 @@ assert (
 # and asked again, the answer.
 #
 # No piece is graded here, so there is no `python -m lessons.check start 22`: a decoder's layer is made of the pieces of
-# lesson 21. `quiz 22` asks five questions.
+# lesson 22. `quiz 22` asks five questions.
 #
 # ## Sources
 #
@@ -340,4 +340,4 @@ assert (
 # ## What you have now
 #
 # You know who looks at whom in each kind of model, and which bugs come of it. Next: [from
-# nothing](23_from_nothing.py).
+# nothing](24_from_nothing.py).
