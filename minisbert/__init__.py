@@ -46,7 +46,6 @@ ELSEWHERE = {
     "SentenceTransformerTrainer": "python -m minisbert.train",
     "SentenceTransformerTrainingArguments": "the options of python -m minisbert.train",
     "CrossEncoderTrainer": "minisbert train --objective cross-encoder",
-    "SparseEncoderTrainer": "minisbert train --objective splade",
     "InputExample": "the rows of a .tsv, .csv or .jsonl file with a header",
     "datasets": "the rows of a .tsv, .csv or .jsonl file with a header",
     "losses": "minisbert.core.losses, or the option --objective of minisbert train",

@@ -177,12 +177,6 @@ class MultiVectorEncoder(SentenceEncoder):
         tokenizer = read_tokenizer(folder.encoder, limit)
         return cls(tokenizer, bert, dense, settings, normalize).eval()
 
-    @classmethod
-    def around(cls, encoder: SentenceEncoder, width: int = 128) -> "MultiVectorEncoder":
-        """Put a new projection on an encoder, to train it; as in sentence-transformers nothing is added or skipped."""
-        dense = Dense(encoder.hidden_size, width, bias=False, activation="identity").to(encoder.device)
-        return cls(encoder.tokenizer, encoder.bert, dense, MultiVectorSettings(prompts=encoder.settings.prompts))
-
     @property
     def pooling_mode(self) -> str:  # type: ignore[override]
         return "no"

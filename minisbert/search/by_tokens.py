@@ -112,12 +112,6 @@ def max_sim(query: Tensor, document: Tensor) -> Tensor:
     return (query @ document.T).max(dim=1).values.sum()
 
 
-def max_sim_matrix(queries: Tensor, documents: Tensor, real: Tensor) -> Tensor:
-    """Compute ``max_sim`` of all with all: (B, Tq, K), (M, Td, K), and the documents' real tokens (M, Td) -> (B, M)."""
-    scores = torch.einsum("bqk,mdk->bmqd", queries, documents)  # (B, M, Tq, Td)
-    return scores.masked_fill(~real[:, None], -torch.inf).max(dim=-1).values.sum(dim=-1)
-
-
 @dataclass(frozen=True)
 class Matrices:
     """Matrices (T, K) of N texts: all rows in one array, (sum of T, K), and where each text begins, (N + 1,)."""

@@ -1,4 +1,4 @@
-"""Compute losses beyond the book's: weighted squares, cross-entropies, CoSENT, masked words, SPLADE, late interaction.
+"""Compute losses beyond the book's: weighted squares, cross-entropies, CoSENT, masked words, FLOPS of sparse vectors.
 
 Pure functions like those of ``core/losses.py``: tensors in, a scalar out, the mean over the batch unless stated
 otherwise; ``ValueError`` for shapes that do not fit, an empty batch, or an argument outside its range. The second
@@ -19,7 +19,6 @@ from minisbert.core.bert import Bert
 from minisbert.core.checks import check_number, check_shape
 from minisbert.core.encoder import cosine, cosine_matrix, normalize
 from minisbert.core.losses import check_candidates, check_vectors, softmax_cross_entropy_loss
-from minisbert.search.by_tokens import max_sim_matrix
 
 
 def check_probabilities(name: str, x: Tensor, count: int) -> None:
@@ -122,31 +121,6 @@ def flops_loss(vectors: Tensor) -> Tensor:
     [[1, 0], [3, 0]] costs 4, [[2, 0], [0, 2]] costs 2: the same weights, but two words share the work.
     """
     return vectors.mean(dim=0).square().sum()
-
-
-def splade_loss(queries: Tensor, documents: Tensor, query_weight: float, document_weight: float) -> Tensor:
-    """Each query picks its document by the dot product, at a price for words: (B, V), (M, V) -> scalar.
-
-    Formal et al. 2021, arXiv 2107.05720: the ranking loss and the FLOPS of both sides. Document i belongs to query i,
-    those from B on are negatives of all. The weights rise from 0 with the square of the step, in sentence-transformers
-    over the first third of the steps: words are learned before they are taken away.
-    Queries and documents [[1, 0], [0, 1]] give log(1 + 1/e) = 0.31326 and with weights 0.2 and 0.4 another 0.3.
-    """
-    check_shape("queries", queries, None, None)
-    check_shape("documents", documents, None, queries.shape[1])
-    if len(documents) < 2:
-        raise ValueError("a batch of one has no negatives, so its loss is always 0: give 2 rows or more")
-    ranking = softmax_cross_entropy_loss(queries @ documents.T, torch.arange(len(queries), device=queries.device))
-    return ranking + query_weight * flops_loss(queries) + document_weight * flops_loss(documents)
-
-
-def late_ranking_loss(queries: Tensor, documents: Tensor, real: Tensor) -> Tensor:
-    """Let each query pick its document by ``max_sim_matrix``; document i belongs to query i, the others are negatives.
-
-    queries (B, T, K), documents (M, S, K), real (M, S), which tokens of the documents are compared -> scalar.
-    """
-    scores = max_sim_matrix(queries, documents, real)  # (B, M)
-    return softmax_cross_entropy_loss(scores, torch.arange(len(queries), device=queries.device))
 
 
 def spread_layers(total: int, keep: int) -> list[int]:

@@ -348,7 +348,6 @@ class Run:
             with self.interrupts.defer():
                 started = time.monotonic()
                 self.group.reseed(options.seed, state.step)
-                objective.done = state.step / self.total
                 try:
                     step = next(steps, None)
                 except Diverged as error:

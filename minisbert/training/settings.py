@@ -25,8 +25,7 @@ class Traits:
 
     maker: str  # the file in objectives/ and the class, or a function that chooses one
     rows: str  # what a training row is: scores, labels, candidates, triplets or texts
-    # what the loss reads: the pooled vector of each text, the states of a pair's tokens, sparse vectors, a vector per
-    # token (multi), or the states at masked words
+    # what the loss reads: the pooled vector of each text, the states of a pair's tokens, or those at masked words
     reads: str = "pooled"
     head: str = ""  # joint: over one input of both texts; cross, siamese, concat: over two
     # what a loss compares the rows of a batch for: the order of their scores, or as negatives of each other
@@ -51,8 +50,6 @@ OBJECTIVES = {
     "mnr": Traits("encoders:Ranking", "triplets", in_batch="negatives", nested=True),
     "simcse": Traits("encoders:SimCSE", "texts", in_batch="negatives", nested=True),
     "simcse-supervised": Traits("encoders:SupervisedSimCSE", "triplets", in_batch="negatives", nested=True),
-    "splade": Traits("encoders:Splade", "triplets", reads="sparse", in_batch="negatives"),
-    "late-interaction": Traits("encoders:LateInteraction", "triplets", reads="multi", in_batch="negatives"),
     "distillation": Traits("encoders:distillation", "texts", taught=True),
     "mlm": Traits("masked:MaskedWords", "texts", reads="masked"),
 }
@@ -73,8 +70,6 @@ PURPOSES = {  # in --help
     "mnr": "find the positive among a batch's: for search, and pairs alone will do",
     "simcse": "texts alone: dropout makes the pair",
     "simcse-supervised": "mnr as SimCSE trains it on NLI",
-    "splade": "sparse vectors over words, for an inverted index",
-    "late-interaction": "a vector per token, compared by MaxSim",
     "distillation": "learn a teacher's vectors or scores",
     "mlm": "guess hidden words: a new domain, or a model from nothing",
 }
@@ -227,8 +222,6 @@ class RunSettings:
 
     symmetric: bool = option("mnr in both directions", False, only=("mnr",))
     projection: bool = option("SimCSE's dense layer and tanh, in training only", False, only=("triplet", *RANKING))
-    query_flops: float = option("splade: price of a query's words (default: 5e-5)", 5e-5, RATE, only=("splade",))
-    document_flops: float = option("splade: price of a document's words (default: 3e-5)", 3e-5, RATE, only=("splade",))
 
 
 SETTINGS: dict[str, Field] = {item.name: item for item in fields(RunSettings)}

@@ -10,20 +10,17 @@ from typing import cast
 import torch
 from torch import nn
 
-from minisbert.checkpoints.layout import ModelFolder, find_model
+from minisbert.checkpoints.layout import SENTENCE_ENCODER, ModelFolder, find_model
 from minisbert.core import InputError
 from minisbert.core.bert import Attention, Bert
 from minisbert.core.loop import Diverged, adamw, fit, linear_schedule
 from minisbert.data.batches import MICRO_TOKENS, equal_parts
 from minisbert.data.datasets import plain_texts, shared_rows
 from minisbert.evaluation.retrieval import Retrieval, load_retrieval_folder
-from minisbert.loading import open_kind
 from minisbert.models.masked_language_model import MaskedLanguageModel
-from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.pair_model import PairModel
 from minisbert.models.pooling import load_pooling
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.sparse_encoder import SparseEncoder
 from minisbert.system.console import cut_message, say
 from minisbert.system.devices import choose_dtype, save_training_memory, use_threads
 from minisbert.training.distributed import ProcessGroup, lost_contact, process_group, say_once
@@ -62,18 +59,13 @@ def load_trainable(options: RunSettings, device: torch.device) -> SentenceEncode
             pooling = load_pooling(folder, options.pooling, encoder.hidden_size).to(device)
             encoder = SentenceEncoder(encoder.tokenizer, encoder.bert, pooling).eval()
     else:
-        # a sparse one is also opened from a plain masked-language model
-        kind = {"masked": MaskedLanguageModel, "sparse": SparseEncoder}.get(traits.reads) or open_kind(folder.path)
-        late = kind is MultiVectorEncoder and traits.reads != "multi" and not traits.taught
-        sparse = kind is SparseEncoder and traits.reads != "sparse"
-        if late or sparse or not issubclass(kind, SentenceEncoder):
-            model = f"--model {options.model}"
-            raise InputError(f"{model}: a {kind.__name__} is not trained by objective {options.objective}")
+        if folder.model_class != SENTENCE_ENCODER:
+            advice = "sentence-transformers trains it, and the result opens here"
+            raise InputError(f"--model {options.model}: a {folder.model_class} is not trained here; {advice}")
+        kind = MaskedLanguageModel if traits.reads == "masked" else SentenceEncoder
         # where nothing is pooled a plain BERT needs no --pooling
         pooled = "cls" if traits.reads == "tokens" and folder.pooling is None else options.pooling
         encoder = kind.load(folder.path, pooling=pooled, device=device, max_seq_length=options.max_length)
-    if traits.reads == "multi" and not isinstance(encoder, MultiVectorEncoder):
-        encoder = MultiVectorEncoder.around(encoder)
     if traits.taught and options.student_layers is not None:
         layers = len(encoder.bert.layers)
         if options.student_layers > layers:

@@ -16,17 +16,12 @@ from safetensors.torch import load_file
 from minisbert import SentenceEncoder, SparseEncoder
 from minisbert.commands import encode, pairs, search
 from minisbert.core import InputError, reading
-from minisbert.core.loop import adamw, fit
 from minisbert.evaluation.retrieval import Retrieval, retrieval_scores
 from minisbert.loading import load
 from minisbert.models.sparse_encoder import splade_pool
 from minisbert.search.by_tokens import InvertedIndex, from_sparse_tensors, rank, sparse_rows
 from minisbert.training import train
-from minisbert.training.losses import flops_loss, splade_loss
-from minisbert.training.objectives.encoders import Splade
-from minisbert.training.settings import parse
-from minisbert.training.train import load_trainable, make_objective
-from tests import toys
+from minisbert.training.losses import flops_loss
 from tests.architectures.tiny import alter, change_tensors, folder_of, randomise
 from tests.parity import GRADIENT, PIECE, REFERENCE, assert_parity, golden
 from tests.reference.texts import SENTENCES
@@ -57,9 +52,6 @@ def test_worked_numbers_of_the_docstrings():
     assert splade_pool(logits, mask, "sum")[0].tolist() == pytest.approx([3, 0])
     assert flops_loss(torch.tensor([[1.0, 0.0], [3.0, 0.0]])).item() == 4
     assert flops_loss(torch.tensor([[2.0, 0.0], [0.0, 2.0]])).item() == 2
-    one = torch.eye(2)
-    assert splade_loss(one, one, 0.0, 0.0).item() == pytest.approx(0.31326, abs=5e-6)
-    assert splade_loss(one, one, 0.2, 0.4).item() == pytest.approx(0.31326 + 0.3, abs=5e-6)
 
 
 def test_golden_values(formulas):
@@ -156,19 +148,14 @@ def test_a_decoder_of_its_own_in_the_file_of_a_tied_model_wins(folder, tmp_path,
 
 
 @pytest.mark.reference
-def test_losses_equal_sentence_transformers():
+def test_flops_equal_sentence_transformers():
     from sentence_transformers import SparseEncoder as Reference
     from sentence_transformers.sparse_encoder import losses
 
     model = Reference(str(FOLDER), device="cpu").double().eval()
-    ranking = losses.SparseMultipleNegativesRankingLoss(model)
-    theirs = losses.SpladeLoss(model, ranking, document_regularizer_weight=0.3, query_regularizer_weight=0.7)
-    columns = [TEXTS[:2], TEXTS[2:4], TEXTS[5:7]]
-    parts = theirs([model.tokenize(texts) for texts in columns])
-    queries, *documents = (model(model.tokenize(texts))["sentence_embedding"] for texts in columns)
-    assert_parity("SpladeLoss", splade_loss(queries, torch.cat(documents), 0.7, 0.3), sum(parts.values()), PIECE)
-    flops = losses.FlopsLoss(model).compute_loss_from_embeddings(queries)
-    assert_parity("FlopsLoss", flops_loss(queries), flops, PIECE)
+    vectors = model(model.tokenize(TEXTS))["sentence_embedding"]
+    flops = losses.FlopsLoss(model).compute_loss_from_embeddings(vectors)
+    assert_parity("FlopsLoss", flops_loss(vectors), flops, PIECE)
 
 
 # --------------------------------------------------------------------------------- sparse rows and search
@@ -319,8 +306,7 @@ def test_commands_that_are_for_dense_vectors_say_so(folder, tiny, corpus, tmp_pa
     for command, arguments, message in (
         (pairs, [str(corpus), *model], "SparseEncoder"),
         (search, [str(corpus), "--query", "a cat", "--index", codes, *model], "another|pooling|width"),
-        (train, [*model, "--objective", "mnr", *run], "a SparseEncoder is not trained by objective mnr"),
-        (train, ["--model", str(tiny), "--objective", "splade", *run], "not a SparseEncoder's folder"),
+        (train, [*model, "--objective", "mnr", *run], "a SparseEncoder is not trained here"),
         (
             encode,
             ["--file", str(corpus), "--quantize", "int8", "--out", str(tmp_path / "c.safetensors"), *model],
@@ -331,55 +317,6 @@ def test_commands_that_are_for_dense_vectors_say_so(folder, tiny, corpus, tmp_pa
             command.main(arguments)
     with pytest.raises(InputError, match="only a SentenceEncoder is compiled"):
         load(folder, compiled=True)
-
-
-# --------------------------------------------------------------------------------------------- training
-
-
-def arguments(folder: Path) -> list[str]:
-    files = toys.write_all(folder)
-    given = ["--objective", "splade", "--model", str(FOLDER), "--data", files["triplets"]]
-    return [*given, "--dev", files["dev"], "--test", files["test"]]
-
-
-def splade(folder: Path, *flags: str) -> Splade:
-    options = parse([*arguments(folder), *flags])
-    return make_objective(options, load_trainable(options, torch.device("cpu")))
-
-
-def test_the_objective_is_the_loss_with_rising_prices(tmp_path):
-    objective = splade(tmp_path, "--query-flops", "0.5", "--document-flops", "0.25")
-    objective.model.double().eval()
-    rows = [line.split("\t") for line in (tmp_path / "triplets.tsv").read_text().splitlines()[1:4]]
-    vectors = [objective.model.encode(column, convert_to_tensor=True) for column in zip(*rows, strict=True)]
-    for done, risen in ((0.0, 0.0), (1 / 6, 0.25), (1 / 3, 1.0), (0.9, 1.0)):
-        objective.done = done
-        expected = splade_loss(vectors[0], torch.cat(vectors[1:]), 0.5 * risen, 0.25 * risen)
-        assert_parity("objective", objective.loss(objective.network, [0, 1, 2]), expected, PIECE)
-
-
-def test_a_price_for_words_makes_vectors_sparse(tmp_path):
-    """Twenty steps of the loop: without a price most words stay, and the head stays the table of words."""
-    counts = []
-    for price in ("0", "3"):
-        objective = splade(tmp_path, "--query-flops", price, "--document-flops", price)
-        objective.done = 1.0
-        optimizer = adamw(objective.network.parameters(), lr=5e-3)
-        batches = [[*range(8)], [*range(8, 16)]] * 10
-        assert len([*fit(objective.network, objective.loss, batches, optimizer, lambda step: 1.0)]) == 20
-        assert objective.model.pooling.head.words is objective.model.bert.embeddings.word.weight
-        counts.append((objective.model.encode(TEXTS) > 0).sum())
-    assert counts[1] < counts[0] / 2
-
-
-def test_a_run_raises_the_price_and_its_model_opens(tmp_path, monkeypatch):
-    seen = []
-    loss = Splade.loss
-    monkeypatch.setattr(Splade, "loss", lambda self, *given: seen.append(self.done) or loss(self, *given))
-    out = ["--out", str(tmp_path / "run"), "--batch-size", "8", "--max-steps", "4", "--epochs", "2", "--device", "cpu"]
-    train.main([*arguments(tmp_path), *out])
-    assert seen == [0, 0.25, 0.5, 0.75]
-    assert SparseEncoder.load(tmp_path / "run" / "model").encode(TEXTS).shape == (len(TEXTS), 131)
 
 
 # ---------------------------------------------------------------------------------------- folders, bad input

@@ -151,7 +151,6 @@ class Objective:
     separable = True  # is the loss of a batch the mean of its rows' losses?
     by_rows = True  # does ``loss`` call the network once, with the rows of the batch?
     taught = ""  # a hash of the teacher and its texts
-    done = 0.0  # fraction of the run's steps before this one
     prefixes: Sequence[int] = ()  # the loss is also that of the vectors' first columns, for each of these widths
     keys: list[tuple[str, ...]] | None = None  # texts that must not meet in a batch: they would be false negatives
 

@@ -1,11 +1,10 @@
-"""Train vectors: cosines of pairs, triplets, contrastive learning within a batch, vectors of tokens, and teachers'.
+"""Train vectors: cosines of pairs, triplets, contrastive learning within a batch, and teachers'.
 
 A teacher's vectors, or its scores of a query with several texts, are what a student learns; the last third is for it.
 """
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -14,7 +13,6 @@ from minisbert.core import InputError, losses
 from minisbert.core.data import TextColumns
 from minisbert.core.encoder import cosine, normalize
 from minisbert.core.heads import ConcatHead
-from minisbert.core.tokenizer import Encoded
 from minisbert.data.datasets import (
     duplicate_rows,
     judged_rows,
@@ -24,17 +22,14 @@ from minisbert.data.datasets import (
     triplet_rows,
 )
 from minisbert.evaluation import metrics
-from minisbert.evaluation.evaluators import correlate, encode_pairs, row_scores
+from minisbert.evaluation.evaluators import encode_pairs, row_scores
 from minisbert.evaluation.retrieval import retrieval_from_pairs
-from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.pair_model import SEVERAL, PairModel
-from minisbert.models.properties import role_prompt
 from minisbert.models.sentence_encoder import BATCH_SIZE, SentenceEncoder
-from minisbert.search.by_tokens import max_sim_matrix
 from minisbert.training import losses as more_losses
 from minisbert.training import objectives as base
 from minisbert.training.distributed import is_first, say_once
-from minisbert.training.objectives import Network, Objective, RowNetwork, Scores, VectorNetwork
+from minisbert.training.objectives import Network, Objective, Scores, VectorNetwork
 from minisbert.training.objectives.pairs import candidate_pairs
 from minisbert.training.run import content_hash
 from minisbert.training.settings import RunSettings, reads
@@ -123,11 +118,7 @@ class UnscoredRows(Objective):
             # SimCSE, section 6.3 and appendix A: a dense layer and tanh over [CLS]. Unsupervised SimCSE has it in
             # training only, as here; the supervised one keeps it (86.2 on STS-B dev with and without it, table 6).
             projection = nn.Sequential(nn.Linear(encoder.width, encoder.width), nn.Tanh()).to(encoder.device)
-        network: RowNetwork
-        if isinstance(encoder, MultiVectorEncoder):
-            network = TokenNetwork(encoder, columns)
-        else:
-            network = VectorNetwork(encoder, TextColumns(encoder.tokenizer, columns), projection)
+        network = VectorNetwork(encoder, TextColumns(encoder.tokenizer, columns), projection)
         super().__init__(options, network, rows, notes)
         for split in ("dev", "test"):
             if rows[split] and isinstance(rows[split][0], tuple):
@@ -145,16 +136,7 @@ class UnscoredRows(Objective):
         pairs = self.rows[split]
         if split in self.retrieval and isinstance(pairs[0], tuple):  # only a search is made of them
             return {}
-        if not isinstance(self.encoder, MultiVectorEncoder):
-            return base.vector_scores(self.encoder, pairs, contrastive=self.geometry, prefixes=self.prefixes)
-        # The mean best match of the first sentence's tokens in the second. Their sum, ``max_sim``, grows with the
-        # number of tokens: it ranks texts for one query, but does not compare pairs.
-        first, second = base.two_columns(pairs)
-        queries = self.encoder.encode(first, show_progress_bar=True, query=True)
-        documents = self.encoder.encode(second, show_progress_bar=True, query=False)
-        values = [(queries[i] @ documents[i].T).max(axis=1).mean() for i in range(len(pairs))]  # (T, K) each
-        human = [pair.score for pair in pairs]
-        return correlate("mean best match against the scores", np.array(values, dtype=np.float64), human)
+        return base.vector_scores(self.encoder, pairs, contrastive=self.geometry, prefixes=self.prefixes)
 
 
 class TripletRows(UnscoredRows):
@@ -194,19 +176,6 @@ class SupervisedSimCSE(Ranking):
         return losses.simcse_loss(anchors, positives, negatives[0], self.options.temperature)
 
 
-class Splade(TripletRows):
-    """Rank the positive above all other texts of the batch by dot products, at a price for words (``splade_loss``).
-
-    The price rises with the square of the step over the first third of the run, as in sentence-transformers: words are
-    learned before they are taken away.
-    """
-
-    def formula(self, queries: Tensor, *documents: Tensor) -> Tensor:
-        risen = min(1.0, 3 * self.done) ** 2
-        query_price, document_price = self.options.query_flops * risen, self.options.document_flops * risen
-        return more_losses.splade_loss(queries, torch.cat(documents), query_price, document_price)
-
-
 class SimCSE(UnscoredRows):
     """Unsupervised SimCSE (Gao et al. 2021, eq. 4): a sentence under two dropout masks against all other sentences."""
 
@@ -230,70 +199,6 @@ class SimCSE(UnscoredRows):
         return losses.simcse_loss(views[0], views[-1], temperature=self.options.temperature)
 
 
-# -------------------------------------------------------------------------------- a vector per token
-
-
-class TokenNetwork(RowNetwork):
-    """Encode columns of texts by a ``MultiVectorEncoder``: queries, filled up as the model does, then documents."""
-
-    def __init__(self, model: MultiVectorEncoder, columns: Columns):
-        encoded: list[Encoded] = []
-        counts = []
-        for place, column in enumerate(columns):
-            role = "query" if place == 0 else "document"
-            prompt = role_prompt(model.settings, role)
-            tokens = model.rows([prompt + text for text in column], query=place == 0)
-            encoded.append(Encoded(tokens.ids, [[0] * len(row) for row in tokens.ids], tokens.truncated))
-            counts.append(tokens.own)
-        rows = zip(*(column.ids for column in encoded), strict=True)
-        # in a batch of rows like it: all texts of a row are padded to its longest
-        lengths = [len(texts) * max(map(len, texts)) for texts in rows]
-        super().__init__(model, encoded, lengths)
-        self.counts, self.longest = counts, max(lengths) // len(columns)  # of one text
-
-    def forward(self, rows: list[int]) -> Tensor:
-        """Turn the numbers of B rows with n texts each into vectors of their tokens, (B, n, T, K).
-
-        T is that of the longest text of all rows, so that parts of a batch fit together. A token that is not compared
-        has the vector 0, which adds nothing to a query; for documents see ``by_role``.
-        """
-        vectors_of_columns = []
-        for place, (column, counts) in enumerate(zip(self.encoded, self.counts, strict=True)):
-            with torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16):
-                texts = [column.ids[row] for row in rows], [counts[row] for row in rows]
-                vectors, counted = self.model(*texts, query=place == 0)  # (B, T of this column, K)
-            vectors = vectors * counted.unsqueeze(-1)
-            vectors_of_columns.append(nn.functional.pad(vectors, (0, 0, 0, self.longest - vectors.shape[1])))
-        return torch.stack(vectors_of_columns, dim=1)
-
-    def by_role(self, network: Network, rows: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries (B, T, K), documents (B, C, T, K), and which of their tokens are compared, (B, C, T).
-
-        ``network`` is this one or a wrapper of it; T is that of the longest text of these rows.
-        """
-        documents = self.encoded[1:]
-        texts = [column.ids[row] for row in rows for column in documents]
-        longest = max(len(column.ids[row]) for row in rows for column in self.encoded)
-        # the ids alone decide, so no forward is needed: -1 marks a pad
-        padded = torch.tensor([[*ids] + [-1] * (longest - len(ids)) for ids in texts], device=self.model.device)
-        real = self.model.compared(padded, padded >= 0, query=False).view(len(rows), len(documents), longest)
-        # the network pads to the longest text of the run
-        vectors = network(rows)[:, :, :longest]
-        return vectors[:, 0], vectors[:, 1:], real
-
-
-class LateInteraction(TripletRows):
-    """Rank the positive above all other texts of the batch by ``max_sim`` (ColBERT, Khattab and Zaharia 2020)."""
-
-    network: TokenNetwork
-
-    def loss(self, network: Network, rows: Sequence[int]) -> Tensor:
-        queries, documents, real = self.network.by_role(network, rows)
-        # (B, C, ...) to (C B, ...): all positives first
-        documents, real = documents.transpose(0, 1).flatten(0, 1), real.transpose(0, 1).flatten(0, 1)
-        return more_losses.late_ranking_loss(queries, documents, real)
-
-
 # ------------------------------------------------------------------------------------------- teachers
 
 SCALE = 20.0  # from a student's cosine to the range of a cross-encoder's logits; that of the ranking losses
@@ -311,15 +216,11 @@ def distillation(options: RunSettings, encoder: SentenceEncoder) -> "Distillatio
             teacher = teacher.encoder
     else:
         teacher = SentenceEncoder.load(folder.path, device=encoder.device)
-    needed = "a cross-encoder with one score a pair is needed"
-    late = isinstance(encoder, MultiVectorEncoder)
     if not isinstance(teacher, PairModel):
-        if late:
-            raise InputError(f"--teacher {options.teacher} gives vectors; {needed}")
         return VectorDistillation(options, encoder, teacher)
     if teacher.task in SEVERAL:
-        raise InputError(f"--teacher {options.teacher} gives classes; {needed}")
-    return (LateDistillation if late else ScoreDistillation)(options, encoder, teacher)
+        raise InputError(f"--teacher {options.teacher} gives classes; a cross-encoder with one score a pair is needed")
+    return ScoreDistillation(options, encoder, teacher)
 
 
 class Distillation(UnscoredRows):
@@ -388,20 +289,6 @@ class ScoreDistillation(Distillation):
         self.notes["train"] += f", taught the scores of {options.teacher} by {by}"
 
     def loss(self, network: Network, rows: Sequence[int]) -> Tensor:
-        scores = self.student_scores(network, rows)
-        return self.formula(scores, self.targets[rows].to(scores))
-
-    def student_scores(self, network: Network, rows: Sequence[int]) -> Tensor:
-        """Score each row's query with its C texts by the student, (B, C)."""
         query, *others = network(rows).unbind(dim=1)  # (B, D) each
-        return SCALE * torch.stack([cosine(query, other) for other in others], dim=1)
-
-
-class LateDistillation(ScoreDistillation):
-    """Learn the same scores by ``max_sim`` instead of the scaled cosine."""
-
-    network: TokenNetwork
-
-    def student_scores(self, network: Network, rows: Sequence[int]) -> Tensor:
-        queries, documents, real = self.network.by_role(network, rows)  # (B, T, K), (B, C, T, K), (B, C, T)
-        return torch.vmap(max_sim_matrix)(queries.unsqueeze(1), documents, real).squeeze(1)
+        scores = SCALE * torch.stack([cosine(query, other) for other in others], dim=1)  # (B, C)
+        return self.formula(scores, self.targets[rows].to(scores))
