@@ -55,15 +55,6 @@ def nli(count: int) -> list[str]:
     return rows
 
 
-def multilabel(count: int) -> list[str]:
-    """The labels of a pair: the subjects of its first sentence, and "same" if the second one has the first one's."""
-    rows = []
-    for alike, _, a, b in pairs(count, seed=4):
-        labels = [subject for subject, words in SUBJECTS.items() if set(words) & set(a.split())]
-        rows.append(json.dumps({"labels": labels + ["same"] * alike, "sentence1": a, "sentence2": b}) + "\n")
-    return rows
-
-
 def triplets(count: int) -> list[str]:
     """Sentences about a noun, the same noun, and another one."""
     return [
@@ -84,7 +75,6 @@ def write_all(folder: Path) -> dict[str, str]:
         "test.tsv": [SCORED_HEADER, *scored(20, seed=2)],
         "duplicates.tsv": [LABEL_HEADER, *duplicates(40, seed=3)],
         "nli.jsonl": nli(60),
-        "multilabel.jsonl": multilabel(60),
         "triplets.tsv": ["anchor\tpositive\tnegative\n", *triplets(20)],
         "sentences.txt": sentences(40),
         "translations.tsv": ["anchor\tpositive\n", *(f"the {noun}\tla {noun[::-1]}\n" for noun in NOUNS)],
@@ -103,14 +93,13 @@ def write_all(folder: Path) -> dict[str, str]:
 SCORED = ("cosine", "cosent", "cross-encoder", "siamese", "cross-attention")
 FORM = dict.fromkeys(SCORED, "scored") | {"softmax": "nli"}
 FORM |= dict.fromkeys(("binary", "contrastive", "cross-encoder-binary"), "duplicates")
-FORM |= {"cross-encoder-multilabel": "multilabel"}
 FORM |= {"simcse": "sentences", "distillation": "sentences"}  # of all other objectives: triplets
 
 
 def flags(files: dict[str, str], objective: str, *more: str) -> list[str]:
     """The flags of a run on toy data; dev and test of labelled rows are held out."""
     form = FORM.get(objective, "triplets")
-    held_out = form in ("nli", "duplicates", "multilabel") or objective == "cross-encoder-ranking"
+    held_out = form in ("nli", "duplicates") or objective == "cross-encoder-ranking"
     dev = [] if held_out else ["--dev", files["dev"], "--test", files["test"]]
     return ["--objective", objective, "--data", files[form], *dev, *more]
 

@@ -18,7 +18,6 @@ from minisbert.core import InputError, one_line, reading
 from minisbert.data.formats import (
     LABELLED,
     MAX_SCORE,
-    MULTILABEL,
     NLI,
     PAIRS,
     SCORED,
@@ -112,7 +111,7 @@ def scored_table(data: str | Path | Rows, split: str, scale: float | None, colum
     if data == "stsb":
         return Table(read_stsb(ensure("stsb") / f"sts-{split}.csv"), 0, [])
     rows = Rows.of(data, split)
-    if columns is None and format_of(rows.names) in (NLI, MULTILABEL):  # whose numbers are no similarities
+    if columns is None and format_of(rows.names) is NLI:  # whose numbers are no similarities
         raise InputError(f"{rows} holds classes; needed are {SCORED.needs}, or labels of 0 and 1")
     return read_file(rows, SCORED, scale=scale, columns=columns)
 
@@ -260,24 +259,6 @@ def class_rows(sources: Sources) -> tuple[dict[str, list[Row]], Notes, tuple[str
     return rows, notes, classes
 
 
-def multilabel_rows(sources: Sources) -> tuple[dict[str, list[Row]], Notes, tuple[str, ...]]:
-    """Read pairs with any number of labels each, and return the labels' names; a row's label is a 0 or 1 for each."""
-    rows, notes = labelled_rows(sources, MULTILABEL)
-    names = {name for row in naming_rows(rows, sources) for name in row.label}
-    if len(names) < 2:
-        raise InputError(f"{notes['train']}: two labels or more are needed, not {one_line(sorted(names))}")
-    labels = tuple(sorted(names))
-    if all(map(str.isdecimal, names)):  # places in lists of 0 and 1: 2 comes before 10
-        labels = tuple(sorted(names, key=int))
-    for split in ("dev", "test"):
-        if rows[split]:
-            check_labels(rows[split], f"{split} {notes[split]}")
-    check_classes(rows, notes, labels)
-    for split, some in rows.items():
-        rows[split] = [replace(row, label=[int(name in row.label) for name in labels]) for row in some]
-    return rows, notes, labels
-
-
 def naming_rows(rows: dict[str, list[Row]], sources: Sources) -> list[Row]:
     """Collect the rows that name the classes: of training, with what is held out of them, or SNLI's splits."""
     named = [*rows["train"]]
@@ -289,13 +270,12 @@ def naming_rows(rows: dict[str, list[Row]], sources: Sources) -> list[Row]:
 
 
 def check_classes(rows: dict[str, list[Row]], notes: Notes, classes: Sequence[str]) -> None:
-    """Raise ``InputError`` for a class, or one of several labels, that no training row has."""
+    """Raise ``InputError`` for a class that no training row has."""
     for split, some in rows.items():
         for row in some:
-            for name in [row.label] if isinstance(row.label, str) else row.label:
-                if name not in classes:
-                    message = f"the class {one_line(name)} is not one of {', '.join(classes)}, as in the training rows"
-                    raise InputError(f"{split} {notes[split]}, line {row.line}: {message}")
+            if row.label not in classes:
+                message = f"the class {one_line(row.label)} is not one of {', '.join(classes)}, as in the training rows"
+                raise InputError(f"{split} {notes[split]}, line {row.line}: {message}")
 
 
 def labelled_rows(sources: Sources, form: Format) -> tuple[dict[str, list[Row]], Notes]:

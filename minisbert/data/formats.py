@@ -103,16 +103,12 @@ SCORED = Format("scored pairs", "stsb", "scored pairs (score, sentence1, sentenc
 LABELLED = Format(
     "labelled pairs", "quora", "labelled pairs (label: 0 or 1, sentence1, sentence2)", LABEL_NAMES + SCORE_NAMES
 )
-MULTILABEL = Format(
-    "multi-label pairs", None, "multi-label pairs (labels, sentence1, sentence2)", ("labels", *LABEL_NAMES)
-)
 NLI = Format("NLI", "snli", "classes, such as NLI's (gold_label, sentence1, sentence2)", LABEL_NAMES)
 PAIRS = Format("pairs", "snli", "pairs or triplets (anchor, positive, negatives), or NLI rows")
 SENTENCES = Format("sentences", None, f"plain texts: {' or '.join(TEXT_NAMES)}, or a .txt with one per line")
 FORMS = {  # the name of a label's column beside two texts -> the format that it stands for; the first that is there
     "gold_label": NLI,
     **dict.fromkeys(SCORE_NAMES, SCORED),
-    "labels": MULTILABEL,
     "label": LABELLED,  # under premise and hypothesis NLI
     "is_duplicate": LABELLED,
 }
@@ -205,20 +201,6 @@ def parse_class(value: Any, texts: Sequence[str]) -> str | None:
     if isinstance(value, list | dict | bool | type(None)) or value == "" or (label is not None and label % 1):
         raise ValueError(f"the label {one_line(value)} is not one class")
     return str(value) if label is None else str(int(label))
-
-
-def parse_labels(value: Any) -> tuple[str, ...]:
-    """Read the labels of a pair: a list of names, a cell with commas between them, or a 0 or 1 for each label.
-
-    ``parse_labels("rude, spam") = ("rude", "spam")``, ``parse_labels([1, 0, 1]) = ("0", "2")``.
-    """
-    if isinstance(value, str) and not value.startswith("["):  # a list in a cell is text
-        value = [name.strip() for name in value.split(",") if name.strip()]
-    if isinstance(value, list) and all(isinstance(one, str) for one in value):
-        return tuple(value)
-    if not isinstance(value, list) or not {number(one) for one in value} <= {0, 1}:
-        raise ValueError(f"the labels {one_line(value)} are neither names nor a 0 or 1 for each label")
-    return tuple(str(place) for place, one in enumerate(value) if one)
 
 
 def class_names(labels: Iterable[str]) -> tuple[str, ...]:
@@ -458,8 +440,6 @@ class RowReader:
                 raise ValueError("an empty sentence")
         elif self.form is LABELLED:
             label = parse_label(label)
-        elif self.form is MULTILABEL:
-            label = parse_labels(label)
         else:
             label = parse_class(label, names[1:])
         return [Row((first, second), label, line)]

@@ -18,7 +18,6 @@ from minisbert.data import datasets
 from minisbert.data.formats import (
     LABELLED,
     MAX_SCORE,
-    MULTILABEL,
     NLI,
     PAIRS,
     SCORED,
@@ -36,7 +35,6 @@ OBJECTIVES: dict[Format, tuple[str, Callable[..., Any]]] = {  # of the command t
     SCORED: ("cosine", datasets.scored_rows),
     LABELLED: ("contrastive", datasets.duplicate_rows),
     NLI: ("softmax", datasets.class_rows),
-    MULTILABEL: ("cross-encoder-multilabel", datasets.multilabel_rows),
     PAIRS: ("mnr", datasets.triplet_rows),
     SENTENCES: ("simcse", datasets.sentence_rows),
 }
@@ -81,8 +79,6 @@ class InspectedFile:
         content["labels"] = {}
         if self.scores:
             content["scores"] = {"min": min(self.scores), "max": max(self.scores), "mean": float(np.mean(self.scores))}
-        elif self.form is MULTILABEL:
-            content["labels"] = counted(name for row in self.rows for name in row.label)
         elif self.form in (LABELLED, NLI):
             content["labels"] = counted(row.label for row in self.rows)
         content |= {"unread": self.unread, "problems": self.problems}

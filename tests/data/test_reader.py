@@ -19,7 +19,6 @@ from minisbert.data.datasets import (
 )
 from minisbert.data.formats import (
     LABELLED,
-    MULTILABEL,
     NLI,
     PAIRS,
     SCORED,
@@ -185,8 +184,6 @@ BAD = [  # format, ending of the file's name, content, the place and a word of t
     (NLI, ".csv", "premise,hypothesis,label\na,b,7\n", "line 2: the label '7'"),
     (NLI, ".jsonl", '{"sentence1": "a", "sentence2": "b", "label": [0, 1]}', "line 1: .*one class"),
     (NLI, ".jsonl", '{"sentence1": "a", "sentence2": "b", "label": {"x": []}}', "line 1: .*one class"),
-    (MULTILABEL, ".jsonl", '{"labels": [0, 2], "text1": "a", "text2": "b"}', "line 1: the labels"),
-    (MULTILABEL, ".jsonl", '{"label": {"x": 1}, "text1": "a", "text2": "b"}', "line 1: the labels"),
     (LABELLED, ".tsv", LABELS + "1\ta\tb\n\n2\ta\tb\n", "line 4: the label '2'"),
     (LABELLED, ".tsv", LABELS + "-\ta\tb\n", "line 2: the label '-'"),
     (LABELLED, ".csv", 'label,sentence1,sentence2\n1,a,b\n1,"a,b\n', "line 3: .*--no-quotes"),
@@ -201,7 +198,6 @@ BAD = [  # format, ending of the file's name, content, the place and a word of t
     (PAIRS, ".jsonl", f"{ONE_PAIR}\n" + '{"anchor": "a", "positive": "p", "negative": "n"}', "line 2: 3 texts"),
     (PAIRS, ".csv", "anchor,positive,negatives\na,b,\"['c', 'd']\"\n", "line 2: a text"),
     (PAIRS, ".csv", "anchor,positive\na,['b' 'c']\n", "line 2: a text"),  # NumPy's
-    (MULTILABEL, ".csv", 'text1,text2,labels\na,b,"[1, 0]"\n', "line 2: the labels"),
     (PAIRS, ".csv", "anchor,positive\na,b'c\nd,b'\\xc3'\n", "line 3: .*bytes"),  # as Python prints them
     (PAIRS, ".csv", "\ufeffAnchor,positive\na,b\n\ufeffanchor,positive\n", "line 3: the header again"),
     (PAIRS, ".jsonl", '{"anchor": ["a", "b"], "positive": "p"}', "line 1: one anchor"),
@@ -249,9 +245,6 @@ NAMED = [  # format, ending, rows, columns that are named as not read, content
     (NLI, ".csv", [Row(("a", "b"), NEUTRAL)], [], "premise,hypothesis,label\na,b,1\n"),  # Hugging Face's order
     (NLI, ".jsonl", [Row(("a", "b"), ENTAILMENT)], [], '{"premise": "a", "hypothesis": "b", "label": 0}'),
     (NLI, ".csv", [Row(("a", "b"), "refund")], [], "sentence1,sentence2,label\na,b,refund\n"),
-    (MULTILABEL, ".csv", [Row(("a", "b"), ("x", "y"))], [], 'text1,text2,labels\na,b,"x,y"\n'),
-    (MULTILABEL, ".csv", [Row(("a", "b"), ("x",)), Row(("c", "d"), ())], [], "text1,text2,labels\na,b,x\nc,d,\n"),
-    (MULTILABEL, ".jsonl", [Row(("a", "b"), ("0", "2"))], [], '{"label": [1, 0, 1.0], "text1": "a", "text2": "b"}'),
     (PAIRS, ".tsv", [PAIR], ["title"], "title\tquery\tpassage\nx\ta cat\tb, dog\n"),
     *[
         (PAIRS, ".csv", [Row(("a", "p", "n"))], [], f"{name},query,pos\nn,a,p\n")
@@ -322,7 +315,6 @@ FORMS = {  # the names in a header -> the format that they stand for, whatever t
     "anchor,positive,similarity": SCORED,
     "premise,hypothesis,label": NLI,
     "sentence1,sentence2,gold_label,score": NLI,
-    "sentence1,sentence2,labels": MULTILABEL,
     "anchor,positive,negative,score": PAIRS,
     "query,document": PAIRS,
     "id,text": SENTENCES,

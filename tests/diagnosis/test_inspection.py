@@ -44,7 +44,6 @@ REFUSED = {  # what training refuses as a whole, or in a row
         "no score is above 1",
     ),
     "header": ("a.tsv", joined(["rating\tleft\tright", *SCORED]), "'rating', 'left', 'right'"),
-    "one label": ("a.jsonl", joined(['{"labels": ["x"], "sentence1": "a", "sentence2": "b"}']), "'x'"),
 }
 
 
@@ -98,7 +97,6 @@ def test_rows_of_a_file_that_are_also_in_another(tmp_path):
         ("a.tsv", joined(SCORED), "cosine"),
         ("a.csv", b"is_duplicate,question1,question2\n1,a,b\n0,c,d\n", "contrastive"),
         ("a.jsonl", joined(NLI), "softmax"),
-        ("a.json", b'[{"labels": ["x", "y"], "sentence1": "a", "sentence2": "b"}]', "cross-encoder-multilabel"),
         ("a.tsv", joined(TRIPLETS), "mnr"),
         ("a.txt.gz", gzip.compress(b"a cat\na dog\n"), "simcse"),
     ],

@@ -18,7 +18,6 @@ from minisbert.data.datasets import (
     hold_out_missing,
     judged_rows,
     load_scored_pairs,
-    multilabel_rows,
     scored_rows,
     triplet_rows,
 )
@@ -77,8 +76,8 @@ class PairObjective(Objective):
         labels = base.labels_of(rows)
         if task == "classes":
             scores = {"accuracy": metrics.accuracy(found.argmax(axis=1), labels)}
-        else:  # with several labels, each is a decision; a logit of 0 is .5
-            scores = base.binary_scores(found.ravel(), labels.ravel(), threshold=0)
+        else:  # a logit of 0 is .5
+            scores = base.binary_scores(found, labels, threshold=0)
         return scores | {"loss": float(self.formula(outputs, torch.from_numpy(labels)))}
 
 
@@ -177,22 +176,6 @@ class Softmax(PairObjective):
     def evaluate(self, split: str) -> Scores:
         stsb = base.vector_scores(self.encoder, self.stsb[split])["spearman"]
         return super().evaluate(split) | {"stsb_spearman": stsb}
-
-
-class MultiLabel(PairObjective):
-    """Decide each label that a pair may have by binary cross-entropy, both texts in one input.
-
-    ``f1``, ``precision`` and ``recall`` are those of all decisions, a pair's about each label.
-    """
-
-    best, task, reads_pairs = "f1", "labels", True
-
-    def __init__(self, options: RunSettings, encoder: SentenceEncoder):
-        rows, notes, self.labels = multilabel_rows(base.sources_of(options))
-        super().__init__(options, encoder, rows, notes, torch.from_numpy(base.labels_of(rows["train"])))
-
-    def formula(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return more_losses.binary_cross_entropy_loss(outputs.flatten(), targets.flatten())
 
 
 # ----------------------------------------------------------------------------------------- rerankers

@@ -1,6 +1,5 @@
 """Rerankers: the losses of cross-encoders by torch's own, what dev says of them, and rows that do not serve."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +40,7 @@ def lines(path: str) -> list[list[str]]:
 
 
 def logits(task: Objective, pairs: list[tuple[str, str]]) -> torch.Tensor:
-    """Each pair alone through the encoder and the head, (N,), or (N, C) for several labels."""
+    """Each pair alone through the encoder and the head, (N,)."""
     joined = task.encoder.tokenizer.encode_pairs(*zip(*pairs, strict=True))
     rows = zip(joined.ids, joined.token_types, strict=True)
     states = [task.encoder.bert(torch.tensor([ids]), None, torch.tensor([types])) for ids, types in rows]
@@ -57,17 +56,6 @@ def test_the_loss_of_labelled_pairs_is_binary_cross_entropy(make, files, flags):
     found = logits(task, [(row[1], row[2]) for row in rows])
     expected = functional.binary_cross_entropy_with_logits(found, targets, pos_weight=weight)
     torch.testing.assert_close(task.loss(task.network, ROWS), expected, rtol=0, atol=1e-10)
-
-
-@pytest.mark.parametrize("flags", [[], ["--pooler-head"]])
-def test_the_loss_of_several_labels_is_the_mean_over_pairs_and_labels(make, files, flags):
-    task = make("cross-encoder-multilabel", "multilabel", *flags)
-    rows = [json.loads(Path(files["multilabel"]).read_text().splitlines()[row]) for row in ROWS]
-    targets = [[float(name in row["labels"]) for name in ("animal", "same", "sound")] for row in rows]
-    found = logits(task, [(row["sentence1"], row["sentence2"]) for row in rows])
-    expected = functional.binary_cross_entropy_with_logits(found, torch.tensor(targets).double())
-    torch.testing.assert_close(task.loss(task.network, ROWS), expected, rtol=0, atol=1e-10)
-    assert task.model.labels == ("animal", "same", "sound")
 
 
 @pytest.mark.parametrize(("form", "candidates"), [("triplets", 2), ("several", 3)])
@@ -95,7 +83,6 @@ def test_ranks_of_the_positive_by_hand(make, monkeypatch):
     [
         ("cross-encoder-binary", "f1", "binary"),
         ("cross-encoder-ranking", "mrr", "logit"),
-        ("cross-encoder-multilabel", "f1", "labels"),
     ],
 )
 def test_a_reranker_learns_is_chosen_by_its_own_dev_rows_and_loads_again(tiny, files, tmp_path, objective, best, task):
@@ -112,10 +99,9 @@ def test_a_reranker_learns_is_chosen_by_its_own_dev_rows_and_loads_again(tiny, f
 
 
 @pytest.mark.reference
-@pytest.mark.parametrize("objective", ["cross-encoder-ranking", "cross-encoder-multilabel"])
-def test_a_reranker_opens_as_a_cross_encoder(objective, tiny, files, tmp_path):
+def test_a_reranker_opens_as_a_cross_encoder(tiny, files, tmp_path):
     sentence_transformers = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
-    flags = [*toys.flags(files, objective), "--model", str(tiny), "--pooler-head", "--max-steps", "2"]
+    flags = [*toys.flags(files, "cross-encoder-ranking"), "--model", str(tiny), "--pooler-head", "--max-steps", "2"]
     main([*flags, "--lr", "1e-2", "--out", str(tmp_path / "run")])
     pairs = [(row[0], row[1]) for row in lines(files["triplets"])[:5]]
     theirs = sentence_transformers.CrossEncoder(str(tmp_path / "run" / "model"), device="cpu")
