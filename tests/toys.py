@@ -92,7 +92,7 @@ def write_all(folder: Path) -> dict[str, str]:
 
 SCORED = ("cosine", "cosent", "cross-encoder", "siamese", "cross-attention")
 FORM = dict.fromkeys(SCORED, "scored") | {"softmax": "nli"}
-FORM |= dict.fromkeys(("binary", "contrastive", "cross-encoder-binary"), "duplicates")
+FORM |= dict.fromkeys(("binary", "cross-encoder-binary"), "duplicates")
 FORM |= {"simcse": "sentences", "distillation": "sentences"}  # of all other objectives: triplets
 
 

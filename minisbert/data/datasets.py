@@ -158,7 +158,7 @@ def scored_rows(
         if scale > 1 and max(row.score for row in table.rows) <= MAX_SCORE / scale:
             raise InputError(
                 f"{name}: no score is above 1, but the scale is 0 to {scale:g}: give --scale 1 "
-                "(labels 0 and 1 alone are for --objective binary or contrastive)"
+                "(labels 0 and 1 alone are for --objective binary)"
             )
         rows[split] = table.rows[: sources.limit]
         notes[split] = table._replace(rows=rows[split]).note(name, "pairs")

@@ -373,7 +373,7 @@ class RowReader:
         if self.form is PAIRS and not self.columns and read and len(read) == 2 and judgement:
             pair = ",".join(read)
             raise InputError(
-                f"{self.rows.where}: {judgement} may say that not every pair is a positive: train with contrastive or "
+                f"{self.rows.where}: {judgement} may say that not every pair is a positive: train with binary or "
                 f"cosine, which read it (--columns {judgement},{pair}), or without it: --columns {pair}"
             )
 

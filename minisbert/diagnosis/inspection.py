@@ -33,7 +33,7 @@ from minisbert.models.batching import chunks
 NO_LETTER = re.compile(r"[\W_]+")  # nor a digit
 OBJECTIVES: dict[Format, tuple[str, Callable[..., Any]]] = {  # of the command that is suggested, and how it reads rows
     SCORED: ("cosine", datasets.scored_rows),
-    LABELLED: ("contrastive", datasets.duplicate_rows),
+    LABELLED: ("binary", datasets.duplicate_rows),
     NLI: ("softmax", datasets.class_rows),
     PAIRS: ("mnr", datasets.triplet_rows),
     SENTENCES: ("simcse", datasets.sentence_rows),

@@ -494,7 +494,6 @@ UNSCALED = {
     "alignment": "squared distance of similar pairs: lower is better",
     "uniformity": "log of the mean of exp(-2 distance^2) between texts: lower is better",
     "mean_cosine": "between different texts: near 0 they point everywhere",
-    "threshold": "the cosine from which on a pair counts as similar",
 }
 
 

@@ -44,7 +44,6 @@ OBJECTIVES = {
     "binary": Traits("pairs:Duplicates", "labels", head="concat"),
     "cross-encoder-binary": Traits("pairs:BinaryReranker", "labels", reads="tokens", head="joint"),
     "cross-encoder-ranking": Traits("pairs:RankingReranker", "candidates", reads="tokens", head="joint"),
-    "contrastive": Traits("encoders:Contrastive", "labels", nested=True),
     "triplet": Traits("encoders:TripletMargin", "triplets", nested=True),
     "mnr": Traits("encoders:Ranking", "triplets", in_batch="negatives", nested=True),
     "simcse": Traits("encoders:SimCSE", "texts", in_batch="negatives", nested=True),
@@ -63,7 +62,6 @@ PURPOSES = {  # in --help
     "binary": "tell duplicates from other pairs, from two vectors",
     "cross-encoder-binary": "tell relevant from irrelevant, as a reranker",
     "cross-encoder-ranking": "put the positive before its negatives",
-    "contrastive": "pairs labelled 1 come close, those labelled 0 do not",
     "triplet": "the positive is closer than the negative, by a margin",
     "mnr": "find the positive among a batch's: for search, and pairs alone will do",
     "simcse": "texts alone: dropout makes the pair",
@@ -195,9 +193,7 @@ class RunSettings:
     graphs: str = option("steps as CUDA graphs; auto: on a GPU that can", "auto", choices=("auto", "on", "off"))
 
     pooler_head: bool = option("BERT's pooler and a linear layer, as CrossEncoder has it", False, only=JOINT)
-    margin: float | None = option(
-        "of triplet (default: 1) and contrastive (default: 0.5)", None, POSITIVE, only=("contrastive", "triplet")
-    )
+    margin: float = option("of triplet (default: 1)", 1.0, POSITIVE, only=("triplet",))
     temperature: float = option("of in-batch losses (default: 0.05)", 0.05, POSITIVE, only=COMPARING)
     matryoshka: str | None = option("the loss also of the first N columns: 256,64", None, prefix_widths, "N,N", NESTED)
     teacher: str | None = option("learn its vectors, or a cross-encoder's scores", metavar="MODEL", only=TAUGHT)
@@ -312,8 +308,6 @@ def parse(arguments: list[str] | None = None) -> RunSettings:
         raise InputError(
             f"objective {settings.objective} compares the rows of a batch: --batch-size must be at least 2"
         )
-    if settings.objective == "contrastive" and settings.margin is not None and settings.margin > 2:
-        raise InputError(f"--margin {settings.margin:g} must be at most 2, as 1 - cosine is")
     if settings.dev == "none" and settings.patience:
         raise InputError("--patience needs dev rows, and --dev none has none")
     # the saved vectors would be cut, but others, after the projection, be trained

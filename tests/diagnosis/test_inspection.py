@@ -95,7 +95,7 @@ def test_rows_of_a_file_that_are_also_in_another(tmp_path):
     ("file", "content", "objective"),
     [
         ("a.tsv", joined(SCORED), "cosine"),
-        ("a.csv", b"is_duplicate,question1,question2\n1,a,b\n0,c,d\n", "contrastive"),
+        ("a.csv", b"is_duplicate,question1,question2\n1,a,b\n0,c,d\n", "binary"),
         ("a.jsonl", joined(NLI), "softmax"),
         ("a.tsv", joined(TRIPLETS), "mnr"),
         ("a.txt.gz", gzip.compress(b"a cat\na dog\n"), "simcse"),

@@ -119,7 +119,6 @@ def test_labelled_rows_can_do_without_dev_or_hold_out_another_share(make, files)
     for more, expected in ((["--dev", "none"], [27, 0, 13]), (["--dev", "0.4", "--test", "none"], [24, 16, 0])):
         task = make(*flags, *more)
         assert [len(task.rows[split]) for split in ("train", "dev", "test")] == expected
-    assert 0 <= make("--objective", "contrastive", *flags[2:], "--dev", "none").scores("test")["f1"] <= 1
 
 
 # ------------------------------------------------------------------------------------- how a run ends

@@ -71,12 +71,6 @@ def vector_scores(
     return scores
 
 
-def binary_scores(scores: np.ndarray, labels: np.ndarray, threshold: float) -> Scores:
-    predicted = (scores >= threshold).astype(int)
-    precision, recall, f1 = metrics.precision_recall_f1(predicted, labels)
-    return {"accuracy": metrics.accuracy(predicted, labels), "f1": f1, "precision": precision, "recall": recall}
-
-
 def score_targets(pairs: Sequence[Row]) -> Tensor:
     """Return the scores on the scale of 0 to 1, (N,), as in training."""
     return torch.tensor([pair.score / MAX_SCORE for pair in pairs])

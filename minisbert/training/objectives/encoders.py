@@ -14,15 +14,12 @@ from minisbert.core.data import TextColumns
 from minisbert.core.encoder import cosine, normalize
 from minisbert.core.heads import ConcatHead
 from minisbert.data.datasets import (
-    duplicate_rows,
     judged_rows,
     scored_rows,
     sentence_rows,
     translation_rows,
     triplet_rows,
 )
-from minisbert.evaluation import metrics
-from minisbert.evaluation.evaluators import encode_pairs, row_scores
 from minisbert.evaluation.retrieval import retrieval_from_pairs
 from minisbert.models.pair_model import SEVERAL, PairModel
 from minisbert.models.sentence_encoder import BATCH_SIZE, SentenceEncoder
@@ -63,34 +60,6 @@ class CoSENT(CosineRegression):
 
     def formula(self, u: Tensor, v: Tensor, targets: Tensor) -> Tensor:
         return more_losses.cosent_loss(u, v, targets, scale=1 / self.options.temperature)
-
-
-class Contrastive(Objective):
-    """Pull duplicates together, push other pairs a margin apart (Hadsell et al. 2006), by the cosine alone."""
-
-    best = "f1"
-
-    def __init__(self, options: RunSettings, encoder: SentenceEncoder):
-        rows, notes = duplicate_rows(base.sources_of(options))
-        network = VectorNetwork(encoder, TextColumns(encoder.tokenizer, base.two_columns(rows["train"])))
-        super().__init__(options, network, rows, notes, torch.from_numpy(base.labels_of(rows["train"])))
-
-    def formula(self, u: Tensor, v: Tensor, labels: Tensor) -> Tensor:
-        return losses.contrastive_loss(u, v, labels, self.options.margin or 0.5)
-
-    def evaluate(self, split: str) -> Scores:
-        """Tell duplicates by the cosine alone, at the threshold with the best F1 on dev, or without dev on ``split``.
-
-        And compute the loss on ``split``.
-        """
-        u, v = encode_pairs(self.encoder, *base.two_columns(self.rows[split]))  # (N, D) each
-        labels, dev = base.labels_of(self.rows[split]), self.rows["dev"]
-        cosines = dev_cosines = row_scores(self.encoder, u, v, "cosine")
-        if split != "dev" and dev:  # dev itself needs no second encoding
-            dev_cosines = row_scores(self.encoder, *encode_pairs(self.encoder, *base.two_columns(dev)), "cosine")
-        threshold, _ = metrics.best_threshold(dev_cosines, base.labels_of(dev or self.rows[split]))
-        loss = self.formula(torch.from_numpy(u), torch.from_numpy(v), torch.from_numpy(labels))
-        return base.binary_scores(cosines, labels, threshold) | {"threshold": threshold, "loss": float(loss)}
 
 
 # ------------------------------------------------------------------------ triplets and plain sentences
@@ -153,7 +122,7 @@ class TripletMargin(TripletRows):
     separable = True
 
     def formula(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-        return losses.triplet_loss(anchor, positive, negative, self.options.margin or 1.0)
+        return losses.triplet_loss(anchor, positive, negative, self.options.margin)
 
 
 class Ranking(TripletRows):

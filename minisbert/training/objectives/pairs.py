@@ -77,7 +77,10 @@ class PairObjective(Objective):
         if task == "classes":
             scores = {"accuracy": metrics.accuracy(found.argmax(axis=1), labels)}
         else:  # a logit of 0 is .5
-            scores = base.binary_scores(found, labels, threshold=0)
+            predicted = (found >= 0).astype(int)
+            precision, recall, f1 = metrics.precision_recall_f1(predicted, labels)
+            scores = {"accuracy": metrics.accuracy(predicted, labels), "f1": f1}
+            scores |= {"precision": precision, "recall": recall}
         return scores | {"loss": float(self.formula(outputs, torch.from_numpy(labels)))}
 
 

@@ -1,6 +1,5 @@
-"""Scores of a model on rows: of vectors, of heads, of cosines at a threshold; by hand."""
+"""Scores of a model on rows, of vectors and of heads, by hand."""
 
-from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +11,6 @@ from minisbert.data.formats import Row
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training import losses as more_losses
 from minisbert.training.objectives import vector_scores
-from minisbert.training.objectives.encoders import Contrastive
 from minisbert.training.objectives.pairs import PairObjective
 
 PAIRS = [
@@ -38,26 +36,6 @@ def head_scores(task: str, outputs: list, rows: list[Row]) -> dict[str, float]:
     return PairObjective.evaluate(
         SimpleNamespace(task=task, model=model, rows={"dev": rows}, formula=FORMULAS[task]), "dev"
     )
-
-
-def cosine_scores(encoder: "Compass", rows: list[Row], dev: list[Row]) -> dict[str, float]:
-    formula = partial(losses.contrastive_loss, margin=0.5)
-    return Contrastive.evaluate(
-        SimpleNamespace(encoder=encoder, rows={"test": rows, "dev": dev}, formula=formula), "test"
-    )
-
-
-class Compass:
-    """An encoder that knows the angle of each text, in degrees; vectors have lengths other than 1."""
-
-    vectors_are = "dense"
-
-    def __init__(self, **angles: float):
-        self.angles = angles | {"v": 0}
-
-    def encode(self, texts: list[str], show_progress_bar: bool = False) -> np.ndarray:
-        angles = np.radians([self.angles[text] for text in texts])
-        return 3 * np.stack([np.cos(angles), np.sin(angles)], axis=1)
 
 
 def test_scores_of_vectors_by_hand(tiny):
@@ -109,22 +87,3 @@ def test_scores_of_heads_by_hand(task, outputs, rows, expected):
 def test_a_head_that_has_collapsed_is_an_error_of_one_line(outputs, why):
     with pytest.raises(InputError, match=rf"the head's scores .*a lower --head-lr may help.*: .*{why}"):
         head_scores("regression", outputs, REGRESSION)
-
-
-def test_the_threshold_of_a_cosine_is_chosen_on_dev():
-    """On dev any cut between 30 and 60 degrees is right; on the rows it calls 20 and 40 alike, and 50 degrees not.
-
-    The middle of the two cosines, (.86603 + .5) / 2 = .68301, is 46.9 degrees.
-    """
-    encoder = Compass(d0=10, d1=30, d2=60, d3=80, t0=20, t1=40, t2=50)
-    found = cosine_scores(encoder, rows_with([1, 0, 1], "t"), rows_with([1, 1, 0, 0], "d"))
-    assert found.pop("threshold") == pytest.approx((np.cos(np.pi / 6) + 0.5) / 2, abs=1e-12)
-    del found["loss"]
-    assert found == pytest.approx({"accuracy": 1 / 3, "f1": 1 / 2, "precision": 1 / 2, "recall": 1 / 2})
-
-
-def test_the_loss_of_cosines_on_other_rows_than_the_threshold():
-    """Angles 20 and 90 degrees with labels 1 and 0: (1 - cos 20)^2 / 2, and 0 beyond the margin; over two rows."""
-    encoder = Compass(d0=10, d1=60, t0=20, t1=90)
-    found = cosine_scores(encoder, rows_with([1, 0], "t"), rows_with([1, 0], "d"))
-    assert found["loss"] == pytest.approx((1 - np.cos(np.radians(20))) ** 2 / 2 / 2, abs=1e-12)

@@ -96,7 +96,6 @@ SPACE = {"pearson", "spearman", "alignment", "uniformity", "mean_cosine"}
         # log 3 = 1.1 knows nothing
         ("softmax", ("--limit", "48", *SLOWER, "1e-2"), 0.9, "accuracy", {"accuracy", "stsb_spearman", "loss"}),
         ("binary", (*SLOWER, "1e-2"), 0.55, "f1", DECISIONS),
-        ("contrastive", (*LEARN, "--epochs", "20"), 0.03, "f1", DECISIONS | {"threshold"}),
         ("triplet", LEARN, 0.1, "spearman", SPACE),
         ("mnr", LEARN, 2.2, "spearman", SPACE),
         ("simcse-supervised", LEARN, 2.2, "spearman", SPACE),
@@ -154,8 +153,6 @@ BETWEEN_VECTORS = [
     ("cosine", "", losses.cosine_mse_loss),
     ("cosent", "", partial(more_losses.cosent_loss, scale=20)),
     ("cosent", "--temperature 0.5", partial(more_losses.cosent_loss, scale=2)),
-    ("contrastive", "", partial(losses.contrastive_loss, margin=0.5)),
-    ("contrastive", "--margin 1.5", partial(losses.contrastive_loss, margin=1.5)),
     ("triplet", "", partial(losses.triplet_loss, margin=1)),
     ("triplet", "--margin 0.25", partial(losses.triplet_loss, margin=0.25)),
     ("mnr", "", partial(RANKING, scale=20)),
@@ -283,7 +280,7 @@ def test_no_text_is_in_a_batch_twice(make, tmp_path, objective):
             assert len(texts) == len({*texts})
 
 
-@pytest.mark.parametrize("objective", ["cosine", "cross-encoder", "softmax", "contrastive", "triplet"])
+@pytest.mark.parametrize("objective", ["cosine", "cross-encoder", "softmax", "triplet"])
 def test_other_objectives_fill_their_batches(make, objective):
     task = make(objective)
     count = len(task.lengths)
@@ -294,12 +291,10 @@ def test_other_objectives_fill_their_batches(make, objective):
 # -------------------------------------------------------------------------------------- the loss on dev
 
 
-@pytest.mark.parametrize(
-    "objective", ["cosine", "cross-encoder", "siamese", "cross-attention", "softmax", "binary", "contrastive"]
-)
+@pytest.mark.parametrize("objective", ["cosine", "cross-encoder", "siamese", "cross-attention", "softmax", "binary"])
 def test_the_loss_on_dev_is_the_objectives_own(make, files, objective):
     """The training rows as dev rows, in float32: the loss of the batch of all of them."""
-    flags = {"binary": ["--pos-weight", "3"], "contrastive": ["--margin", "0.9"]}.get(objective, [])
+    flags = ["--pos-weight", "3"] if objective == "binary" else []
     task = make(objective, *flags, "--dev", files[FORM[objective]])
     task.model.float()
     with torch.no_grad():
@@ -406,7 +401,6 @@ def test_the_projection_is_trained_and_never_saved(run, tiny, monkeypatch):
         ("siamese", "--data {triplets}", "sentence1"),
         ("cross-encoder", "--data {sentences}", "sentence1"),
         ("binary", "--data {scored}", "label '4'"),
-        ("contrastive", "--data {triplets}", "label"),
         ("softmax", "--data {sentences}", "gold_label"),
         ("triplet", "--data {scored}", "anchor"),
         ("mnr", "--data {sentences}", "anchor"),
@@ -415,7 +409,6 @@ def test_the_projection_is_trained_and_never_saved(run, tiny, monkeypatch):
         ("cosine", "--data snli", "snli has no rows of the kind that is needed: give stsb or a file of scored pairs"),
         ("binary", "--data missing.tsv", "missing.tsv does not exist"),
         *((name, "--batch-size 1", f"objective {name}") for name in (*IN_BATCH, "cosent")),
-        ("contrastive", "--margin 2.5", "--margin 2.5"),
         ("mnr", "--matryoshka 25,8", "--matryoshka 25"),
         ("mnr", "--matryoshka 8 --projection", "--matryoshka and --projection"),
         ("binary", "--head-dropout 0.1", "dropout"),
