@@ -499,7 +499,7 @@ assert (
 # The ten losses are a ruler with nine digits. Would the score have found these mistakes? See lesson 12.
 #
 # (In torch a `Dataset` holds rows, a `DataLoader` draws batches of them, and a collator makes one tensor of a batch.
-# Adam's m and v, in optimizers' files, are called *moments*. Lesson 29 has mistakes with all of them, from notebooks.)
+# Adam's m and v, in optimizers' files, are called *moments*. Sheet 30 has mistakes with all of them, from notebooks.)
 
 # %% [markdown]
 # ## Now read the chapter

@@ -430,7 +430,7 @@ for name in ("head reads the first sentence only", "second ids from the first"):
     assert changed(name) < 1e-6, f"{name}: the second sentence plays no part"
 
 # %% [markdown]
-# The notebook has six more; lesson 29 finds each of them by a check of two lines.
+# The notebook has six more; sheet 30 finds each of them by a check of two lines.
 #
 # What the two scored losses of the exercises do beyond their names: `weighted_mse_loss` is the mean of (score -
 # target)^2 times a weight, which is larger for targets below a threshold. `binary_cross_entropy_loss` takes a

@@ -419,4 +419,4 @@ torch.set_num_threads(threads)
 #
 # ## What you have now
 #
-# You can train with batches that do not fit into memory. Next: [from the wild](29_from_the_wild.py).
+# You can train with batches that do not fit into memory. Next: [the sheets](README.md#sheets), one evening each.

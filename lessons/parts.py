@@ -18,7 +18,7 @@ PARTS = {
     "III": Part("Search", (15, 16, 17, 18, 19, 20, 21)),
     "IV": Part("Since BERT, and from nothing", (22, 23, 24)),
     "A": Part("Appendix for engineers", (25, 26, 27, 28)),
-    "B": Part("Appendix from the wild", (29,)),
+    "B": Part("Sheets", (30,)),
 }
 
 CORE = (1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13)  # from a text to a trained, honestly judged encoder
@@ -54,7 +54,7 @@ NEEDS = {
     26: (11,),
     27: (13, 17),
     28: (11,),
-    29: (11, 15),
+    30: (11, 15),
 }
 
 

@@ -234,7 +234,7 @@ def deck(lesson: int) -> str:
     pages += slides(heading, [block for block in blocks_of(opening[:1]) if "<figure>" in block.html])
     for title, parts in others:
         pages += of_section(title, parts)
-    for question in questions()[lesson]:
+    for question in questions().get(lesson, []):
         right, title, asked = question.right - 1, f"Quiz {question.at}", prose(question.ask, "question")
         answer = [asked, choices(question.choices, question.choices[right]), prose(question.why[right])]
         pages += [*slides(title, [asked, choices(question.choices)], size(answer)), *slides(title, answer)]

@@ -97,7 +97,7 @@ def notebook(text: str, repository: str, page: bool = False) -> NotebookNode:
     """
     book = jupytext.reads(text, fmt="py:percent")
     book.metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-    description, lesson = "", int(re.search(r"^# # Lesson (\d+)", text, re.MULTILINE)[1])
+    description, lesson = "", int(re.search(r"^# # (?:Lesson|Sheet) (\d+)", text, re.MULTILINE)[1])
     for cell in book.cells:
         if cell.cell_type == "markdown":
             cell.source = typeset(cell.source, lesson, page)
@@ -129,7 +129,7 @@ def read(text: str, repository: str, launch: bool = False) -> NotebookNode:
     Objectives and links to its files come first, quiz and hints last; answers are folded below the exercises.
     """
     book = notebook(text, repository, page=True)
-    lesson = int(re.search(r"^# # Lesson (\d+)", text, re.MULTILINE)[1])
+    lesson = int(re.search(r"^# # (?:Lesson|Sheet) (\d+)", text, re.MULTILINE)[1])
     stem = next(path.stem for path in LESSONS if int(path.stem[:2]) == lesson)
     title = book.cells[1]
     heading, about, *more = title.source.split("\n\n")

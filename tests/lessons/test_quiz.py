@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from lessons import check
-from lessons.grader.pieces import LESSONS, lesson_file
+from lessons.grader.pieces import lesson_file
 from lessons.quiz import questions
 from minisbert.core import InputError
 
@@ -13,7 +13,7 @@ QUIZ = questions()
 
 
 def test_every_choice_has_its_reason_and_every_question_a_section_to_read():
-    for lesson in LESSONS:
+    for lesson in QUIZ:
         text = lesson_file(lesson).read_text(encoding="utf-8")
         assert [question.at for question in QUIZ[lesson]] == [f"{lesson:02}.{n}" for n in range(1, 6)]
         for question in QUIZ[lesson]:

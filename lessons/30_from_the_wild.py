@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Lesson 29: from the wild
+# # Sheet 30: from the wild
 #
 # Steps through `minisbert/core/heads.py`, `minisbert/core/loop.py` and `minisbert/training/losses.py`. About 33
 # minutes. You will find seven mistakes of two published notebooks, each by a check of two lines.
@@ -74,7 +74,7 @@ assert (alone == 1).all(), (
 # steps, as if the warm-up were counted beside them. It is counted in them. A plot of the first half shows nothing; here
 # is the whole.
 #
-# ![The share of the rate, as meant and as there](figures/29_from_the_wild.png)
+# ![The share of the rate, as meant and as there](figures/30_from_the_wild.png)
 
 # %%
 total, warmup = 1000, 100
@@ -93,7 +93,7 @@ def draw(plt):
     return drawn
 
 
-figure("29_from_the_wild", draw)
+figure("30_from_the_wild", draw)
 
 # %% [markdown]
 # ## Predict, then run
@@ -101,7 +101,7 @@ figure("29_from_the_wild", draw)
 # **1.** 1,000 steps, and a warm-up of 100. At how many steps is that rate 0?
 
 # %%
-guess = predict("29.1", "Steps at a rate of 0, of 1,000?", ["1", "10", "100"])
+guess = predict("30.1", "Steps at a rate of 0, of 1,000?", ["1", "10", "100"])
 
 # %%
 idle = sum(share == 0 for share in there[1:])  # step 0 has rate 0 in any warm-up
@@ -115,7 +115,7 @@ guess.answer("100")
 
 # %%
 guess = predict(
-    "29.2",
+    "30.2",
     "Of the training pairs, the loss counts twice ...",
     ["about a fifth", "about a half", "more than nine in ten"],
 )
@@ -140,7 +140,7 @@ guess.answer("more than nine in ten")
 # **3.** The tokenizer is asked for `padding="False"`. What is that string, where a flag is wanted?
 
 # %%
-guess = predict("29.3", 'As a flag, the string "False" is ...', ["true", "false"])
+guess = predict("30.3", 'As a flag, the string "False" is ...', ["true", "false"])
 
 # %%
 flag = "False"
@@ -216,11 +216,8 @@ with planted(MISTAKES["attention across the batch"]):
 #
 # ## Exercises
 #
-# Exercises 1 and 2 stand beside what they practise. `python -m lessons.check answer 29 1` gives a hint for the first,
+# Exercises 1 and 2 stand beside what they practise. `python -m lessons.check answer 30 1` gives a hint for the first,
 # and asked again, the answer.
-#
-# No piece is graded here, so there is no `python -m lessons.check start 29`: all of it is in the pieces of lessons 11
-# and 15. `quiz 29` asks five questions.
 #
 # ## Sources
 #
@@ -229,5 +226,4 @@ with planted(MISTAKES["attention across the batch"]):
 #
 # ## What you have now
 #
-# You have found other people's bugs by their numbers. That was the last lesson: put your pieces into the model once
-# more with `python -m lessons.check graft`, or [chase the number](SPEEDRUN.md).
+# You have found other people's bugs by their numbers: two lines each, and no score. Back to [the course](README.md).
