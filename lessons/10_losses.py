@@ -22,11 +22,15 @@ from course import TINY, chapter, figure, largest_difference, predict
 # `B` rows, `D` columns; d is a distance, y is 1 for a pair that belongs together, else 0; tau is the temperature.
 #
 #     contrastive  mean of ( y d(u,v)^2 + (1 - y) max(margin - d(u,v), 0)^2 ) / 2          d = 1 - cos
-#     triplet      mean of max( d(a,p) - d(a,n) + margin, 0 )                              d Euclidean
+#     triplet      mean of max( d(a,p) - d(a,n) + margin, 0 )                              d Euclidean, or 1 - cos
 #     SimCSE       mean over i of -log( exp(cos(u_i, v_i) / tau) / sum over j of exp(cos(u_i, v_j) / tau) )
 #
 # **Contrastive** looks at a pair, **triplet** at three, an **anchor** with a positive and a negative. SimCSE looks at
 # the whole batch: for row i every other row j is a wrong answer, an **in-batch negative**, and no one had to label it.
+#
+# Two of these formulas need care in code. exp overflows, so a log of a sum of exp is `torch.logsumexp`, which subtracts
+# the largest number first. And a root has an infinite slope at 0, where a = p: `torch.linalg.vector_norm(a - p, dim=1)`
+# is the Euclidean distance, with the slope 0 there.
 #
 # ![In-batch negatives: each row's wrong answers are the others' right ones](drawings/negatives.svg)
 
@@ -117,10 +121,10 @@ assert (dW.tolist(), db.tolist()) == ([[2, 4]], [2]), "2 times x, and 2"
 #   answers for u_i, too.
 # - *CoSENT* has no right answer, only an order. It asks that pairs with a higher score have a higher cosine:
 #
-#       log( 1 + sum over all pairs i, j with score_i > score_j of exp( scale * (cos_j - cos_i) ) )
+#       log( 1 + sum over all pairs i, j with score_i > score_j of exp( scale * (cos_j - cos_i) ) )       1 = exp(0)
 #
-# All of them are the logarithm of a sum of exp. At a scale of 20 and above some exp overflows, so it is computed in one
-# step: the largest exponent m is taken out first, m + log( sum of exp(x - m) ). In torch that is `logsumexp`.
+# All of them are the logarithm of a sum of exp. At a scale of 20 and above some exp overflows, so `logsumexp` takes the
+# largest exponent m out first: m + log( sum of exp(x - m) ).
 #
 # And their gradient is short: log( sum over c of exp(z_c) ) has the slope exp(z_c) / sum = share_c, and - z_right the
 # slope -1 at the right answer. So each wrong answer is pushed by its share, the right one is pulled by 1 - share.

@@ -24,11 +24,11 @@ from minisbert.core.loop import adamw_step, fit
 # ## The formula
 #
 # What turns a gradient into a step is an **optimizer**. Ours is **AdamW**: for each parameter p with gradient g, at
-# step t = 1, 2, ..., with the learning rate lr and the **weight decay** w,
+# step t = 1, 2, ..., with the learning rate lr, the **weight decay** w, and the *betas* 0.9 and 0.999,
 #
-#     m = 0.9 m + 0.1 g                  a running mean of the gradient, 0 at the start
-#     v = 0.999 v + 0.001 g^2            and of its square
-#     p = p (1 - lr w)  -  lr * ( m / (1 - 0.9^t) )  /  ( sqrt( v / (1 - 0.999^t) ) + 1e-8 )
+#     m = beta1 m + (1 - beta1) g        a running mean of the gradient, 0 at the start
+#     v = beta2 v + (1 - beta2) g^2      and of its square
+#     p = p (1 - lr w)  -  lr * ( m / (1 - beta1^t) )  /  ( sqrt( v / (1 - beta2^t) ) + eps )        eps = 1e-8
 #
 # Before that comes **clipping**: with |g| the length of all gradients together and c the bound, g becomes
 # g * min(1, c / |g|). And lr itself moves, by a **schedule**. With s steps done of S, and a **warm-up** of W:

@@ -501,11 +501,11 @@ assert recall(right) > recall(wrong) + 0.03, (
 # %% [markdown]
 # ## Exercises
 #
-# Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 27 1` gives a hint for the first,
+# Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 17 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 4.** Graded: a loss of prefixes, codes, bits, rescoring: `python -m lessons.check start 27`, `run 27`,
-# `hint 27`.
+# **Exercise 4.** Graded: a loss of prefixes, codes, bits, rescoring: `python -m lessons.check start 17`, `run 17`,
+# `hint 17`.
 #
 # ## Sources
 #

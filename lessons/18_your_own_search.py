@@ -488,10 +488,10 @@ assert np.array_equal(again.encode(documents[:3]), tuned.encode(documents[:3])),
 #
 # ## Exercises
 #
-# Exercises 1 to 7 stand beside what they practise. `python -m lessons.check answer 17 1` gives a hint for the first,
+# Exercises 1 to 7 stand beside what they practise. `python -m lessons.check answer 18 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 8.** Graded: BM25: `python -m lessons.check start 17`, `run 17`, `hint 17`.
+# **Exercise 8.** Graded: BM25: `python -m lessons.check start 18`, `run 18`, `hint 18`.
 #
 # ## Sources
 #

@@ -447,10 +447,10 @@ assert moved.mean() > 0.3, "one loud token is everybody's best partner"
 # %% [markdown]
 # ## Exercises
 #
-# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 18 1` gives a hint for the first,
+# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 19 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 6.** Graded: max_sim: `python -m lessons.check start 18`, `run 18`, `hint 18`.
+# **Exercise 6.** Graded: max_sim: `python -m lessons.check start 19`, `run 19`, `hint 19`.
 #
 # ## Sources
 #

@@ -397,10 +397,10 @@ assert value < results["BM25"].mean() - 0.02, "worse than BM25 alone: that is th
 # %% [markdown]
 # ## Exercises
 #
-# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 19 1` gives a hint for the first,
+# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 20 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 6.** Graded: reciprocal_ranks: `python -m lessons.check start 19`, `run 19`, `hint 19`.
+# **Exercise 6.** Graded: reciprocal_ranks: `python -m lessons.check start 20`, `run 20`, `hint 20`.
 #
 # ## Sources
 #

@@ -424,10 +424,10 @@ assert read > 0.95 * N, "everything"
 # %% [markdown]
 # ## Exercises
 #
-# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 20 1` gives a hint for the first,
+# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 21 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 6.** Graded: walk: `python -m lessons.check start 20`, `run 20`, `hint 20`.
+# **Exercise 6.** Graded: walk: `python -m lessons.check start 21`, `run 21`, `hint 21`.
 #
 # ## Sources
 #

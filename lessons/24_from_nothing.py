@@ -31,7 +31,8 @@
 #
 #     loss  =  mean over the chosen words of   log( sum over v of exp z_v )  -  z_word
 #
-# which is lesson 10's softmax cross-entropy, with V classes. A model that knows nothing
+# which is lesson 10's softmax cross-entropy (and its `logsumexp`), with V classes: of N
+# chosen words the logits are (N, V), and the words' ids (N,). A model that knows nothing
 # gives each word 1 / V: its loss is ln V. Nobody labels anything; the text has its own
 # answers. This is how BERT was trained, but for a second task that later models dropped (it
 # had to say whether two sentences follow each other).
@@ -450,10 +451,10 @@ assert ends["special tokens are hidden too"] < ends["right"] - 0.15, "two easy p
 #
 # ## Exercises
 #
-# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 23 1` gives a hint for the first,
+# Exercises 1 to 5 stand beside what they practise. `python -m lessons.check answer 24 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 6.** Graded: mask_tokens, learn_merges, mlm_loss: `python -m lessons.check start 23`, `run 23`, `hint 23`.
+# **Exercise 6.** Graded: mask_tokens, learn_merges, mlm_loss: `python -m lessons.check start 24`, `run 24`, `hint 24`.
 #
 # ## Sources
 #

@@ -387,11 +387,11 @@ assert abs(misplaced) < 40, "nothing is left of it"
 # %% [markdown]
 # ## Exercises
 #
-# Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 24 1` gives a hint for the first,
+# Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 25 1` gives a hint for the first,
 # and asked again, the answer.
 #
 # **Exercise 4.** Graded: rows to a rectangle, the bill of a step, batches of like length:
-# `python -m lessons.check start 24`, `run 24`, `hint 24`.
+# `python -m lessons.check start 25`, `run 25`, `hint 25`.
 #
 # ## Sources
 #

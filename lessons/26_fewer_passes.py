@@ -386,11 +386,11 @@ if function:
 #
 # ## Exercises
 #
-# Exercises 1 to 4 stand beside what they practise. `python -m lessons.check answer 25 1` gives a hint for the first,
+# Exercises 1 to 4 stand beside what they practise. `python -m lessons.check answer 26 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# No piece is graded here, so there is no `python -m lessons.check start 25`: what is new are ways to compute, and the
-# formulas are those that you have written. `quiz 25` asks five questions.
+# No piece is graded here, so there is no `python -m lessons.check start 26`: what is new are ways to compute, and the
+# formulas are those that you have written. `quiz 26` asks five questions.
 #
 # ## Sources
 #

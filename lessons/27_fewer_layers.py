@@ -322,11 +322,11 @@ assert other.grad.tolist() == [[-1, 2]], "wrong: it is pulled towards its studen
 # %% [markdown]
 # ## Exercises
 #
-# Exercise 1 stands beside what it practises. `python -m lessons.check answer 26 1` gives a hint for it, and asked
+# Exercise 1 stands beside what it practises. `python -m lessons.check answer 27 1` gives a hint for it, and asked
 # again, the answer.
 #
-# **Exercise 2.** Graded: which layers, a shorter model, its loss: `python -m lessons.check start 26`, `run 26`,
-# `hint 26`.
+# **Exercise 2.** Graded: which layers, a shorter model, its loss: `python -m lessons.check start 27`, `run 27`,
+# `hint 27`.
 #
 # ## Sources
 #
