@@ -7,6 +7,8 @@ More objectives, recipes, resuming and several processes: minisbert train --help
 
 import argparse
 import math
+import shlex
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
@@ -15,6 +17,7 @@ from typing import Any
 
 import torch
 
+from minisbert.checkpoints.card import training_section
 from minisbert.core import InputError, heads, losses, metrics
 from minisbert.core.checks import check_one_of
 from minisbert.core.data import TextColumns, length_grouped_batches
@@ -139,6 +142,8 @@ def main(options: argparse.Namespace) -> None:
         _, best, scores = max(history)
         print(f"best on dev: step {best}" + ("" if best else ", untrained: try more --epochs, another --lr or --loss"))
         table = {"dev": (history[0][2], scores), **table}
+    command = shlex.join(["python", "-m", "minisbert.train", *sys.argv[1:]])
+    encoder.write_card(out, training_section(command, notes, table))
     for split, (before, after) in table.items():
         print(f"{split:5}", "  ".join(f"{name} {100 * before[name]:.2f} -> {100 * after[name]:.2f}" for name in before))
 

@@ -1,6 +1,7 @@
 """``python -m minisbert.train``: each of its losses trains, and its numbers are those of ``minisbert train``."""
 
 import argparse
+import re
 
 import pytest
 import torch
@@ -62,6 +63,12 @@ def test_the_scores_are_those_of_the_trainer(files, tiny, tmp_path, capsys):
         assert line.startswith(split)
         assert line.endswith(f"{100 * scores['after'][split]['spearman']:.2f}")
     assert scores["before"]["dev"]["spearman"] != scores["after"]["dev"]["spearman"], "training changed something"
+    rows = [
+        re.findall(r"\| (?:dev|test) spearman .*", (tmp_path / folder / "model" / "README.md").read_text())
+        for folder in ("bare", "run")
+    ]
+    assert len(rows[0]) == 2
+    assert rows[0] == rows[1]
 
 
 def rows_of(noun):

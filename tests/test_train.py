@@ -149,6 +149,13 @@ def test_a_run_learns_and_writes_all_it_promises(run, tiny, capsys):
     vectors = SentenceEncoder.load(folder / "model").encode(["the cat", "a small dog", "the piano"])
     assert vectors[0] @ vectors[1] > vectors[0] @ vectors[2]
 
+    card = (folder / "model" / "README.md").read_text()
+    assert f"minisbert train --model={tiny}" in card
+    assert "--epochs=12" in card
+    assert "--seed" not in card  # the default
+    scores = " | ".join(f"{found[when]['test']['spearman']:.4f}" for when in ("before", "after"))
+    assert f"| test spearman | {scores} |" in card
+
     captured = capsys.readouterr()
     assert "60 steps of 8 rows" in captured.err
     shown = [f"{100 * found[when]['test']['spearman']:.2f}" for when in ("before", "after")]

@@ -82,6 +82,7 @@ def to_onnx(arguments: list[str] | None = None) -> None:
     expected = encoder.encode(list(graphs.SAMPLE_TEXTS))  # (N, W)
     with atomic_folder(options.out) as folder:
         encoder.write(folder)
+        encoder.write_card(folder, former=options.out)
         path = folder / "onnx" / "model.onnx"
         path.parent.mkdir()
         graphs.export_onnx(encoder, path)

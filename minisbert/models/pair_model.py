@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from minisbert.checkpoints.card import base_model_of, write_card
 from minisbert.checkpoints.layout import CONFIG, HEAD_FILE, ModelFolder, find_model, has_file
 from minisbert.checkpoints.weights import read_weights, unfilled, write_safetensors
 from minisbert.core import InputError, one_line, reading
@@ -315,6 +316,7 @@ class PairModel(PairScorer, nn.Module):
         With a ``ClassifierHead`` the folder is a CrossEncoder of sentence-transformers.
         """
         with atomic_folder(folder) as partial:
+            self.write_card(partial, former=Path(folder))
             if isinstance(self.head, ClassifierHead):
                 write_cross_encoder(self.encoder, self.head, self.task, self.labels, partial)
                 return
@@ -324,6 +326,14 @@ class PairModel(PairScorer, nn.Module):
             write_json(partial / HEAD_FILE, about)
             tensors = {name: tensor.float() for name, tensor in self.head.state_dict().items()}
             write_safetensors(tensors, partial / "head.safetensors")
+
+    def write_card(self, folder: Path, training: str = "", former: Path | None = None) -> None:
+        """Write the model card into a saved folder, unless the user wrote one there, or in the ``former`` folder."""
+        joint = isinstance(self.head, ClassifierHead)  # as a CrossEncoder has it
+        results = f"{len(self.labels)} {self.task}" if self.labels else "a score"
+        about = f"It reads a pair of texts and gives {results}."
+        kind = "CrossEncoder" if joint else "PairModel"
+        write_card(folder, kind, about, self.encoder.base_model, training, former, in_both=joint)
 
     @classmethod
     def load(
@@ -350,7 +360,7 @@ class PairModel(PairScorer, nn.Module):
             raise InputError(f"{folder.path} has no {HEAD_FILE}, no head that was trained on pairs: {advice}")
         with reading(folder.path / file):  # parts that do not fit
             model = cls(*parts)
-        model.activation_fn = activation_fn
+        model.activation_fn, model.encoder.base_model = activation_fn, base_model_of(folder.path)
         return model.to(choose_device(device)).eval()
 
 

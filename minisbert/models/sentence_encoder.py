@@ -24,7 +24,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from minisbert.checkpoints.layout import EncoderSettings, ModelFolder, find_model, write_modules, write_settings
+from minisbert.checkpoints.card import base_model_of, write_card
+from minisbert.checkpoints.layout import (
+    LARGEST_SIZE,
+    EncoderSettings,
+    ModelFolder,
+    find_model,
+    write_modules,
+    write_settings,
+)
 from minisbert.checkpoints.tokenizer_files import read_tokenizer, text_settings, write_tokenizer
 from minisbert.checkpoints.weights import load_transformer, save_bert
 from minisbert.core import InputError, encoder, one_line
@@ -75,6 +83,7 @@ from minisbert.system.torch_internals import fastest_linear
 
 BATCH_SIZE, TEXT_TOKENS = 32, 64  # texts of a batch, and the tokens that one of them stands for
 BATCH_TOKENS = BATCH_SIZE * TEXT_TOKENS  # on two cores no other size is faster, and larger ones need more memory
+OWN_POOLINGS = {"attention", "first-last", "pooler"}  # which sentence-transformers lacks
 
 
 class NotFinite(InputError):
@@ -92,6 +101,7 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
     pooling_mode: str
     hidden_size: int  # columns of a token's hidden state
     truncated = 0  # texts that the last ``encode`` had to cut
+    base_model: str | None = None  # the Hub's name of what was loaded, for the model card
     _reminded = False  # that it has prompts
     # How a command searches and stores what ``encode`` returns: the options of ``encode`` for searching, ``top_k``, and
     # the tensors of a file. Sparse vectors and vectors per token override all five.
@@ -115,6 +125,21 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
             f"  similarity      {self.settings.similarity_fn_name}\n"
             f"  vectors         {'scaled to length 1' if scaled else 'not scaled'}"
         )
+
+    def write_card(self, folder: Path, training: str = "", former: Path | None = None) -> None:
+        """Write the model card into a saved folder, unless the user wrote one there, or in the ``former`` folder."""
+        vector = {"dense": "a vector", "sparse": "a sparse vector", "per token": "a vector per token"}[self.vectors_are]
+        limit = f" of at most {self.max_seq_length:,} tokens" * (self.max_seq_length < LARGEST_SIZE)
+        scaled = ", scaled to length 1" * self.normalize
+        about = f"It turns a text{limit} into {vector} of {self.width:,} numbers ({self.pooling_mode} pooling{scaled})."
+        prompts = [f"`{text}` ({name})" for name, text in self.settings.prompts.items() if text]
+        if prompts:
+            about += f" It was made with prompts before the texts: {', '.join(prompts)}."
+        kind = self.folder_class
+        if kind in ("SentenceEncoder", "StaticEncoder"):
+            kind = "SentenceTransformer"
+        in_both = not OWN_POOLINGS & {*self.pooling_mode.split("+")}
+        write_card(folder, kind, about, self.base_model, training, former, in_both)
 
     @staticmethod
     def to_tensors(vectors: Any) -> dict[str, Tensor]:
@@ -148,6 +173,7 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
         place = choose_device(device)
         folder = ModelFolder(find_model(model), cls.folder_class)
         encoder = cls.from_folder(folder, pooling, max_seq_length)
+        encoder.base_model = base_model_of(folder.path)
         return encoder.configured(truncate_dim, prompts, default_prompt_name, similarity_fn_name).on(place)
 
     @classmethod
@@ -519,10 +545,12 @@ class SentenceEncoder(TextEncoder):
     def save(self, folder: str | Path) -> None:
         """Write the model as a folder that sentence-transformers opens too, complete or not at all.
 
-        A model there is replaced; ``InputError`` if that would lose another file.
+        A model there is replaced; ``InputError`` if that would lose another file. A ``README.md`` there that you wrote
+        or edited is kept; otherwise the model's card is written.
         """
         with atomic_folder(folder) as partial:
             self.write(partial)
+            self.write_card(partial, former=Path(folder))
 
     def write(self, folder: Path) -> None:
         """Write the model's files into an empty folder."""

@@ -195,6 +195,7 @@ class StaticEncoder(TextEncoder):
         A model there is replaced; ``InputError`` if that would lose another file.
         """
         with atomic_folder(folder) as partial:
+            self.write_card(partial, former=Path(folder))
             write_bare_tokenizer(self.tokenizer, partial)
             if isinstance(self.tokenizer, Model2VecTokenizer):
                 limit: int | None = self.tokenizer.limit

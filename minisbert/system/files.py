@@ -103,15 +103,15 @@ def atomic_file(target: str | Path) -> Iterator[Path]:
 
 
 # what a model that is replaced may take along
-OF_FORMER_MODEL = re.compile(r"README\.md|\.gitattributes|\d+_\w+/(config\.json|model\.safetensors)")
+OF_FORMER_MODEL = re.compile(r"\.gitattributes|\d+_\w+/(config\.json|model\.safetensors)")
 
 
 @contextmanager
 def atomic_folder(target: str | Path) -> Iterator[Path]:
     """Yield a temporary folder; rename it to ``target`` on success, remove it on any failure.
 
-    A model that is there is replaced, its card included; ``InputError`` if the folder has any other file that the new
-    one lacks, which would be lost.
+    A model that is there is replaced; ``InputError`` if the folder has any other file that the new one lacks, which
+    would be lost.
     """
     if Path(target).exists() and not Path(target).is_dir():
         raise InputError(f"{target} is a file or a device, a folder is needed")

@@ -14,6 +14,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from minisbert import __version__
+from minisbert.checkpoints.card import training_section
 from minisbert.checkpoints.weights import write_safetensors
 from minisbert.core import InputError, one_line, reading
 from minisbert.core.loop import Diverged, Step
@@ -45,7 +47,7 @@ from minisbert.system.progress import Bar
 from minisbert.training import LAST, MODEL, RESULTS, RUN_CONFIG, RUN_LOG, STATE
 from minisbert.training.distributed import ProcessGroup, processes, say_once
 from minisbert.training.objectives import Objective, Scores
-from minisbert.training.settings import FREE, RunSettings
+from minisbert.training.settings import FREE, RunSettings, command_of
 
 NEW = ".new"  # behind the name of a model that is complete, but not in its place yet
 RECENT = 20  # losses in the mean that the bar shows
@@ -460,7 +462,10 @@ class Run:
             say(f"stopped in the final evaluation, all {state.step} steps are saved: --resume {folder} repeats it")
             raise
         results = {"before": state.before, "after": after, "steps": state.step}
+        splits = {split: (scores, after[split]) for split, scores in state.before.items()}
+        card = training_section(shlex.join(command_of(self.options)), objective.notes, splits)
         with self.interrupts.defer():
+            model.write_card(folder / MODEL, card)
             with files.atomic_file(folder / RESULTS) as partial:
                 files.write_json(partial, results | {"training_seconds": round(state.seconds, 2)})
             (folder / STATE).unlink(missing_ok=True)

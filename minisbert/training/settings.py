@@ -283,6 +283,14 @@ def as_flags(settings: dict[str, Any]) -> list[str]:
     return flags
 
 
+def command_of(settings: RunSettings) -> list[str]:
+    """Write the command of a run, with the options that decide its result and are not a recipe's or the default."""
+    preset = recipe_settings(settings.recipe) if settings.recipe else {}
+    usual = {name: preset.get(name, item.default) for name, item in SETTINGS.items()}
+    given = {name: value for name, value in vars(settings).items() if value != usual[name] and name not in FREE}
+    return ["minisbert", "train", *as_flags(given)]
+
+
 def parse(arguments: list[str] | None = None) -> RunSettings:
     """Return the settings of a run: the command line's, then a recipe's or a resumed run's, then the defaults.
 

@@ -10,6 +10,7 @@ from typing import cast
 import torch
 from torch import nn
 
+from minisbert.checkpoints.card import base_model_of
 from minisbert.checkpoints.layout import SENTENCE_ENCODER, ModelFolder, find_model
 from minisbert.core import InputError
 from minisbert.core.bert import Attention, Bert
@@ -73,6 +74,7 @@ def load_trainable(options: RunSettings, device: torch.device) -> SentenceEncode
         encoder.bert = keep_layers(encoder.bert, spread_layers(layers, options.student_layers))
     if options.dropout is not None:
         set_dropout(encoder.bert, options.dropout)
+    encoder.base_model = base_model_of(folder.path)  # of what was made around it too
     return encoder
 
 

