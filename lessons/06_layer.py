@@ -301,7 +301,7 @@ assert without == 0, "no way at all"
 # GELU, the feed-forward block and the layer.
 #
 # - A layer drops numbers in three places. Find them; one is in lesson 05's part of the chapter.
-# - Which two lines would make this a pre-LayerNorm layer, as in lesson 22, and what would then be missing behind the
+# - Which two lines would make this a pre-LayerNorm layer, as in lesson 23, and what would then be missing behind the
 #   last one?
 #
 # Answers are in [the book in ten evenings](TEN_EVENINGS.md).

@@ -440,4 +440,4 @@ assert read > 0.95 * N, "everything"
 # ## What you have now
 #
 # You have built the index that large searches use, and measured what it misses. Part III is done. Next: [what changed
-# since BERT: positions and norms](22_what_changed_since_bert.py).
+# since BERT](23_what_changed_since_bert.py).

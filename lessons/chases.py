@@ -1,4 +1,4 @@
-"""The task of lessons 22 and 23: who chased whom. A model that only knows which words there are has to guess.
+"""The task of lesson 23: who chased whom. A model that only knows which words there are has to guess.
 
 Facts of three words, "cat chases dog", stand among other words. A query has the fact after the word *find*, a document
 has it among other fillers, and for each fact there is a document in which dog chases cat. Facts of the test are not in

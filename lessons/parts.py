@@ -16,7 +16,7 @@ PARTS = {
     "I": Part("Read a sentence", (0, 1, 2, 3, 4, 5, 6, 7, 8)),
     "II": Part("Judge and train", (9, 10, 11, 12, 13, 14)),
     "III": Part("Search", (15, 16, 17, 18, 19, 20, 21)),
-    "IV": Part("Since BERT, and from nothing", (22, 23, 24)),
+    "IV": Part("Since BERT, and from nothing", (23, 24)),
     "A": Part("Appendix for engineers", (25, 26, 27, 28)),
     "B": Part("Sheets", (30,)),
 }
@@ -47,8 +47,7 @@ NEEDS = {
     19: (15, 18),
     20: (19,),
     21: (18,),
-    22: (7,),
-    23: (22,),
+    23: (11,),
     24: (15, 18),
     25: (11,),
     26: (11,),

@@ -1,4 +1,4 @@
-"""Hand examples and traps of lessons 22 and 19: rotation, RMSNorm, SwiGLU, MaxSim."""
+"""Hand examples and traps of lessons 19 and 23: rotation, RMSNorm, SwiGLU, MaxSim."""
 
 import math
 
