@@ -9,6 +9,7 @@ import ast
 import builtins
 import inspect
 import math
+import re
 import statistics
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -49,6 +50,8 @@ FORBIDDEN_ATTRIBUTES = (
     | set("compiler ctypeslib export f2py fx jit library multiprocessing ops overrides package serialization".split())
     # what writes files, evaluates text, as of names and annotations, or reads and sets attributes by name
     | set("save savez savez_compressed savetxt tofile from_file fromregex dump get_type_hints ForwardRef".split())
+    | set("PyTorchFileReader PyTorchFileWriter ScriptModule ScriptModuleSerializer LiteScriptModule".split())
+    | set("CompilationUnit import_ir_module import_ir_module_from_buffer parse_ir DataSource".split())
     | set("ctypes dataclass make_dataclass singledispatch singledispatchmethod Formatter get_field".split())
     | set("attrgetter methodcaller update_wrapper wraps FunctionType CodeType MethodType LambdaType".split())
 )
@@ -163,6 +166,8 @@ def objection(node: ast.AST, refused: set[str], allowed: set[tuple[str, str]], n
     if isinstance(node, ast.Attribute):
         return attribute_objection(node, refused, names_of)
     if isinstance(node, ast.MatchClass):  # case object(sys=x) reads the attribute sys
+        if node.patterns:  # the class's __match_args__, which may be any names, say what these read
+            return "a class pattern without names of attributes may read any: write case Point(x=0), not case Point(0)"
         return next(filter(None, (name_objection(name, refused) for name in node.kwd_attrs)), None)
     if isinstance(node, ast.Name) and "*" in names_of.foreign and node.id in FORBIDDEN_ATTRIBUTES:
         return name_objection(node.id, refused)  # it may have come with a star
@@ -263,6 +268,8 @@ def guarded_builtins(pieces: list[Piece]) -> dict[str, Any]:
 
     def owner(value: Any, name: str) -> Any:
         # behind a ``self`` all names pass ``look``: it may be the file's own object, with parts of any name
+        if name in ("format", "format_map") and (reason := format_objection(value)):
+            raise Refused(reason)
         foreign = isinstance(value, ModuleType | torch.Tensor | np.ndarray)
         if foreign and (reason := name_objection(name, ())):
             raise Refused(reason)
@@ -277,6 +284,15 @@ def guarded_builtins(pieces: list[Piece]) -> dict[str, Any]:
 
     closed = {name: refusal(f"{name} leads out of this file") for name in FORBIDDEN_NAMES}
     return vars(builtins) | closed | {"__import__": guarded_import, "getattr": guarded_getattr, OWNER: owner}
+
+
+def format_objection(value: Any) -> str | None:
+    """Why a format string is not allowed: ``"{0.__traceback__}"`` reads attributes, in a field's width too."""
+    if isinstance(value, str):
+        reads = re.search(r"\{[^{}]*[.\[]", re.sub(r":[^{}]*", ":", str.replace(value, "{{", "")))
+        return "a format string that reads attributes leads out of this file: write an f-string" if reads else None
+    is_text = isinstance(value, super) or (isinstance(value, type) and issubclass(value, str))
+    return "format of a string only: write an f-string" if is_text else None
 
 
 def refusal(reason: str) -> Callable:

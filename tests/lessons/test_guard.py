@@ -62,6 +62,8 @@ GELU = "def gelu(x):\n    {}\n"
         ("from dataclasses import dataclass", "return x", "dataclass leads out"),
         ("import torch", "return torch.from_file('x', shared=True, size=4)", "from_file leads out"),
         ("import numpy as np", "return np.ones(3).ctypes.shape", "ctypes leads out"),
+        ("import torch", "torch.PyTorchFileWriter('x')", "PyTorchFileWriter leads out"),
+        ("class A: __match_args__ = ('gi_' + 'frame',)", "match x:\n        case A(y): return y", "class pattern"),
     ],
 )
 def test_refused_by_reading(head, body, says):
@@ -154,6 +156,11 @@ def run(text: str, lesson: int) -> dict:
         "from torch import nn\n(lambda: nn)().modules.module.register_module_forward_hook",
         "import torch\nclass A:\n    def f(self): return self.save\nA.f(torch)",
         "import numpy\nclass A:\n    def f(self): return self.tofile\nA.f(numpy.ones(3))",
+        "'{0.__traceback__}'.format(ValueError())",
+        "f = '{:{0[a].b}}'.format\nf(1)",
+        "'{x.real}'.format_map({'x': 1})",
+        "str.format('{0.real}', 1)",
+        "class A(str):\n    def f(self): return super().format(1)\nA('{0.real}').f()",
     ],
 )
 def test_refused_while_it_runs(text):
@@ -162,7 +169,7 @@ def test_refused_while_it_runs(text):
 
 
 def test_attributes_are_what_they_are_without_the_guard():
-    """Also those of slots, of ``super``, with private names, in patterns, decorators and comprehensions."""
+    """Also those of slots, of ``super``, with private names, in patterns, decorators, formats and comprehensions."""
     text = """
 from __future__ import annotations
 import functools, math, torch
@@ -184,9 +191,9 @@ class B(A):
             case A.token:
                 self.load[0] += 1
         return self.load
-found = B().own(), B().tau, torch.nn.functional.relu(torch.ones(2).neg_()).sum().item()
+found = B().own(), "{:.1f}".format(B().tau), torch.nn.functional.relu(torch.ones(2).neg_()).sum().item()
 """
-    assert run(text, 6)["found"] == ([2, 3, 2], math.tau, 0.0)
+    assert run(text, 6)["found"] == ([2, 3, 2], "6.3", 0.0)
 
 
 def test_an_error_names_the_line_of_the_attribute():
