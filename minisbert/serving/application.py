@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -32,6 +33,7 @@ from minisbert.serving.engine import SEND_TEXTS, Batcher, Busy, Engine, Result
 
 # status -> OpenAI's name of the error; all others, 404 too, are "invalid_request_error"
 ERRORS = {401: "authentication_error", 429: "rate_limit_error", 500: "server_error"}
+MOST_BYTES = 2**22  # of a body: reading and checking its JSON keeps all others waiting, about a second for so many
 OPEN_PATHS = ("/health", "/docs", "/openapi.json")  # they need no key: a probe has none, nor has a browser
 
 
@@ -70,41 +72,28 @@ class RerankRequest(Form):
     max_tokens_per_doc: int | None = Field(None, description="Cohere's; without effect: the model has its own limit")
 
 
+@dataclass
 class Server:
-    """The routes, and what they share.
+    """The routes, and what they share."""
 
-    engine          computes
-    api_key         the bearer token that every request but those of ``OPEN_PATHS`` must carry; "" for none
-    truncate        what happens to a text beyond the model's limit: "cut" says so in the answer, "error" refuses
-    any_model       whether a request may name another model than the one that answers
-    origins         of web pages whose scripts may read answers, "https://example.org", or "*" for all
-    max_texts       the most texts in a request
-    max_characters  the longest text: the tokenizer holds Python's lock for all of it, .1 to .4 s for 100,000
-    max_waiting     the most texts in the queue
-    """
+    engine: Engine
+    api_key: str = ""  # the bearer token that every request but those of ``OPEN_PATHS`` must carry; "" for none
+    truncate: str = "cut"  # a text beyond the model's limit is "cut", and the answer says so, or it is an "error"
+    any_model: bool = False  # whether a request may name another model than the one that answers
+    origins: Sequence[str] = ()  # of web pages whose scripts may read answers, "https://example.org", or "*" for all
+    max_texts: int = 2048  # in a request
+    max_characters: int = 100_000  # of a text: the tokenizer holds Python's lock for all of it, .1 to .4 s for so many
+    max_waiting: int = 4096  # texts in the queue
 
-    def __init__(
-        self,
-        engine: Engine,
-        api_key: str = "",
-        truncate: str = "cut",
-        any_model: bool = False,
-        origins: Sequence[str] = (),
-        max_texts: int = 2048,
-        max_characters: int = 100_000,
-        max_waiting: int = 4096,
-    ):
-        self.engine = engine
-        self.api_key = api_key.encode()
-        self.truncate = truncate
-        self.any_model = any_model
-        self.origins = origins
-        self.max_texts = max_texts
-        self.max_characters = max_characters
+    def __post_init__(self) -> None:
         # one thread for both: beside each other, encoder and reranker would fight for the same cores
         thread = ThreadPoolExecutor(1)
-        self.embeddings = Batcher(engine.embed, thread, most_items=max_waiting)
-        self.scores = Batcher(engine.score, thread, most_items=max_waiting)
+        self.embeddings = Batcher(self.engine.embed, thread, most_items=self.max_waiting)
+        self.scores = Batcher(self.engine.score, thread, most_items=self.max_waiting)
+
+        names = filter(None, (self.engine.name, self.engine.reranker_name))
+        # as OpenAI's clients expect it
+        self.cards = {name: {"id": name, "object": "model", "created": 0, "owned_by": "minisbert"} for name in names}
 
         self.registry = CollectorRegistry()  # not the process's, in which a second server's names would clash
         own: dict[str, Any] = {"registry": self.registry, "namespace": "minisbert"}
@@ -128,6 +117,7 @@ class Server:
         app.add_api_route("/v1/models/{name:path}", self.one_model)  # names of the Hub have a slash
         app.add_api_route("/health", health, response_class=PlainTextResponse)
         app.add_api_route("/metrics", self.metrics, response_class=PlainTextResponse)
+        app.add_middleware(limited)
         app.middleware("http")(self.counted)
         if self.origins:  # last, so that it is first: a browser asks without the key whether it may send one
             app.add_middleware(
@@ -136,7 +126,8 @@ class Server:
         app.add_exception_handler(NoSuchPath, http_error)
         app.add_exception_handler(RequestValidationError, invalid)
         app.add_exception_handler(InputError, lambda request, error: refusal(400, str(error)))
-        app.add_exception_handler(Busy, busy)
+        full = "the queue is full: try again in {} s"
+        app.add_exception_handler(Busy, lambda _, busy: refusal(429, full.format(busy), {"Retry-After": str(busy)}))
         # a bug: the log has the traceback, the answer has none
         app.add_exception_handler(Exception, lambda request, error: refusal(500, "internal error"))
         return app
@@ -165,7 +156,7 @@ class Server:
         header = request.headers.get("authorization", "").encode("latin-1")  # bytes, which Starlette reads as Latin-1
         scheme, _, token = header.partition(b" ")
         # schemes ignore case (RFC 9110, 11.1); the comparison takes equally long for every wrong token
-        return scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self.api_key)
+        return scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self.api_key.encode())
 
     # --------------------------------------------------------------------------------------------- answers
 
@@ -193,9 +184,8 @@ class Server:
             vectors = normalize(torch.from_numpy(vectors[:, :columns])).numpy()
         data = []
         for i, vector in enumerate(vectors):
-            embedding: Any = vector
-            if request.encoding_format == "base64":
-                embedding = base64.b64encode(vector.astype("<f4").tobytes()).decode()
+            coded = request.encoding_format == "base64"
+            embedding = base64.b64encode(vector.astype("<f4").tobytes()).decode() if coded else vector
             data.append({"object": "embedding", "index": i, "embedding": embedding})
         return json_response({"object": "list", "data": data, "model": self.engine.name, **more})
 
@@ -235,7 +225,10 @@ class Server:
             raise HTTPException(413, f"{name} has {len(texts):,} texts, at most {self.max_texts:,} are accepted")
         for i, text in enumerate(texts):
             if not isinstance(text, str):
-                self.engine.check_ids(text)
+                size = self.engine.encoder.tokenizer.backend.get_vocab_size()
+                if not 0 <= min(text, default=0) <= max(text, default=0) < size:
+                    needed = f"send texts, or ids of its own tokenizer without special tokens ({SEND_TEXTS})"
+                    raise HTTPException(400, f"{name}[{i}]: token ids of this model are below {size:,}: {needed}")
                 continue
             if len(text) > self.max_characters:
                 most = f"at most {self.max_characters:,} are accepted: split it"
@@ -259,14 +252,13 @@ class Server:
 
     async def models(self) -> Response:
         """The encoder and the reranker."""
-        names = filter(None, (self.engine.name, self.engine.reranker_name))
-        return json_response({"object": "list", "data": [card(name) for name in names]})
+        return json_response({"object": "list", "data": [*self.cards.values()]})
 
     async def one_model(self, name: str) -> Response:
         """The encoder or the reranker."""
-        if name not in (self.engine.name, self.engine.reranker_name):
+        if name not in self.cards:
             raise HTTPException(404, f"the model {one_line(name)} does not exist: see GET /v1/models")
-        return json_response(card(name))
+        return json_response(self.cards[name])
 
     async def metrics(self) -> Response:
         """What was counted, in Prometheus' format."""
@@ -277,15 +269,29 @@ async def health() -> str:
     return "ok\n"
 
 
+def limited(app: Callable) -> Callable:
+    """Wrap an application: a body of more than ``MOST_BYTES`` is refused while it arrives, chunked or not."""
+
+    async def answer(scope: Any, receive: Callable[[], Awaitable[Any]], send: Any) -> None:
+        left = MOST_BYTES
+
+        async def counted() -> Any:
+            nonlocal left
+            message = await receive()
+            left -= len(message.get("body", b""))
+            if left < 0:
+                raise HTTPException(413, f"a body has at most {MOST_BYTES:,} bytes: send fewer texts at a time")
+            return message
+
+        await app(scope, counted, send)
+
+    return answer
+
+
 def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Answer in JSON: a number of an array has as many digits as float32 needs, and is not made a Python object."""
     body = orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
     return Response(body, status, headers, media_type="application/json")
-
-
-def card(name: str) -> dict[str, Any]:
-    """Describe a model as OpenAI's clients expect it."""
-    return {"id": name, "object": "model", "created": 0, "owned_by": "minisbert"}
 
 
 # ---------------------------------------------------------------------------------- errors
@@ -312,7 +318,3 @@ async def invalid(request: Request, error: Any) -> Response:
         where = ".".join(map(str, each["loc"][1:])) or "the body, a JSON object sent as application/json"
         problems.append(f"{where}: {each['msg']}")
     return refusal(400, "; ".join(problems))
-
-
-async def busy(request: Request, error: Any) -> Response:
-    return refusal(429, str(error), {"Retry-After": str(error.seconds)})

@@ -8,14 +8,14 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from minisbert.backends.cuda import CudaEncoder
 from minisbert.backends.package import CompiledEncoder
-from minisbert.core import InputError, one_line
+from minisbert.core import InputError
 from minisbert.loading import Encoder, load_dense
 from minisbert.models.batching import Tokens
 from minisbert.models.pair_model import SEVERAL, PairScorer
@@ -65,31 +65,19 @@ class Engine:
         settings = self.encoder.settings
         return choose_prompt(settings) if role is None else role_prompt(settings, role)
 
-    def check_ids(self, ids: list[int]) -> None:
-        """Raise ``InputError`` for a token id that the model's vocabulary does not have."""
-        size = self.encoder.tokenizer.backend.get_vocab_size()
-        for token in ids:
-            if not 0 <= token < size:
-                raise InputError(
-                    f"token id {one_line(token)} is not one of this model's {size:,}: send texts, or ids of its "
-                    f"own tokenizer without special tokens ({SEND_TEXTS})"
-                )
-
     def embed(self, prompt: str, inputs: Sequence[str | list[int]]) -> list[Result]:
         """Embed texts, or rows of token ids, in one call. Raises ``InputError``."""
         tokenizer = self.encoder.tokenizer
         encoded = tokenizer.encode([prompt + given for given in inputs if isinstance(given, str)])
         texts = zip(encoded.ids, encoded.truncated, strict=True)
-        rows: list[Sequence[int]] = []
-        cut: list[bool] = []
+        read: list[tuple[Sequence[int], bool]] = []
         for given in inputs:
             if isinstance(given, str):
-                ids, is_cut = next(texts)
+                read.append(next(texts))
             else:
-                ids = tokenizer.frame(given)
                 is_cut = len(given) > tokenizer.limit - len(tokenizer.single_template) + 1
-            rows.append(ids)
-            cut.append(is_cut)
+                read.append((tokenizer.frame(given), is_cut))
+        rows, cut = map(list, zip(*read, strict=True))
         if not self.encoder.reads_empty_texts and not all(map(len, rows)):
             raise InputError("an input has no token, and this model's tokenizer adds none: remove it")
 
@@ -108,20 +96,13 @@ class Engine:
         # a second time, which costs little beside the forward: the reranker does not keep what it has read
         encoded = self.reranker.tokenize([query] * count, documents)
         results: list[Result] = []
-        for i in range(count):
-            tokens = len(encoded.ids[i])
-            if not self.reranker.joint:  # N rows of the query, and below them N of the documents
-                tokens += len(encoded.ids[count + i])
-            results.append(Result(scores[i], tokens, any(encoded.truncated[i::count])))
+        for i in range(count):  # two encoders have N rows of the query, and below them N of the documents
+            results.append(Result(scores[i], sum(map(len, encoded.ids[i::count])), any(encoded.truncated[i::count])))
         return results
 
 
 class Busy(Exception):
-    """The queue is full. ``seconds`` estimates how long the items that wait will take."""
-
-    def __init__(self, seconds: int):
-        super().__init__(f"the queue is full: try again in {seconds} s")
-        self.seconds = seconds
+    """The queue is full; the argument estimates in how many seconds those who wait will be answered."""
 
 
 @dataclass
@@ -133,30 +114,26 @@ class Piece:
     result: asyncio.Future
 
 
+@dataclass
 class Batcher:
-    """A queue in front of ``compute(key, items) -> results``, which runs in one thread.
+    """A queue in front of ``compute(key, items) -> results``, one for each item, which runs in one thread.
 
     One text computed alone leaves the processor half idle, and sixteen take little longer than four. So nothing is
     delayed to wait for company: what has arrived when the thread is free is computed at once, together.
-
-    compute      a function of a key (a prompt) and a list of items (texts) that returns one result per item
-    executor     with one thread: OpenMP makes a set of threads for each thread that computes
-    batch_items  the most items in one call of ``compute``; a larger request is cut into pieces, so that a small one
-                 that comes later waits for a piece, not for the whole
-    most_items   the most items that may wait; beyond them ``submit`` raises ``Busy``
     """
 
-    def __init__(self, compute: Callable, executor: Executor, batch_items: int = 64, most_items: int = 4096):
-        self.compute = compute
-        self.executor = executor
-        self.batch_items = batch_items
-        self.most_items = most_items
-        self.waiting: deque[Piece] = deque()
-        self.waiting_items = 0
-        self.seconds_per_item = 0.01  # a running mean, for ``Busy``
-        self.arrived = asyncio.Event()
-        self.task: asyncio.Task | None = None
-        self.on_batch: Callable[[int], None] = lambda items: None
+    compute: Callable  # of a key (a prompt) and a list of items (texts)
+    executor: Executor  # with one thread: OpenMP makes a set of threads for each thread that computes
+    # in one call of ``compute``; a larger request is cut into pieces, so that a small one that comes later waits for a
+    # piece, not for the whole
+    batch_items: int = 64
+    most_items: int = 4096  # that may wait; beyond them ``submit`` raises ``Busy``
+    on_batch: Callable[[int], object] = lambda items: None  # is told how many items were computed together
+    waiting: deque[Piece] = field(default_factory=deque)
+    waiting_items: int = 0
+    seconds_per_item: float = 0.01  # a running mean, for ``Busy``
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task | None = None
 
     async def submit(self, key: Any, items: Sequence[Any]) -> list[Any]:
         """Return the results of all items, in order. Raises ``Busy``, or what ``compute`` raises for these items."""
@@ -166,9 +143,8 @@ class Batcher:
         if self.task is None:  # not in __init__, where no loop runs yet
             self.task = asyncio.create_task(self.run())
         loop = asyncio.get_running_loop()
-        pieces: list[Piece] = []
-        for start in range(0, len(items), self.batch_items):
-            pieces.append(Piece(key, items[start : start + self.batch_items], loop.create_future()))
+        starts = range(0, len(items), self.batch_items)
+        pieces = [Piece(key, items[i : i + self.batch_items], loop.create_future()) for i in starts]
         self.waiting.extend(pieces)
         self.waiting_items += len(items)
         self.arrived.set()
@@ -211,9 +187,7 @@ class Batcher:
 
     async def compute_batch(self, batch: list[Piece]) -> None:
         """Compute pieces together; if that fails, each alone, so that a bad text fails its own request only."""
-        items: list[Any] = []
-        for piece in batch:
-            items += piece.items
+        items = [item for piece in batch for item in piece.items]
         loop = asyncio.get_running_loop()
         start = loop.time()
         try:

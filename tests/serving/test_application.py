@@ -209,8 +209,8 @@ REFUSED = [
     ({"input": ["a", 1]}, 400, "1"),
     ({"input": [True]}, 400, "input"),
     ({"input": [[1, "x"]]}, 400, "input"),
-    ({"input": [10**9], "model": "tiny"}, 400, "token id 1000000000"),
-    ({"input": [-1], "model": "tiny"}, 400, "token id -1"),
+    ({"input": [10**9], "model": "tiny"}, 400, "token ids"),
+    ({"input": [-1], "model": "tiny"}, 400, "token ids"),
     ({"input": "\ud800"}, 400, "surrogate"),
     ({"input": "a", "dimensions": 0}, 400, "dimensions"),
     ({"input": "a", "dimensions": 25}, 400, "dimensions"),
@@ -220,6 +220,7 @@ REFUSED = [
     ({"input": "a", "truncate": "END"}, 400, "truncate"),
     ({"input": ["a"] * 2049}, 413, "2,048"),
     ({"input": ["a", "b" * 100_001]}, 413, "input[1]"),
+    ({"input": ["a" * 2**16] * 2**6}, 413, "bytes"),
 ]
 RERANK_REFUSED = [
     ({"query": "a"}, 400, "documents"),

@@ -86,7 +86,7 @@ def test_a_full_queue_refuses_with_the_seconds_to_wait(compute, executor):
         with pytest.raises(Busy) as refused:
             await batcher.submit("a", [3, 4])
         compute.go.set()
-        return refused.value.seconds, await asyncio.gather(*tasks), batcher.waiting_items
+        return refused.value.args[0], await asyncio.gather(*tasks), batcher.waiting_items
 
     assert asyncio.run(scenario()) == (5, [[0], [2, 4]], 0)  # two items wait, two seconds each
 
