@@ -90,7 +90,7 @@ def package_identity(folder: ModelFolder, dtype: str, pooling: str | None = None
         for name in GRAPH_FILES:
             paths.update((folder.path / place).glob(name))
     for path in sorted(paths):
-        digest.update(f"{path.relative_to(folder.path)} {file_hash(path)}\n".encode())
+        digest.update(f"{path.relative_to(folder.path)} {file_hash(path)}\n".encode(errors="surrogateescape"))
     about = {"dtype": dtype, "weights": digest.hexdigest(), "minisbert": code_hash()}
     if not folder.holds_pair_model:
         return about | {"kind": "SentenceEncoder", "pooling": choose_pooling(folder, pooling)}

@@ -160,6 +160,10 @@ def read_tokenizer(folder: str | Path | ModelFolder, limit: int | None = None) -
 
     with reading(folder.path):
         tokenizer = Tokenizer(backend, int(limit), pad_id)
+    # Ignore ordinary exceptions, since the probe may be untypical; a Rust panic means that the file is damaged. The
+    # padding is off by now: a file may ask for any length.
+    with reading(folder.path / TOKENIZER), suppress(Exception):
+        backend.encode(PROBE)
     tokenizer.cut_start = truncation_side == "left"
     # not every encoder gets token types
     typed = name in TYPED_CLASSES if inputs is None else "token_type_ids" in inputs
@@ -285,9 +289,6 @@ def build_backend(
             token.special = True
             backend.add_special_tokens([token])
     backend.encode_special_tokens = options.get("split_special_tokens", bool, False)
-    # Ignore ordinary exceptions, since the probe may be untypical; a Rust panic means that the file is damaged.
-    with reading(folder.path / TOKENIZER), suppress(Exception):
-        backend.encode(PROBE)
     return backend
 
 

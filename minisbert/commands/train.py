@@ -64,6 +64,8 @@ def read_run(folder: Path) -> tuple[str, dict[str, dict[int, float]]]:
         # what follows the last line break is empty, or what a run that was killed could still write of a line
         for at.line, line in enumerate(read_text(log).split("\n")[:-1], start=1):
             entry = json.loads(line)
+            if entry.get("dev") == {}:  # --dev none
+                continue
             if "dev" in entry:
                 scores[entry["step"]] = 100 * float(entry["dev"][metric])
             else:  # by step, so what a resumed run logs again counts once

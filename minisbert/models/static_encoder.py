@@ -71,7 +71,7 @@ def write_bare_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     backend = Backend.from_str(tokenizer.backend.to_str())
     if tokenizer.limit < UNLIMITED:
         backend.enable_truncation(tokenizer.limit, direction="left" if tokenizer.cut_start else "right")
-    backend.save(str(folder / "tokenizer.json"))
+    (folder / TOKENIZER).write_text(backend.to_str(pretty=True), encoding="utf-8")
 
 
 class Model2VecTokenizer(Tokenizer):

@@ -13,6 +13,7 @@ Of several processes only rank 0 prints and writes.
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import shlex
 import shutil
@@ -293,6 +294,8 @@ class Run:
             self.state, self.random = load_state(
                 self.folder / STATE, self.objective.network, self.optimizer, self.identity
             )
+            if self.state.best is not None and not (self.folder / MODEL).is_dir():
+                raise InputError(f"{self.folder / MODEL}, the best model by dev, is gone: begin anew with --overwrite")
             log = self.folder / RUN_LOG
             size = log.stat().st_size
             if size < self.state.logged:
@@ -457,6 +460,11 @@ class Run:
             self.optimizer.state.clear()  # room for a second copy of the model
             model = objective.model
             model.load_state_dict(type(model).load(folder / MODEL, device=self.group.device).state_dict())
+            # somebody may have changed the folder before a run was resumed
+            if self.options.resume and state.best_dev:
+                found = objective.scores("dev")[objective.best]
+                if not math.isclose(found, state.best_dev[objective.best], abs_tol=1e-4):
+                    raise InputError(f"{folder / MODEL} is not the model of step {state.best_step}: it was changed")
             after = {"dev": state.best_dev, "test": objective.scores("test")}
         except KeyboardInterrupt:
             say(f"stopped in the final evaluation, all {state.step} steps are saved: --resume {folder} repeats it")

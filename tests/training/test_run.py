@@ -122,6 +122,19 @@ def test_a_changed_score_is_refused(stopped, flags, option):
         main(["--resume", str(stopped)])
 
 
+def test_another_model_in_place_of_the_best_is_refused(stopped, monkeypatch):
+    (stopped / "model").rename(stopped / "elsewhere")
+    with pytest.raises(InputError, match="model, the best model by dev, is gone"):
+        main(["--resume", str(stopped)])
+    model = SentenceEncoder.load(stopped / "elsewhere")
+    for parameter in model.parameters():
+        parameter.data.neg_()
+    model.save(stopped / "model")
+    monkeypatch.setattr(runs, "replace_model", lambda *_: None)  # as if no later evaluation were better
+    with pytest.raises(InputError, match="model is not the model of step"):
+        main(["--resume", str(stopped)])
+
+
 # Values that no flag could set, and valid ones that the run was not started with.
 BAD = [("epochs", 1.5), ("epochs", 0), ("max_steps", -1), ("batch_size", [8]), ("lr", math.nan), ("lr", 10**400)]
 BAD += [("warmup", 1.5), ("weight_decay", {}), ("dropout", "high"), ("seed", 10**30), ("seed", True)]

@@ -121,6 +121,8 @@ class MaskedWords(Objective):
                 loss, guessed, _ = self.network.guess(*batch, generator)
                 losses.append(loss)
                 right.append(guessed)
+        if not any(map(len, right)):
+            raise InputError(f"{split} {self.notes[split]}: no word of it was chosen to be guessed; give more rows")
         found = {"masked_accuracy": torch.cat(right).double().mean().item()}
         found["loss"] = torch.cat(losses).double().mean().item()
         return found | vector_scores(model, pairs)
