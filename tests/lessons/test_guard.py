@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import math
 import sys
 
 import numpy as np
