@@ -5,7 +5,7 @@ Exit codes: 0 equal, or different by rounding alone; 1 not equal; 2 bad input.
 
 Examples:
   minisbert certify vectors.npy --texts sentences.txt
-  minisbert certify served.jsonl --texts sentences.txt --model my-model --json
+  minisbert certify served.npy --texts sentences.txt --model my-model --json
   minisbert certify --url http://127.0.0.1:8080 --texts sentences.txt
 """
 
@@ -19,7 +19,7 @@ from minisbert.system.console import check_usage, command_parser, exiting
 SHOWN_LINES = 5  # that are named
 
 parser = command_parser("certify", __doc__)
-parser.add_argument("vectors", nargs="?", metavar="VECTORS", help=".npy, .safetensors or .jsonl, a row for each text")
+parser.add_argument("vectors", nargs="?", metavar="VECTORS", help="a .npy file, a row for each text")
 about = "ask a server for the vectors instead, in OpenAI's protocol: http://127.0.0.1:8080"
 parser.add_argument("--url", help=about)
 parser.add_argument("--served-model", metavar="NAME", help="the model's name on the server (default: --model)")

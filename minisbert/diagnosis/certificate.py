@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from http.client import HTTPException
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -28,14 +27,13 @@ from torch import Tensor
 from minisbert.core import InputError, one_line, reading
 from minisbert.core.encoder import cosine, cosine_matrix, normalize
 from minisbert.core.pooling import cls_pool, max_pool, mean_pool
-from minisbert.core.weights import read_safetensors
 from minisbert.loading import Encoder, uncompiled
 from minisbert.models.batching import chunks
 from minisbert.models.pooling import first_last_pool, last_token_pool
 from minisbert.models.properties import choose_prompt, with_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import say
-from minisbert.system.files import open_bytes, read_text
+from minisbert.system.files import open_bytes
 
 FLOAT32 = 2e-6  # the tolerance for real unit embeddings in float32; correct engines stay below 1e-6
 HALF = 0.02  # arithmetic in float16 or bfloat16 stays below it
@@ -321,50 +319,16 @@ def in_padded_rows(
 
 
 def read_vector_file(path: str | Path) -> np.ndarray:
-    """Read the vectors (N, D) of a file, one row for each text, as float64.
+    """Read the vectors (N, D) of a ``.npy`` file, one row for each text, as float64.
 
     Raises ``InputError`` for a file that is missing, damaged or of another kind, and for anything but a matrix of
     finite numbers.
     """
-    path = Path(path)
-    with reading(path) as at:
-        match path.suffix.lower():
-            case ".npy":
-                with open_bytes(path) as file:
-                    return checked(np.lib.format.read_array(file, allow_pickle=False))
-            case ".safetensors":
-                open_bytes(path).close()  # refuses a pipe, which safetensors would wait for
-                tensors = read_safetensors(path)
-                tensor = next(iter(tensors.values())) if len(tensors) == 1 else tensors["vectors"]
-                if tensor.is_floating_point():
-                    tensor = tensor.double()  # NumPy has no bfloat16
-                return checked(tensor.numpy())
-            case ".jsonl":
-                rows: list[np.ndarray] = []
-                order: list[int] = []
-                for at.line, line in enumerate(read_text(path).split("\n"), start=1):
-                    if not line.strip():
-                        continue
-                    content = json.loads(line)
-                    if isinstance(content, dict) and "data" in content:  # an answer as the server gave it
-                        more = openai_vectors(content)
-                    elif isinstance(content, dict):
-                        more = [as_vector(content["embedding"])]
-                        index = content.get("index")
-                        order.append(index if type(index) is int else len(order))
-                    else:
-                        more = [as_vector(content)]
-                    rows += more
-                    if any(len(row) != len(rows[0]) for row in more):
-                        raise ValueError(f"a vector has another length than the first one, {len(rows[0])}")
-                at.line = 0
-                # the index of each batch begins at 0 again, or counts all
-                if sorted(order) == list(range(len(rows))):
-                    rows = [rows[line] for line in np.argsort(order)]
-                elif any(after not in (0, before + 1) for before, after in pairwise([-1, *order])):
-                    raise ValueError("index says that the lines are not in the order of the texts: sort them")
-                return checked(np.array(rows))
-        raise ValueError("the name must end in .npy, .safetensors or .jsonl")
+    with reading(path):
+        if Path(path).suffix.lower() != ".npy":
+            raise ValueError('the vectors must be in a .npy file: numpy.save("vectors.npy", vectors) writes one')
+        with open_bytes(Path(path)) as file:
+            return checked(np.lib.format.read_array(file, allow_pickle=False))
 
 
 def openai_vectors(answer: Any) -> list[np.ndarray]:

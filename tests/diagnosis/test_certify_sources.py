@@ -3,16 +3,14 @@
 import json
 import re
 import threading
-from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-import numpy as np
 import pytest
 
 from minisbert.commands.certify import main
 from minisbert.core import InputError
 from minisbert.diagnosis import certificate
-from minisbert.diagnosis.certificate import fetch_vectors, read_vector_file
+from minisbert.diagnosis.certificate import fetch_vectors
 from minisbert.models.sentence_encoder import SentenceEncoder
 
 TEXTS = [f"the {noun} sits" for noun in "cat dog man woman bird boy girl moon sun rain snow tree".split()] * 2
@@ -117,19 +115,6 @@ def test_answers_that_are_no_vectors_are_one_line(server, status, content, said)
     with pytest.raises(InputError, match=said) as error:
         fetch_vectors(address, ["a", "b"], "")
     assert "\n" not in str(error.value)
-
-
-def test_answers_saved_line_by_line_are_sorted_by_index(tmp_path):
-    entries = [{"index": i, "embedding": [float(i), 1.0]} for i in range(4)]
-    whole, halves = [{"data": entries[::-1]}], [{"data": entries[1::-1]}, {"data": entries[:1:-1]}]
-    for lines in (whole, halves, [entries[i] for i in (2, 0, 3, 1)], [entry["embedding"] for entry in entries]):
-        (tmp_path / "v.jsonl").write_text("\n".join(map(json.dumps, lines)))
-        np.testing.assert_array_equal(read_vector_file(tmp_path / "v.jsonl")[:, 0], [0, 1, 2, 3])
-    batches = [entries[i] for i in (0, 1, 0, 1)]  # each begins at 0 again
-    for order, said in ((batches, None), ([entries[i] for i in (1, 0, 0, 1)], "index")):
-        (tmp_path / "v.jsonl").write_text("\n".join(map(json.dumps, order)))
-        with nullcontext() if said is None else pytest.raises(InputError, match=said):
-            assert len(read_vector_file(tmp_path / "v.jsonl")) == 4
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9", "nowhere", "ftp://x", "file:///etc/passwd", "http://[bad"])
