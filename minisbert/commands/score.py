@@ -1,10 +1,8 @@
 """Score sentence pairs with a trained head.
 
-Scores are 0 to 5 from a regression head, probabilities from a classifier. Without texts, six example pairs are scored,
-one for each point of the STS scale, and shown as a table.
+Scores are 0 to 5 from a regression head, probabilities from a classifier.
 
 Examples:
-  minisbert score --model runs/sts-siamese-all-MiniLM-L6-v2/model
   minisbert score --model runs/sts-cross-encoder-all-MiniLM-L6-v2/model "A cat sits." "A kitten is sitting."
   minisbert score --model runs/sbert-nli-all-MiniLM-L6-v2/model --file pairs.tsv > scored.tsv
 """
@@ -19,17 +17,8 @@ from minisbert.core import InputError
 from minisbert.data.lines import Rows
 from minisbert.system.console import command_parser, say
 
-SIX_PAIRS = (  # the pairs of the STS-B notebook, and the scores that it expects
-    ("I love eating apples", "The capital of France is Paris", 0),
-    ("I have a black cat", "My pet is a dog", 1),
-    ("He plays soccer on weekends", "She enjoys playing tennis on Sundays", 2),
-    ("The sun is shining in the sky", "It is a bright and sunny day", 3),
-    ("The smartphone has a large screen", "This phone features a big display", 4),
-    ("The dog is barking loudly", "The dog is barking loudly", 5),
-)
-
 parser = command_parser("score", __doc__)
-parser.add_argument("texts", nargs="*", metavar="TEXT", help="two texts; without any, six examples from 0 to 5")
+parser.add_argument("texts", nargs="*", metavar="TEXT", help="two texts")
 parser.add_argument("--model", required=True, help="a folder with a trained head, or a CrossEncoder's name on the Hub")
 pairs_help = (
     "a table or JSON with two texts a row, or a tab between them; each is printed after its score, which is not clipped"
@@ -42,12 +31,11 @@ shared.add_device_options(parser)
 
 def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
-    if len(options.texts) not in ((0,) if options.file else (0, 2)):
+    if len(options.texts) != (0 if options.file else 2):
         raise InputError(f"give two texts, each in quotes, or --file, not {len(options.texts)} texts")
-    pairs = [(first, second) for first, second, _ in SIX_PAIRS]
     if options.file:
         pairs = pairs_of(Rows(options.file, quotes=options.quotes), options.columns)
-    elif options.texts:
+    else:
         pairs = [(options.texts[0], options.texts[1])]
     from minisbert.data.formats import MAX_SCORE
     from minisbert.loading import load
@@ -61,7 +49,7 @@ def main(arguments: list[str] | None = None) -> None:
     if is_regression:
         scores = MAX_SCORE * scores  # on the scale of the STS Benchmark, from 0 to 5
     shared.say_cut_pairs(model, len(pairs))
-    # a file is for programs: the raw score, since clipped ones would tie; a pair or the examples are for people
+    # a file is for programs: the raw score, since clipped ones would tie; a pair is for people
     if options.file:
         table = csv.writer(sys.stdout, delimiter="\t", lineterminator="\n")
         if not options.quotes:
@@ -69,23 +57,13 @@ def main(arguments: list[str] | None = None) -> None:
         for pair, score in zip(pairs, scores.reshape(len(pairs), -1), strict=True):
             table.writerow([*(f"{value:.6f}" for value in score), *pair])
         return
+    score = scores[0]
     if model.task in SEVERAL:
-        shown = []
-        for row in scores:
-            shown.append("  ".join(f"{label} {value:.3f}" for label, value in zip(model.labels, row, strict=True)))
+        print("  ".join(f"{label} {value:.3f}" for label, value in zip(model.labels, score, strict=True)))
     elif is_regression:
-        shown = [f"{score:.2f}" for score in np.clip(scores, 0, MAX_SCORE)]
+        print(f"{np.clip(score, 0, MAX_SCORE):.2f}")
     else:
-        shown = [f"{score:.3f}" for score in scores]  # the probability of a duplicate
-    if options.texts:
-        print(shown[0])
-        return
-    if is_regression:  # rounded too, halves up, as in the notebook
-        shown = [f"{text} -> {int(score + 0.5)}" for text, score in zip(shown, np.clip(scores, 0, 5), strict=True)]
-    width = max(5, len(shown[0]))
-    print(f"people  {'model':<{width}}  pair")
-    for (first, second, people), text in zip(SIX_PAIRS, shown, strict=True):
-        print(f"{people:<6}  {text:<{width}}  {first} / {second}")
+        print(f"{score:.3f}")  # the probability of a duplicate
 
 
 def pairs_of(rows: Rows, columns: str | None) -> list[tuple[str, str]]:
