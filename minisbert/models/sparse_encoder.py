@@ -209,23 +209,6 @@ class SparseEncoder(SentenceEncoder):
             lists.append(list(zip(self.tokenizer.tokens(columns[:count]), row[:count], strict=True)))
         return lists[0] if vectors.ndim == 1 else lists
 
-    def intersection(self, one: np.ndarray | Tensor, others: np.ndarray | Tensor) -> np.ndarray:
-        """Multiply the weights of one text (V,) by those of others, (V,) or (N, V): above 0 are the words of both.
-
-        ``decode`` of the result says which words make a score. Raises ``InputError``.
-        """
-        row, rows = self.of_words(one), self.of_words(others)
-        if len(row) != 1:
-            raise InputError(f"intersection takes one vector (V,) and others, not {len(row)} at first")
-        products = np.maximum(row * rows, 0)
-        return products[0] if others.ndim == 1 else products
-
-    def sparsity(self, vectors: np.ndarray | Tensor) -> dict[str, float]:
-        """Count the words of vectors (N, V), on average: ``{"active_dims": 44.0, "sparsity_ratio": 0.9986}``."""
-        rows = self.of_words(vectors)
-        active = float((rows != 0).sum()) / max(len(rows), 1)
-        return {"active_dims": active, "sparsity_ratio": 1 - active / self.width}
-
     def of_words(self, vectors: np.ndarray | Tensor) -> np.ndarray:
         """Return vectors with all zeros (N, V). Raises ``InputError`` unless V is the vocabulary's."""
         rows = dense_rows(vectors)

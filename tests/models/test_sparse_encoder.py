@@ -189,16 +189,6 @@ def test_words_of_a_text():
     sparse = sparse_rows(torch.from_numpy(vectors))
     assert encoder.decode(vectors, top_k=2) == encoder.decode(sparse, top_k=2) == words
     assert encoder.decode(vectors[0]) == [*words[0], ("##z", 0.5)]
-    # cat and kitten are in both, 2 * 3 and 1 * 0.25; moon is in the second only
-    other = np.zeros(131, np.float32)
-    other[[encoder.tokenizer.backend.token_to_id(word) for word in ("cat", "kitten", "moon")]] = 3, 0.25, 5
-    assert encoder.decode(encoder.intersection(other, vectors)) == [[("cat", 6.0), ("kitten", 0.25)], []]
-    assert encoder.decode(encoder.intersection(vectors[0], other)) == [("cat", 6.0), ("kitten", 0.25)]
-    with pytest.raises(InputError, match="one vector"):
-        encoder.intersection(vectors, other)
-    # three weights of two times 131
-    assert encoder.sparsity(sparse) == {"active_dims": 1.5, "sparsity_ratio": 1 - 1.5 / 131}
-    assert encoder.sparsity(vectors[:0]) == {"active_dims": 0.0, "sparsity_ratio": 1.0}
 
 
 @pytest.mark.exact("multiples of 1/8, whose products and sums are exact in any order")
@@ -433,7 +423,7 @@ def test_arguments_that_encode_cannot_honour(texts, options, message):
 @pytest.mark.parametrize("wrong", [None, 2.5, 1j, "a", ["a"], {}, np.zeros((1, 9))])
 def test_arguments_of_other_types(wrong):
     encoder = SparseEncoder.load(FOLDER)
-    for call in (encoder.decode, encoder.sparsity, lambda x: encoder.similarity(x, np.zeros((1, 131)))):
+    for call in (encoder.decode, lambda x: encoder.similarity(x, np.zeros((1, 131)))):
         with pytest.raises(InputError, match=r"vectors must be numbers|vectors of width"):
             call(wrong)
     if wrong is not None:
