@@ -17,7 +17,7 @@ from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
 from minisbert.evaluation.retrieval import encode_both
 from minisbert.loading import Encoder
-from minisbert.models.properties import Rows, as_rows, check_count, similarity, similarity_pairwise
+from minisbert.models.properties import Rows, as_rows, check_count, similarity
 from minisbert.search import dense
 from minisbert.search.by_tokens import rank
 from minisbert.search.mining import Rules, Triplet, candidates_of, mine, triplets
@@ -33,16 +33,6 @@ def cos_sim(a: Rows, b: Rows) -> Tensor:
 def dot_score(a: Rows, b: Rows) -> Tensor:
     """Compute the dot product of every row of a (N, D) with every row of b (M, D) -> a tensor (N, M)."""
     return torch.as_tensor(similarity(a, b, "dot"))
-
-
-def pairwise_cos_sim(a: Rows, b: Rows) -> Tensor:
-    """Compute the cosine of row i of a (N, D) with row i of b (N, D) -> a tensor (N,)."""
-    return torch.as_tensor(similarity_pairwise(a, b))
-
-
-def normalize_embeddings(embeddings: Tensor) -> Tensor:
-    """Scale each row of a tensor (N, D) to length 1."""
-    return torch.nn.functional.normalize(embeddings, dim=-1)
 
 
 def semantic_search(

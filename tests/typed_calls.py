@@ -53,7 +53,6 @@ for block in encoder.encode_stream(iter(texts)):
 encoder.save("my-model")
 print(encoder.tokenize(texts)["input_ids"].shape)
 assert_type(util.cos_sim(queries, documents), Tensor)
-assert_type(util.normalize_embeddings(tensor), Tensor)
 print(util.semantic_search(queries, documents, top_k=1)[0][0]["corpus_id"])
 print(util.paraphrase_mining(encoder, texts)[0][0])
 print(util.community_detection(vectors, threshold=0.8, min_community_size=1))
