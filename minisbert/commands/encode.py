@@ -45,14 +45,13 @@ shared.add_prompt_option(of_model)
 shared.add_table_options(parser)
 of_vectors = parser.add_argument_group("the vectors")
 of_vectors.add_argument("--normalize", action="store_true", help="scale to length 1 at the end (many models do anyway)")
-of_vectors.add_argument("--tokens", action="store_true", help="every token's hidden state, to F.safetensors")
 quantize_help = "write int8 codes (a quarter of the bytes) or bits (a 32nd) to F.safetensors, for search --index F"
 of_vectors.add_argument("--quantize", choices=("int8", "binary"), help=quantize_help)
 
 
 def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
-    out, heatmap, states = options.out, options.heatmap, options.tokens
+    out, heatmap = options.out, options.heatmap
     both = bool(options.texts) == bool(options.file)
     other_file = out is None or out.suffix != ".safetensors"
     empty = options.texts != ["-"] and not all(map(str.strip, options.texts))
@@ -61,9 +60,7 @@ def main(arguments: list[str] | None = None) -> None:
         (empty, "an empty text has nothing to encode"),
         (heatmap and out, "--out writes vectors, --heatmap draws similarities: give one of them"),
         (options.json and (out or heatmap), "--json prints vectors: leave out --out and --heatmap"),
-        (options.quantize and states, "--quantize is for vectors of sentences, not for --tokens"),
-        (options.truncate_dim and states, "--truncate-dim is for vectors of sentences, not for --tokens"),
-        ((options.quantize or states) and other_file, "--quantize and --tokens need --out F.safetensors"),
+        (options.quantize and other_file, "--quantize needs --out F.safetensors"),
     )
     shared.check_written("--out", out, [".npy", ".safetensors"], options.model, options.file)
     shared.check_written("--heatmap", heatmap, [".png", ".svg", ".pdf"], options.model, options.file)
@@ -123,11 +120,8 @@ def write_vectors(
     """Encode ``total`` texts with the ``settings`` of ``encode``, write them to ``--out``, and say what was written.
 
     To ``.npy`` they are streamed: neither the vectors nor the texts of an iterator are ever all in memory. To
-    ``.safetensors`` go ``vectors``; with ``--tokens`` each text's states (T, D), concatenated, as ``states``, and each
-    text's T as ``lengths``; and with ``--quantize`` codes for ``search --index``.
+    ``.safetensors`` go ``vectors``, or with ``--quantize`` codes for ``search --index``.
     """
-    import torch
-
     from minisbert.checkpoints.weights import write_safetensors
     from minisbert.loading import uncompiled
     from minisbert.models.properties import choose_prompt
@@ -136,11 +130,6 @@ def write_vectors(
     with atomic_file(options.out) as partial:
         if options.out.suffix == ".npy":
             width = write_npy(encoder.encode_stream(texts, total=total, **settings), total, partial)
-        elif options.tokens:
-            states: Any = encoder.encode(list(texts), output_value="token_embeddings", **settings)
-            lengths = torch.tensor([len(rows) for rows in states])  # (N,)
-            write_safetensors({"states": torch.cat(states), "lengths": lengths}, partial)
-            width = states[0].shape[1]
         else:  # this needs all vectors at once: the ranges of int8, and the header of .safetensors
             if options.quantize and encoder.vectors_are != "dense":
                 raise InputError(f"--quantize is for arrays of vectors, not for those of a {type(encoder).__name__}")
@@ -154,9 +143,8 @@ def write_vectors(
                 write_codes(vectors, options.quantize, partial, INDEX_MARK | made)
             else:
                 write_safetensors(encoder.to_tensors(vectors), partial)
-    noun = "texts' states" if options.tokens else "vectors"
     form = f" as {options.quantize} codes" if options.quantize else ""
-    return f"wrote {total:,} {noun} of width {width}{form} to {options.out}"
+    return f"wrote {total:,} vectors of width {width}{form} to {options.out}"
 
 
 def show_similarities(encoder: "Encoder", texts: list[str], settings: dict[str, Any], heatmap: Path | None) -> str:

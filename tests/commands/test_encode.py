@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from safetensors.numpy import load_file
 
 from minisbert.commands.encode import main
@@ -78,7 +77,7 @@ def test_a_line_of_json_for_each_text(tiny, lines, capsys):
         np.testing.assert_allclose(found, SentenceEncoder.load(tiny).encode(TEXTS), atol=2e-6, rtol=0)
 
 
-@pytest.mark.parametrize("other", [["--out", "a.npy"], ["--heatmap", "a.png"], ["--tokens"], ["--quantize", "int8"]])
+@pytest.mark.parametrize("other", [["--out", "a.npy"], ["--heatmap", "a.png"], ["--quantize", "int8"]])
 def test_json_goes_to_the_screen_and_is_one_vector_per_text(tiny, other):
     with pytest.raises(InputError, match=r"--json|--out"):
         main(["--model", str(tiny), "--json", "a cat", *other])
@@ -162,15 +161,6 @@ def test_bfloat16_by_flag(tiny, tmp_path, monkeypatch):
     assert 0 < abs(np.load(tmp_path / "v.npy") - SentenceEncoder.load(tiny).encode(TEXTS)).max() < 0.03
 
 
-def test_states_of_tokens_are_concatenated(tiny, lines, tmp_path, capsys):
-    out = tmp_path / "states.safetensors"
-    main(["--model", str(tiny), "--file", str(lines), "--tokens", "--out", str(out)])
-    model, found = SentenceEncoder.load(tiny), load_file(out)
-    assert found["lengths"].tolist() == [len(ids) for ids in model.tokenizer.encode(TEXTS).ids]
-    np.testing.assert_array_equal(found["states"], torch.cat(model.encode(TEXTS, output_value="token_embeddings")))
-    assert "wrote 4 texts' states of width 24" in capsys.readouterr().err
-
-
 def test_a_heat_map_is_drawn_of_the_matrix(tiny, tmp_path, capsys, monkeypatch):
     pytest.importorskip("matplotlib", reason="needs the plots extra")
     drawn = []
@@ -208,7 +198,6 @@ class Figure:
         (["a cat", "--heatmap", "map.png", "--out", "v.npy"], "--heatmap"),
         (["a cat"] * 13, "at most 12"),
         (["a cat"] * 61 + ["--heatmap", "map.png"], "at most 60"),
-        (["a cat", "--tokens", "--out", "v.npy"], r"F\.safetensors"),
     ],
 )
 def test_invalid_arguments_are_errors_before_the_model_is_loaded(tiny, monkeypatch, arguments, message):
