@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from minisbert.commands import shared
 from minisbert.core import InputError
-from minisbert.system.console import check_usage, command_parser, say
+from minisbert.system.console import command_parser, say
 from minisbert.system.files import atomic_file, listed
 
 if TYPE_CHECKING:
@@ -51,15 +51,10 @@ parser.add_argument("--columns", metavar="A,B", help="anchor and positive: names
 def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     shared.check_written("--out", options.out, [".jsonl"], options.model, options.pairs, options.corpus)
-    codes = shared.stored_codes(options, bits=False)
-    no_text = codes and not options.corpus  # a negative is a text, and codes hold none
-    check_usage((no_text, f"--index {options.index} needs --corpus FILE with the texts that it was encoded from"))
-    import numpy as np
-
+    shared.check_no_codes(options)
     from minisbert.data.formats import PAIRS, read_file
     from minisbert.data.lines import Rows
     from minisbert.loading import load_dense
-    from minisbert.search.dense import Stacked
     from minisbert.search.index import encode_with_progress
     from minisbert.search.mining import Rules, candidates_of, mine, triplets
 
@@ -77,16 +72,8 @@ def main(arguments: list[str] | None = None) -> None:
     with atomic_file(options.out) as partial:  # opened first: a folder that is missing is found before the work
         encoder = load_dense(shared.chosen_encoder(options))
         query_prompt = shared.prompt_of(encoder, options, "query")
-        prompt = shared.prompt_of(encoder, options, "corpus", codes.get("prompt"))
-        documents: Any
-        if codes:  # of the corpus alone, whose distinct texts the documents begin with; duplicates have rows, too
-            rows_of = {text: row for row, text in enumerate(corpus)}
-            more = task.documents[len(rows_of) :]
-            order = np.array([*rows_of.values(), *range(len(corpus), len(corpus) + len(more))])
-            coded = shared.corpus_vectors(encoder, corpus, prompt, options.index)
-            documents = Stacked([coded, encode_with_progress(encoder, more, prompt)], order)
-        else:
-            documents = shared.corpus_vectors(encoder, task.documents, prompt, options.index)
+        prompt = shared.prompt_of(encoder, options, "corpus")
+        documents = shared.corpus_vectors(encoder, task.documents, prompt, options.index)
         anchors = encode_with_progress(encoder, task.anchors, query_prompt)
         similarity = encoder.similarity_fn_name
         mined = mine(anchors, documents, task, rules, True, similarity)

@@ -28,12 +28,12 @@ def main(arguments: list[str] | None = None) -> None:
         raise InputError(f"{options.file} contains one sentence: a pair needs two")
     if options.top > count:
         say(f"--top {options.top}: {len(texts)} sentences make only {count} pairs; all are compared")
-    codes = shared.stored_codes(options, bits=False)
+    shared.check_no_codes(options)
     from minisbert.loading import load_dense
     from minisbert.search.dense import closest_pairs
 
     encoder = load_dense(shared.chosen_encoder(options))
-    prompt = shared.prompt_of(encoder, options, stored=codes.get("prompt"))
+    prompt = shared.prompt_of(encoder, options)
     vectors = shared.corpus_vectors(encoder, texts, prompt, options.index)
     similarity = encoder.similarity_fn_name
     scores, pairs = closest_pairs(vectors, min(options.top, count), True, similarity)

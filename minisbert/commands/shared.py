@@ -236,18 +236,19 @@ def say_unread(path: str, skipped: int, columns: Sequence[str]) -> None:
         say(f"{path}: not read: {', '.join(columns)}")
 
 
-def stored_codes(options: argparse.Namespace, bits: bool = True) -> dict[str, str]:
-    """Return what ``encode --quantize`` noted in the file of ``--index``; {} for an index, which may be made anew.
-
-    Raises ``InputError`` for bits unless the command takes ``bits``.
-    """
+def stored_codes(options: argparse.Namespace) -> dict[str, str]:
+    """Return what ``encode --quantize`` noted in the file of ``--index``; {} for an index, which may be made anew."""
     from minisbert.search.index import index_metadata
 
     check_output(options.index, local_path(options.model))
     made = index_metadata(options.index) or {}
-    if made.get("quantized") == "binary" and not bits:
-        raise InputError(f"{options.index} holds bits, which only search reads: encode with --quantize int8")
     return made if "quantized" in made else {}
+
+
+def check_no_codes(options: argparse.Namespace) -> None:
+    """Raise ``InputError`` if the file of ``--index`` holds codes."""
+    if stored_codes(options):
+        raise InputError(f"{options.index} holds codes, which only search reads: name another file")
 
 
 def corpus_vectors(encoder: "Encoder", texts: Sequence[str], prompt: str, index: Path | None) -> Any:

@@ -6,8 +6,7 @@ they do not depend on the blocks, and equal vectors have a cosine of exactly 1. 
 product, or minus a distance; distances have no fast product and are computed in float64 throughout.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -30,40 +29,21 @@ DISTANCES = {"manhattan": 1, "euclidean": 2}  # the p of the norm: sums of absol
 SHORTEST = 1e-150  # a vector below this length counts as zero: its squares vanish in float64
 
 
-class Stacked:
-    """Arrays (n, D), one below the other, as one (N, D) whose rows are read where they are asked for.
-
-    A part may be an array, also on disk (``np.load(path, mmap_mode="r")``), or anything with ``shape``, ``dtype`` and
-    rows by slice or numbers. ``chosen`` are the rows to take of all these, in order.
-    """
+class ReadByRows:
+    """Vectors (N, D) that are made when they are asked for: a subclass returns rows by slice or by their numbers."""
 
     ndim = 2
-
-    def __init__(self, parts: Sequence[Any], chosen: np.ndarray | None = None):
-        self.parts, self.chosen, self.dtype = parts, chosen, parts[0].dtype
-        counts = [part.shape[0] for part in parts]
-        self.ends = np.cumsum(counts)  # (parts,)
-        self.starts = self.ends - counts
-        self.shape = sum(counts) if chosen is None else len(chosen), parts[0].shape[1]
+    shape: tuple[int, int]
+    dtype: np.dtype
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
-        """Copy some rows (R, D), given as a slice or by their numbers (R,)."""
-        if isinstance(rows, slice):
-            rows = np.arange(*rows.indices(len(self)))
-        if self.chosen is not None:
-            rows = self.chosen[rows]
-        result = np.empty((len(rows), self.shape[1]), self.dtype)
-        part_of = self.ends.searchsorted(rows, side="right")  # (R,), the part of each row
-        for i in np.unique(part_of):
-            here = part_of == i
-            result[here] = self.parts[i][rows[here] - self.starts[i]]
-        return result
+        raise NotImplementedError
 
 
-Source = np.ndarray | Tensor | Stacked
+Source = np.ndarray | Tensor | ReadByRows
 
 
 class Vectors:
@@ -80,7 +60,7 @@ class Vectors:
         with reading(f"the {name}"):
             if isinstance(source, Tensor):
                 source = source.detach().cpu()
-            elif not isinstance(source, Stacked):
+            elif not isinstance(source, ReadByRows):
                 source = np.asanyarray(source)
             check_shape("vectors", source, None, None)
         is_real = not source.is_complex() if isinstance(source, Tensor) else np.can_cast(source.dtype, np.float64)

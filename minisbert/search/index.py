@@ -26,7 +26,7 @@ from minisbert.checkpoints.weights import read_metadata, write_safetensors
 from minisbert.core import InputError, one_line, reading
 from minisbert.core.checks import check_texts
 from minisbert.core.weights import read_safetensors
-from minisbert.search.dense import Stacked
+from minisbert.search.dense import ReadByRows
 from minisbert.search.quantized import calibrate, from_bits, from_int8, hamming_top_k, rescore, to_bits, to_int8
 from minisbert.system.console import cut_message, say
 from minisbert.system.files import atomic_file, check_ending
@@ -151,7 +151,7 @@ def index_metadata(path: Path | None) -> dict[str, str] | None:
 def indexed_vectors(encoder: Any, texts: Sequence[str], path: str | Path, prompt: str = "", model: Any = None) -> Any:
     """Return the vectors of the texts, read from the index at ``path`` or encoded and written there.
 
-    An array (N, D), or what the encoder makes instead; from codes, ``Stacked`` or ``Bits``. ``model`` as for
+    An array (N, D), or what the encoder makes instead; from codes, ``Decoded`` or ``Bits``. ``model`` as for
     ``made_from``. Rebuilds an index of another model or other texts, and says so. Raises ``InputError`` for such codes,
     if the file is not an index, and if it holds other vectors than its header says.
     """
@@ -206,7 +206,7 @@ def write_codes(vectors: np.ndarray, kind: str, path: Path, metadata: Mapping[st
     write_safetensors(tensors, path, {**metadata, "quantized": kind})
 
 
-def from_codes(tensors: Mapping[str, torch.Tensor], count: int, width: int) -> "Stacked | Bits":
+def from_codes(tensors: Mapping[str, torch.Tensor], count: int, width: int) -> "Decoded | Bits":
     """Open ``count`` vectors of a width from the tensors of a file; ``ValueError`` if they do not fit."""
     if "bits" in tensors:
         codes, shape, dtype = tensors["bits"], (count, -(-width // 8)), torch.uint8
@@ -217,12 +217,12 @@ def from_codes(tensors: Mapping[str, torch.Tensor], count: int, width: int) -> "
     if "bits" in tensors:
         return Bits(codes.numpy(), width)
     # stay codes in memory: a block becomes float32 when the search reads it
-    vectors = Stacked([Decoded(codes.numpy(), tensors["ranges"].float().numpy())])
+    vectors = Decoded(codes.numpy(), tensors["ranges"].float().numpy())
     vectors[:1]  # raises for ranges of another width
     return vectors
 
 
-class Decoded:
+class Decoded(ReadByRows):
     """int8 codes (N, D), decoded to float32 vectors as they are read."""
 
     dtype = np.dtype(np.float32)

@@ -311,38 +311,13 @@ def test_what_does_not_fit_is_refused_by_name_and_kept(
     assert {file.name: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
 
 
-@pytest.mark.parametrize("corpus", ["with duplicates", "without", "with all positives"])
-def test_mining_in_codes_encodes_only_what_they_lack(tiny, text, codes, tmp_path, encoded, capsys, corpus):
-    """Duplicates in the corpus, and positives that it lacks."""
-    if corpus != "with duplicates":
-        lines = [*dict.fromkeys(LINES), *(["a kitten", "sky"] if corpus == "with all positives" else [])]
-        text.write_text("\n".join(lines))
-    rows = "the cat\ta kitten\na small dog\ta dog\nstars\tsky\nstars\tthe sun\n"
-    (tmp_path / "pairs.tsv").write_text("anchor\tpositive\n" + rows)
-    command = ["--pairs", str(tmp_path / "pairs.tsv"), "--corpus", str(text), "--model", str(tiny)]
-    command += ["--range-max", "9", "--num-negatives", "9", "--json"]
-    found = {}
-    for name, index in (("plain", []), ("coded", ["--index", str(codes("int8"))])):
-        encoded.clear()
-        capsys.readouterr()
-        mine.main([*command, "--out", str(tmp_path / f"{name}.jsonl"), *index])
-        rows = [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()]
-        found[name] = {(row["anchor"], row["positive"], row["negative"]) for row in rows}
-    lacking = [] if corpus == "with all positives" else ["a kitten", "sky"]
-    assert encoded == [*lacking, "the cat", "a small dog", "stars"]
-    assert json.loads(capsys.readouterr().out)["documents"] == 12
-    assert len(found["plain"] ^ found["coded"]) <= 4  # neighbours at the last rank may be exchanged
-    with pytest.raises(InputError, match="--corpus"):
-        mine.main([*command, "--corpus", "", "--out", str(tmp_path / "out.jsonl"), *index])
-
-
-def test_pairs_read_int8_and_refuse_bits(tiny, text, codes, capsys):
-    path = codes("int8", "--prompt", "the sun ")
-    capsys.readouterr()
-    pairs.main([str(text), "--model", str(tiny), "--json", "--index", str(path)])
-    assert json.loads(capsys.readouterr().out)["pairs"][0]["indices"] == [1, 4]  # "a dog" twice
-    with pytest.raises(InputError, match="bits"):
-        pairs.main([str(text), "--model", str(tiny), "--index", str(codes("binary"))])
+def test_codes_are_for_search_alone(tiny, text, codes, tmp_path):
+    (tmp_path / "pairs.tsv").write_text("anchor\tpositive\nthe cat\ta kitten\n")
+    index = ["--model", str(tiny), "--index", str(codes("int8"))]
+    mined = ["--pairs", str(tmp_path / "pairs.tsv"), "--out", str(tmp_path / "out.jsonl")]
+    for command, arguments in ((mine, mined), (pairs, [str(text)])):
+        with pytest.raises(InputError, match="only search reads"):
+            command.main([*arguments, *index])
 
 
 @pytest.mark.parametrize(("name", "flags"), [("i.safetensors", ["--rescore", "4"]), ("folder", [])])
@@ -355,7 +330,6 @@ def test_what_is_no_index_of_codes_is_refused(tmp_path, hits, name, flags):
 def test_what_cannot_be_quantised(tiny, tmp_path):
     for out, flags, message in (
         ("v.npy", ["--quantize", "int8"], r"\.safetensors"),
-        ("v.safetensors", ["--quantize", "binary", "--tokens"], "vectors of sentences"),
         ("v.safetensors", ["--quantize", "int8"], "ranges"),
     ):
         with pytest.raises(InputError, match=message):
