@@ -1,10 +1,11 @@
-"""Parity checks of what the lessons write out by hand: merges, the way back through a layer, the bill of a step.
+"""Parity checks of what the lessons write out by hand: merges, the way back, the bill of a step, a gain in pairs.
 
 Importing this module adds them to ``checks.CHECKS``. The references are the ``tokenizers`` library's trainer, autograd,
-and torch's own counts of operations and bytes.
+torch's own counts of operations and bytes, and Python's ``statistics``.
 """
 
 import json
+import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -15,7 +16,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from lessons.by_hand import backward, sheet, vocabulary
+from lessons.by_hand import backward, paired, sheet, vocabulary
 from minisbert.core import bert
 from minisbert.core.weights import BertConfig
 from minisbert.diagnosis.planting import unfused
@@ -96,3 +97,15 @@ def adamw_moments(parameters: list[nn.Parameter]) -> list[torch.Tensor]:
     optimizer = torch.optim.AdamW(parameters)
     optimizer.step()
     return [state[key] for state in optimizer.state.values() for key in ("exp_avg", "exp_avg_sq")]
+
+
+@check
+def gain_in_pairs() -> Iterator[Comparison]:
+    """Thirty runs whose sides share most of their chance."""
+    shared, own = normal(30, seed=5).detach(), normal(30, seed=6).detach()
+    a, b = 80 + 3 * shared, 79.5 + 3 * shared + 0.5 * own
+    differences = (a - b).tolist()
+    gain, error = statistics.fmean(differences), statistics.stdev(differences) / 30**0.5
+    expected = torch.tensor([gain, error, gain - 2 * error, gain + 2 * error], dtype=torch.float64)
+    found = torch.tensor(paired.paired_gain(a.numpy(), b.numpy()), dtype=torch.float64)
+    yield compare("gain of thirty pairs, its error, its interval", found, expected, PIECE)

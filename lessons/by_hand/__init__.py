@@ -1,1 +1,1 @@
-"""What a library does in one call, written out: a vocabulary, the way back through a layer, the bill of a step."""
+"""What a library does in one call, written out: a vocabulary, the way back through a layer, bills, gains in pairs."""

@@ -1,10 +1,11 @@
-"""Hand examples and traps of the pieces in ``lessons/by_hand``: merges, gradients of a layer, the costs of a step."""
+"""Hand examples and traps of the pieces in ``lessons/by_hand``: merges, gradients, costs, a gain in pairs."""
 
 import math
 
+import numpy as np
 import torch
 
-from lessons.by_hand import backward, sheet, vocabulary
+from lessons.by_hand import backward, paired, sheet, vocabulary
 from lessons.grader.cases import case, d, example, t, trap
 from minisbert.core.weights import BertConfig
 
@@ -81,3 +82,18 @@ def _():
     yield case("five layers, two heads", costs(5 * 264, 4 * (18 + 5 * 54), 5 * 72), step, config, 1, 3)
     config = BertConfig(2, 2, 1, 1, 4, 3, type_vocab_size=0)
     yield case("no table of token types", costs(264, 4 * 68, 36), step, config, 1, 3)
+
+
+@example("paired.paired_gain")
+def _():
+    a, b = [70, 74, 72, 76], [69, 72, 71, 74]  # differences 1, 2, 1, 2
+    yield case("four pairs: 1.5, half of sqrt(1/3)", (1.5, 0.28868, 0.92265, 2.07735), paired.paired_gain, a, b)
+
+
+@trap("paired.paired_gain")
+def _():
+    gain, a = paired.paired_gain, np.array([5.0, 3.0, 4.0])
+    yield case("every run ahead by 2: no doubt", (2.0, 0.0, 2.0, 2.0), gain, a, a - 2)
+    yield case("two pairs, once ahead, once behind", (0.0, 1.0, -2.0, 2.0), gain, [1, 0], [0, 1])
+    yield case("b is better", (-1.5, 0.5, -2.5, -0.5), gain, np.array([0.0, 0.0]), np.array([1.0, 2.0]))
+    yield case("tensors", (1.5, 0.5, 0.5, 2.5), gain, torch.tensor([1.0, 2.0]), torch.zeros(2))

@@ -1,14 +1,16 @@
-"""Mistakes in what the lessons write out by hand: merges, gradients of a layer, the costs of a step."""
+"""Mistakes in what the lessons write out by hand: merges, gradients, costs, a gain in pairs."""
 
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import pairwise
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from lessons.by_hand import backward, sheet, vocabulary
+from lessons.by_hand import backward, paired, sheet, vocabulary
 from minisbert.core import bert
 from minisbert.core.weights import BertConfig
 from minisbert.diagnosis.mistakes import mistake
@@ -16,6 +18,7 @@ from minisbert.diagnosis.mistakes import mistake
 Joins = list[tuple[str, str]]
 Gradients = tuple[Tensor, Tensor, Tensor]
 _learn, _backward, _step = vocabulary.learn_merges, backward.dense_gelu_backward, sheet.training_step
+_paired_gain = paired.paired_gain
 
 # ---------------------------------------------------------------------------------- the vocabulary
 
@@ -186,3 +189,51 @@ def _(config: BertConfig, B: int, T: int) -> dict[str, int]:
     small = 4 * (2 * D + config.num_hidden_layers * (9 * D + F))
     weights = costs["weights"] - small
     return costs | {"weights": weights, "gradients": weights, "moments": 2 * weights}
+
+
+# ------------------------------------------------------------------------------------- a gain in pairs
+
+
+def _interval(a: Any, b: Any, error: float, width: float = 2.0) -> tuple[float, float, float, float]:
+    gain = float(np.mean(_differences(a, b)))
+    return gain, error, gain - width * error, gain + width * error
+
+
+def _differences(a: Any, b: Any) -> np.ndarray:
+    return np.asarray(a, dtype=np.float64) - np.asarray(b, dtype=np.float64)
+
+
+def _error(values: Any, ddof: int = 1, power: float = 0.5) -> float:
+    return float(np.std(np.asarray(values, dtype=np.float64), ddof=ddof) / len(values) ** power)
+
+
+@mistake(paired, "paired_gain", "error not in pairs", "each side has an error of its own: what both share stays in")
+def _(a: Any, b: Any) -> tuple[float, float, float, float]:
+    return _interval(a, b, math.hypot(_error(a), _error(b)))
+
+
+@mistake(paired, "paired_gain", "deviation by n", "the deviation divides by n: NumPy does, unless it is told ddof=1")
+def _(a: Any, b: Any) -> tuple[float, float, float, float]:
+    return _interval(a, b, _error(_differences(a, b), ddof=0))
+
+
+@mistake(paired, "paired_gain", "error by n", "the spread is divided by n, not by its root")
+def _(a: Any, b: Any) -> tuple[float, float, float, float]:
+    return _interval(a, b, _error(_differences(a, b), power=1.0))
+
+
+@mistake(
+    paired, "paired_gain", "spread for the error", "that is how far one run is from the mean, not the mean's error"
+)
+def _(a: Any, b: Any) -> tuple[float, float, float, float]:
+    return _interval(a, b, _error(_differences(a, b), power=0.0))
+
+
+@mistake(paired, "paired_gain", "interval of one error", "one error to each side holds the gain two times in three")
+def _(a: Any, b: Any) -> tuple[float, float, float, float]:
+    return _interval(a, b, _error(_differences(a, b)), width=1.0)
+
+
+@mistake(paired, "paired_gain", "b minus a", "the sides are exchanged: a gain is a loss")
+def _(a: Any, b: Any) -> tuple[float, float, float, float]:
+    return _paired_gain(b, a)
