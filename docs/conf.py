@@ -61,6 +61,7 @@ nitpicky = True
 nitpick_ignore_regex = [("py:.*", ".*")]  # types of torch and NumPy, whose documentation is on other hosts
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
+python_maximum_signature_line_length = 88  # a longer one has a line for each argument
 autodoc_preserve_defaults = True  # as they are written, not as repr() has them
 
 myst_heading_anchors = 3  # as on GitHub
@@ -86,7 +87,7 @@ def fingerprint() -> str:
 nb_execution_cache_path = str(BUILD / "executed" / fingerprint())
 
 mathjax_path = "mathjax/tex-chtml.js"  # in _static, where lesson_pages puts it
-WIDE = ["lessons/README"]  # its table needs the place of the contents
+WIDE = ["lessons/README", "docs/gallery"]  # their columns need the place of the contents
 html_theme = "sphinx_book_theme"
 html_title = "minisbert"
 html_favicon = "static/favicon.svg"
@@ -95,6 +96,7 @@ templates_path = ["templates"]
 html_sidebars = {"**": ["home.html", "search-button-field.html", "navigation.html"]}
 html_context = {"default_mode": "auto"}  # light or dark, as the reader's system is
 html_css_files = ["site.css"]
+html_js_files = [("copy.js", {"defer": "defer"})]
 html_show_copyright = html_show_sphinx = False
 html_copy_source = html_use_index = False
 html_theme_options = {
