@@ -3,7 +3,6 @@
 The tiny model takes the place of the real one where only the exit codes and the files count.
 """
 
-import csv
 import json
 import os
 import re
@@ -125,15 +124,6 @@ def test_fine_tune_on_a_csv(tiny, tmp_path):
         "map@100",
     ]
     assert len(json.loads((shell.folder / "answer.json").read_text(encoding="utf-8"))["data"]) == 1
-
-    # the reader's own file: each of 23 rows once, a cell with a line break in it too
-    rows = [["question", "answer"], *([f"q{number}", f"a {number},\nb"] for number in range(23))]
-    with open(shell.folder / "mine.csv", "w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows(rows)
-    shell.run("python split.py mine.csv")
-    parts = [list(csv.reader((shell.folder / f"{name}.csv").open(newline=""))) for name in ("train", "dev", "test")]
-    assert [len(part) for part in parts] == [1 + 19, 1 + 2, 1 + 2]
-    assert sorted(row for part in parts for row in part[1:]) == sorted(rows[1:])
 
 
 @needs_bash
