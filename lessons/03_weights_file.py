@@ -81,7 +81,12 @@ assert (
 # %% [markdown]
 # The loader needs a name table, because our modules have other names than the file. Each family of models has one
 # explicit table, a `Family`; BERT's is in `core/weights.py`. It is used for reading and for writing, so it cannot be
-# right in one direction only.
+# right in one direction only. Its four parts map our modules' names to the file's, and `names` makes tensors of them:
+#
+#     tables                    a weight each               embeddings.word: embeddings.word.weight
+#     norms, linears, pooler    a weight and a bias each    layers.{i}.attention.query: both, for each layer i
+#
+# The pooler's are there only if asked for.
 
 # %%
 from minisbert.core.weights import BERT

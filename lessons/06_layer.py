@@ -31,8 +31,11 @@ from course import chapter, figure, largest_difference, predict
 # A layer wraps both blocks in the same way: the block's result is *added* to its input, a **residual sum**, and
 # LayerNorm comes after it. This is post-LayerNorm, the order of the first transformers:
 #
-#     x = LayerNorm1(x + attention(x))
-#     x = LayerNorm2(x + feed_forward(x))
+#     x = LayerNorm1(x + dropout(attention(x)))
+#     x = LayerNorm2(x + dropout(feed_forward(x)))
+#
+# Dropout (lesson 04) acts in training only. In `Layer` the first is `self.attention_dropout`, the second
+# `self.dropout`.
 #
 # ![The residual stream through one layer](drawings/residual.svg)
 
@@ -88,8 +91,8 @@ assert up.shape[-1] == 1536 == 4 * 384, "F is 4 D here"
 assert largest_difference(out, whole) < 1e-6, "six lines are a layer"
 
 # %% [markdown]
-# **Exercise 1.** `Layer` uses dropout in three places, all idle here. Where, and what does it do in training? (Lesson
-# 10 needs it.)
+# **Exercise 1.** The formula shows two places with dropout, and `Layer` has a third. Where, and what does dropout do
+# there in training? (Lesson 10 needs it.)
 #
 # **Exercise 2.** Write gelu with torch.special.ndtr and compare. Write it with torch.sigmoid(1.702 z) and compare
 # again. (Lesson 15 has a use for the sigmoid.)

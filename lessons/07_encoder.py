@@ -21,7 +21,13 @@ from course import GOLDEN, chapter, figure, largest_difference, predict
 #
 # `L` layers, one after the other, each (B, T, D) to (B, T, D):
 #
-#     h[0] = embeddings(ids)          h[i+1] = layer_i(h[i])          i = 0 .. L-1
+#     h[0] = embeddings(ids)          h[i+1] = layer_i(h[i], mask)          i = 0 .. L-1
+#
+# Every layer gets the same mask, with two axes more, so that it fits the scores (B, H, T, T); without a mask it gets
+# None. A dict given as `trace` is filled with what comes out of each step:
+#
+#     mask (B, T)  ->  mask.bool()[:, None, None, :]  (B, 1, 1, T)
+#     trace["embeddings"] = h[0]     trace[f"layers.{i}"] = h[i+1]     trace[f"layers.{i}.attention"] = probabilities
 #
 # And the measure: at each h, the largest absolute difference from the **reference**, over all real tokens,
 #

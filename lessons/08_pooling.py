@@ -27,7 +27,8 @@ encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 #
 # ## The formula
 #
-# m[b, t] is 1 for a real token and 0 for a pad. h is the hidden state, (B, T, D).
+# m[b, t] is 1 (or True) for a real token and 0 (or False) for a pad; without a mask, `None`, all tokens are real. h is
+# the hidden state, (B, T, D).
 #
 #     mean       v[b] = sum over t of m[b, t] * h[b, t]  /  sum over t of m[b, t]
 #     cls        v[b] = h[b, 0]                                       the first token is always [CLS]

@@ -90,8 +90,9 @@ assert largest_difference(by_autograd[0], [[-0.6, 0.2]]) < 1e-12, (
 # ![The triplet loss and its gradient](drawings/triplet.svg)
 #
 # From there the **chain rule** carries the gradient back through the encoder, layer by layer. A dense layer with GELU,
-# y = gelu(z) and z = x W^T + b, gets dL/dy and hands on. P is the standard normal distribution, p its density:
+# y = gelu(z) and z = x W^T + b, gets dL/dy and hands on. P is lesson 06's, and p its slope, the bell curve:
 #
+#     p(z)  = exp(-z^2 / 2) / sqrt(2 pi)
 #     dL/dz = dL/dy * ( P(z) + z p(z) )          the slope of z P(z)
 #     dL/dx = dL/dz W          dL/dW = dL/dz^T x          dL/db = sum over rows of dL/dz
 

@@ -42,8 +42,9 @@ class Piece:
     hints: tuple[str, ...]
     parts: tuple[str, ...] = ()  # other functions whose known mistakes may be in it as well
     refused: tuple[str, ...] = ()  # ready-made functions that would do its work
-    needs: tuple[str, ...] = ()  # classes of the package that it is written with
+    needs: tuple[str, ...] = ()  # classes of the package that it is written with; all names of a ``stub``
     note: str = ""  # what its docstring leaves open, for the stub
+    stub: str = ""  # the head of the function and its docstring, where the master does more than the lesson tells
     printed: str = ""  # how the lesson prints it: part of one line of its file; a variant has no lesson
 
     @property

@@ -1,12 +1,14 @@
 """Stubs: what a learner starts from, generated from the package's one master copy by ``ast``.
 
 A stub has the master's signature, its docstring, and the steps of its body as comments: which names are computed, with
-their shapes, but not how. With it comes what the master uses: imports, functions of the package that are not pieces of
-the same lesson, and for a method the attributes of its object.
+their shapes, but not how. Where the master does more than its lesson tells, the card has the stub instead. With it
+comes what the master uses: imports, functions of the package that are not pieces of the same lesson, and for a method
+the attributes of its object.
 """
 
 import ast
 import io
+import re
 import textwrap
 import tokenize
 from functools import cache
@@ -60,11 +62,17 @@ def names_in(*nodes: ast.AST) -> set[str]:
 
 
 def names_used(piece: Piece) -> set[str]:
-    """The names in a master's signature and steps."""
-    source = source_of(piece.source)
-    function = source.find(piece.path)
+    """The names in a master's signature and steps; those that the card needs, if it has the stub."""
+    if piece.stub:
+        return set(piece.needs)
+    function = source_of(piece.source).find(piece.path)
     work = [node for node in function.body if not left_out(node)]
     return names_in(function.args, *filter(None, [function.returns]), *work, *(node for _, node in aliases(piece)))
+
+
+def names_of_arguments(piece: Piece) -> set[str]:
+    """The names in a stub's signature."""
+    return set() if piece.stub else names_in(source_of(piece.source).find(piece.path).args)
 
 
 # ------------------------------------------------------------------------------------- one function
@@ -72,17 +80,20 @@ def names_used(piece: Piece) -> set[str]:
 
 def stub(piece: Piece) -> str:
     """The function with a body that raises ``NotImplementedError``, at the left margin."""
+    unwritten = f'    raise NotImplementedError("{piece.master}")'
+    if piece.stub:
+        return f"{piece.stub.strip()}\n{unwritten}"
     source = source_of(piece.source)
     function = source.find(piece.path)
     signature = source.lines[function.lineno - 1 : function.body[0].lineno - 1]
-    lines = textwrap.dedent("\n".join(signature)).splitlines()
+    lines = [line.split("  # type:")[0] for line in textwrap.dedent("\n".join(signature)).splitlines()]
     if doc := ast.get_docstring(function):
         lines += textwrap.indent(f'"""{doc}' + ('\n"""' if "\n" in doc else '"""'), "    ").splitlines()
     for text in remarks(piece):
         lines += textwrap.wrap(text, WIDTH, initial_indent="    # ", subsequent_indent="    # ")
     for text, first in steps(source, function):
         lines += textwrap.wrap(text, WIDTH, initial_indent=f"    #{first}", subsequent_indent="    #      ")
-    return "\n".join([*lines, f'    raise NotImplementedError("{piece.master}")'])
+    return "\n".join([*lines, unwritten])
 
 
 def remarks(piece: Piece) -> list[str]:
@@ -90,7 +101,7 @@ def remarks(piece: Piece) -> list[str]:
     refused = ", ".join(name for name in piece.refused if not name.startswith("_"))
     return [
         *filter(None, [piece.note]),
-        *([f"Not to be taken ready-made from a library: {refused}."] if refused else []),
+        *([f"Not to be called: {refused}."] if refused else []),
     ]
 
 
@@ -174,8 +185,12 @@ def heading_of_class(piece: Piece) -> str:
     node = source.find(piece.path[:1])
     doc = textwrap.fill((ast.get_docstring(node) or "").splitlines()[0], WIDTH - 8, subsequent_indent="    ")
     lines = [f"class {node.name}:", f'    """{doc}"""', "", "    # what its objects have, in the package:"]
-    hidden = {other.path[1] for other in pieces_of(piece.lesson) if other.path[:-1] == piece.path[:1]}
-    return "\n".join([*lines, *(f"    #   {line}" for line in attributes(source, node, hidden))])
+    methods = [other for other in pieces_of(piece.lesson) if other.path[:-1] == piece.path[:1]]
+    hidden = {name for other in methods for name in (other.path[1], *other.refused)}
+    used = {inner.attr for other in methods for inner in ast.walk(source.find(other.path)) if hasattr(inner, "attr")}
+    held = [line.split("  # under")[0] for line in attributes(source, node, hidden)]
+    held = [line for line in held if re.findall(r"\w+", line.removeprefix("self."))[0] in used]
+    return "\n".join([*lines, *(f"    #   {line}" for line in held)])
 
 
 def attributes(source: Source, node: ast.ClassDef, hidden: set[str]) -> list[str]:
@@ -208,7 +223,7 @@ def attributes_of(piece: Piece) -> list[str]:
 def aliases(piece: Piece) -> list[tuple[Source, ast.Assign]]:
     """The package's own names in a signature: ``Vectors = np.ndarray | Tensor``, each with the file that defines it."""
     source = source_of(piece.source)
-    wanted = names_in(source.find(piece.path).args)
+    wanted = names_of_arguments(piece)
     homes = sorted(filter(None, {source.home(name) for name in wanted} - {source.dotted}))
     files = [piece.source, *(ROOT / "minisbert" / f"{home.replace('.', '/')}.py" for home in homes)]
     sources = [source_of(file) for file in files if file.is_file()]
@@ -246,7 +261,7 @@ def helpers(pieces: list[Piece]) -> set[tuple[str, str]]:
         source = source_of(piece.source)
         own = aliases(piece)
         named = names_in(*(node.targets[0] for _, node in own))
-        needed = [(source, name) for name in names_in(source.find(piece.path).args) - named]
+        needed = [(source, name) for name in names_of_arguments(piece) - named]
         needed += [(file, name) for file, node in own for name in names_in(node.value)]
         found |= {(home, name) for file, name in needed if (home := file.home(name))}
         for name in names_used(piece) - set(piece.refused):
