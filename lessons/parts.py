@@ -18,7 +18,7 @@ PARTS = {
     "III": Part("Search", (15, 16, 17, 18, 19, 20, 21)),
     "IV": Part("Since BERT, and from nothing", (23, 24)),
     "A": Part("Appendix for engineers", (25, 26, 27, 28)),
-    "B": Part("Sheets", (30,)),
+    "B": Part("Sheets", (30, 31)),
 }
 
 CORE = (1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13)  # from a text to a trained, honestly judged encoder
@@ -54,6 +54,7 @@ NEEDS = {
     27: (13, 17),
     28: (11,),
     30: (11, 15),
+    31: (15, 18),
 }
 
 

@@ -1,0 +1,272 @@
+# %% [markdown]
+# # Sheet 31: where vectors fail
+#
+# About 60 minutes, after lesson 18. You will ask MiniLM thirty questions of which it gets two right, find out how
+# many questions four documents can answer at most, and read a text back out of its vector.
+
+# %%
+import itertools
+
+import numpy as np
+import torch
+from course import figure, predict
+
+from lessons.search.bm25 import bm25_scores
+from lessons.search.docstrings import terms
+from minisbert import SentenceEncoder
+
+encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
+
+# %% [markdown]
+# ## The question
+#
+# A sentence, the same sentence with one fact changed, and a paraphrase that shares few words with it: which of the
+# two is nearer? A benchmark asks this of random pairs, where it is easy. Here the changed sentence is the hardest
+# that one can write: a "not", another number, two names exchanged, another time, another quantity.
+#
+# ## The formula
+#
+#     right   if   cos(said, meant)  >  cos(said, changed)
+#
+# A model that knows nothing gets half of them. So what does one get that is trained on a set of a billion pairs?
+#
+# ## Predict, then run
+#
+# **1.** Of thirty.
+
+# %%
+guess = predict("31.1", "MiniLM gets right ...", ["2", "9", "17", "26"])
+
+# %%
+# said | changed | meant
+TRIPLES = {
+    "negation": """
+The door is locked. | The door is not locked. | Nobody can open the door.
+He accepted the offer. | He did not accept the offer. | He said yes to the proposal.
+The test was positive. | The test was not positive. | The result came back positive.
+She remembers his name. | She does not remember his name. | She can recall what he is called.
+The drug is safe for children. | The drug is not safe for children. | Kids can take it without risk.
+We will refund you. | We will not refund you. | You will get your money back.""",
+    "numbers": """
+The flight leaves at 9 o'clock. | The flight leaves at 5 o'clock. | The plane takes off at nine.
+The flat has two bedrooms. | The flat has four bedrooms. | There are two rooms to sleep in.
+The firm lost 3 million dollars. | The firm lost 30 million dollars. | The company made a loss of $3m.
+Take one tablet a day. | Take ten tablets a day. | Swallow a single pill daily.
+The bridge is 200 metres long. | The bridge is 2,000 metres long. | The bridge has a length of 0.2 km.
+The population doubled. | The population halved. | Twice as many people live there now.""",
+    "who did it": """
+The dog bit the man. | The man bit the dog. | The man was bitten by the dog.
+Alice lent Bob money. | Bob lent Alice money. | Bob borrowed money from Alice.
+Germany beat Brazil. | Brazil beat Germany. | Brazil lost against Germany.
+The teacher thanked the pupil. | The pupil thanked the teacher. | The pupil received the teacher's thanks.
+Google bought YouTube. | YouTube bought Google. | YouTube was acquired by Google.
+The cat chased the mouse. | The mouse chased the cat. | The mouse ran from the cat.""",
+    "time": """
+Wash your hands before you cook. | Wash your hands after you cook. | Clean hands first, then prepare the food.
+The shop opens tomorrow. | The shop opened yesterday. | From tomorrow on you can buy there.
+She was ill before the holiday. | She was ill after the holiday. | When the holiday began she had been sick.
+He used to smoke. | He has begun to smoke. | He is no longer a smoker.
+The bill will be paid. | The bill has been paid. | Payment is still to come.
+Save the file, then close the window. | Close the window, then save the file. | Before closing the window, save it.""",
+    "how many": """
+All students passed. | Some students passed. | Not one student failed.
+Few people came. | Many people came. | Hardly anybody showed up.
+The bottle is almost empty. | The bottle is almost full. | There is hardly anything left in the bottle.
+Everybody may enter. | Members may enter. | Entry is open to all.
+It rarely rains there. | It often rains there. | Rain is uncommon in that place.
+At least ten people died. | At most ten people died. | The number of dead is ten or more.""",
+}
+cosines = {}  # kind: (6, 2), of what was said with what changed and with what was meant
+for kind, text in TRIPLES.items():
+    rows = [
+        part.strip() for line in text.strip().splitlines() for part in line.split("|")
+    ]
+    said, changed, meant = encoder.encode(rows).reshape(6, 3, -1).transpose(1, 0, 2)
+    cosines[kind] = np.stack([(said * changed).sum(1), (said * meant).sum(1)], axis=1)
+    right = (cosines[kind][:, 1] > cosines[kind][:, 0]).sum()
+    changes, means = cosines[kind].mean(0)
+    print(
+        f"{kind:12} {right} of 6; mean cosine with changed {changes:.2f}, with meant {means:.2f}"
+    )
+total = sum((c[:, 1] > c[:, 0]).sum() for c in cosines.values())
+print(f"{total} of 30")
+assert total <= 4, "far fewer than a coin would get"
+assert cosines["who did it"][:, 0].min() > 0.97, (
+    "the same words in another order: hardly moved"
+)
+guess.answer("2")
+
+# %% [markdown]
+# Two of thirty, where a coin gets fifteen. The model is not confused: it is consistently wrong, because it measures
+# what a text is *about*, and "not" does not change the subject. For search that is right. For deciding whether a
+# claim is true, a contract is the same or a dose is safe, it is the wrong tool, and its cosine of .98 says so to
+# nobody. What reads both texts at once can do better: [lesson 15](15_heads.py). Which kinds it learns, you can
+# measure with the triples above.
+#
+# ## How many answers fit into one vector
+#
+# Those failures could be mended by training. This one cannot. Each query has two right documents, and each pair of
+# documents has a query. The vectors need not come from a model: we may put them wherever we like.
+#
+# Two columns first. Unit vectors are points on a circle, and the two nearest to any direction are neighbours on it.
+# So n documents have n possible answers, and n (n - 1) / 2 were asked for: with four documents, 4 of 6. More columns
+# make more neighbours, but their number is finite for every width, whatever the training.
+#
+# **2.** We let gradient descent place vectors of 4 columns. Up to how many documents does it find every pair?
+
+# %%
+guess = predict(
+    "31.2", "4 columns, every pair an answer: up to about ...", ["8", "50", "400"]
+)
+
+
+# %%
+def reached(n, columns, steps=400):
+    """The share of all pairs of n documents that are the two nearest of some query, after training on the test."""
+    torch.manual_seed(0)
+    pairs = torch.tensor(list(itertools.combinations(range(n), 2)))  # (P, 2)
+    wanted = torch.zeros(len(pairs), n).scatter_(1, pairs, 0.5)  # (P, n)
+    queries, documents = torch.randn(len(pairs), columns), torch.randn(n, columns)
+    rows = [queries.requires_grad_(), documents.requires_grad_()]
+    optimizer = torch.optim.Adam(rows, lr=0.05)
+    for _ in range(steps):
+        q, d = (torch.nn.functional.normalize(x, dim=1) for x in rows)
+        scores = 20 * q @ d.T  # (P, n)
+        loss = -(scores.log_softmax(1) * wanted).sum(1).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    found = scores.topk(2, dim=1).indices.sort(dim=1).values
+    return (found == pairs).all(1).float().mean().item()
+
+
+SIZES = (3, 4, 6, 8, 12, 16, 20)
+curves = {columns: [reached(n, columns) for n in SIZES] for columns in (2, 4, 6)}
+for columns, shares in curves.items():
+    print(
+        f"{columns} columns",
+        *(f"{n}: {share:.0%}" for n, share in zip(SIZES, shares, strict=True)),
+        sep="   ",
+    )
+for n, share in zip(SIZES, curves[2], strict=True):
+    assert share <= min(1, 2 / (n - 1)) + 1e-6, "n of n (n - 1) / 2, as counted by hand"
+assert curves[4][3] > 0.9 > curves[4][4], "8 documents fit into 4 columns, 12 do not"
+assert min(curves[6]) > 0.95, "two columns more, and 20 do"
+guess.answer("8")
+
+# %% [markdown]
+# Weller et al. prove a bound of this kind, and extrapolate such curves: 1,024 columns would be enough for some four
+# million documents if every *pair* is an answer, and an answer of a hundred documents needs more. Their data set
+# LIMIT asks it of real models. Here is a small one: twenty people, and for each pair of them one thing that only
+# these two like.
+
+# %%
+names = "Ada Ben Cleo Dan Eva Finn Gus Hana Ivo Jon Kim Leo Mia Nils Ona Paul Quin Rosa Sam Tess".split()
+vocabulary = [encoder.tokenizer.backend.id_to_token(i) for i in range(2000, 12000)]
+things = [
+    w
+    for w in vocabulary
+    if w.isascii() and w.isalpha() and len(w) == 6 and w.endswith("s")
+]
+
+
+def limit(n):
+    """Recall at 2 of MiniLM and of BM25 if each two of n people like a thing of their own."""
+    pairs = list(itertools.combinations(range(n), 2))
+    liked = dict(zip(things, pairs, strict=False))
+    likes = {k: [thing for thing, pair in liked.items() if k in pair] for k in range(n)}
+    documents = [f"{names[k]} likes {', '.join(likes[k])}." for k in range(n)]
+    queries = [f"Who likes {thing}?" for thing in liked]
+    by_words = bm25_scores([terms(q) for q in queries], [terms(d) for d in documents])
+    by_vectors = encoder.encode(queries) @ encoder.encode(documents).T
+    best = [
+        np.argsort(-scores, axis=1, kind="stable")[:, :2]
+        for scores in (by_vectors, by_words)
+    ]
+    return [
+        np.mean([len({*a} & {*b}) / 2 for a, b in zip(pairs, rows, strict=True)])
+        for rows in best
+    ]
+
+
+people = (4, 6, 10, 16, 20)
+recalls = np.array([limit(n) for n in people])  # (5, 2)
+for n, (vectors, words) in zip(people, recalls, strict=True):
+    print(
+        f"{n:2} people, {n * (n - 1) // 2:3} questions: MiniLM finds {vectors:.0%}, BM25 {words:.0%}"
+    )
+assert (recalls[:, 1] == 1).all(), "words find every answer"
+assert recalls[0, 0] > 0.8, "vectors too, of four people"
+assert recalls[-1, 0] < 0.5, "and fewer with every person"
+
+# %% [markdown]
+# Counting words answers all of it, and 384 columns, which could hold it, lose half of it at twenty people: the model
+# never learned that a list is to be kept item by item. That is why engines that must not miss a name or a part number
+# keep an index of words beside the vectors ([lesson 20](20_two_stage_search.py) joins the two), or a vector for each
+# token ([lesson 19](19_one_vector_many_or_none.py)).
+#
+# ## The figure
+#
+# Left: each of the thirty triples. Above the line the paraphrase is nearer. Middle: the best that gradient descent
+# finds for free vectors. Right: MiniLM and BM25 on the small LIMIT.
+#
+# ![Thirty triples, reachable pairs, recall by people](figures/31_where_vectors_fail.png)
+
+
+# %%
+def draw(plt):
+    drawn, (left, middle, right) = plt.subplots(
+        1, 3, figsize=(10.4, 3.2), layout="constrained"
+    )
+    for kind, found in cosines.items():
+        left.plot(*found.T, "o", markersize=4, label=kind)
+    left.plot([0.45, 1], [0.45, 1], color="gray", linewidth=0.8)
+    left.set(xlabel="cosine with the changed fact", ylabel="with the paraphrase")
+    left.legend(fontsize=7, frameon=False, loc="upper left")
+    for columns, shares in curves.items():
+        middle.plot(SIZES, shares, marker=".", label=f"{columns} columns")
+    middle.set(
+        xlabel="documents",
+        ylabel="share of pairs that a query can find",
+        ylim=(0, 1.05),
+    )
+    middle.legend(fontsize=7, frameon=False)
+    for name, recall in zip(("MiniLM", "BM25"), recalls.T, strict=True):
+        right.plot(people, recall, marker=".", label=name)
+    right.set(xlabel="people", ylabel="recall of the two who like it", ylim=(0, 1.05))
+    right.legend(fontsize=7, frameon=False)
+    return drawn
+
+
+figure("31_where_vectors_fail", draw)
+
+# %% [markdown]
+# ## Exercises
+#
+# `python -m lessons.check answer 31 1` gives a hint, and asked again, an answer with our numbers.
+#
+# **Exercise 1.** *Inversion.* A vector of a text is not anonymous. Encode every word that occurs twice in STS-B's
+# training sentences as a text of its own, and print the ten words nearest to the vector of "My sister was treated for
+# diabetes in Boston last winter." How large a share of a test sentence's words (without "the" and its like) is found
+# so?
+#
+# **Exercise 2.** *Bias.* For eight occupations, compare "The nurse finished work." with "He finished work." and "She
+# finished work." Then the test of Caliskan et al.: the difference of two groups of first names in their mean cosine
+# with words of career and of family, divided by its standard deviation over the names. What would you have to know
+# before you use the vectors to sort applications?
+#
+# **Exercise 3.** Write ten triples of your own field. Which kind does a model trained on your data learn?
+#
+# ## Sources
+#
+# - Weller, Boratko, Naim & Lee, *On the Theoretical Limitations of Embedding-Based Retrieval* (2025, arXiv
+#   2508.21038): the bound, free vectors trained on the test, LIMIT.
+# - Morris, Kuleshov, Shmatikov & Rush, *Text Embeddings Reveal (Almost) As Much As Text* (2023, arXiv 2310.06816): 92
+#   % of texts of 32 tokens recovered word for word, by a model trained to invert.
+# - Caliskan, Bryson & Narayanan, *Semantics derived automatically from language corpora contain human-like biases*
+#   (Science, 2017; arXiv 1608.07187): the association test.
+#
+# ## What you have now
+#
+# You know three things to measure before you trust a cosine. Next: [reading a
+# leaderboard](32_reading_a_leaderboard.py).
