@@ -6,7 +6,7 @@ Who writes which file, and what it says:
     config.json                          transformers: the class of the encoder, its family and its sizes
     config_sentence_transformers.json    sentence-transformers: prompts, similarity, ``truncate_dim``
     model.safetensors                    transformers: the weights (``weights.py``)
-    tokenizer.json, vocab.txt,           transformers and sentence-transformers (``tokenizer_files.py``)
+    tokenizer.json,                      transformers and sentence-transformers (``tokenizer_files.py``)
     tokenizer_config.json,
     special_tokens_map.json,
     sentence_bert_config.json
@@ -40,7 +40,6 @@ from minisbert.system.files import MOST_BYTES, write_json
 CONFIG, WEIGHTS, TOKENIZER_CONFIG = "config.json", "model.safetensors", "tokenizer_config.json"
 WEIGHTS_INDEX = "model.safetensors.index.json"  # which tensor is in which shard
 SPECIAL_TOKENS = "special_tokens_map.json"  # of older tokenizers
-VOCABULARY_FILES = ("vocab.txt", "vocab.json", "merges.txt")  # tokenizer.json holds their contents as well
 SENTENCE, MODULES_FILE, HEAD_FILE = "config_sentence_transformers.json", "modules.json", "head.json"
 TEXT_SETTINGS = "sentence_bert_config.json"  # "bert" whatever the encoder is
 OLD_TEXT_SETTINGS = "sentence_*_config.json"  # versions before 2020 named the file after the model

@@ -6,8 +6,7 @@ Who writes which file, and what it says:
                                knows the tokenizer's class, it takes only the vocabulary, and builds the rest from the
                                options in other files and the class's defaults (``TOKENIZER_CLASSES``). For
                                ``PreTrainedTokenizerFast`` it takes the whole file.
-    vocab.txt                  Google, before tokenizer.json: BERT's word pieces, one per line
-    vocab.json, merges.txt     OpenAI, before tokenizer.json: byte-level BPE, as in RoBERTa
+    vocab.txt, merges.txt      older versions: the vocabulary alone, which tokenizer.json holds too. They are not read.
     tokenizer_config.json      transformers: the class and its options, the special tokens, ``model_max_length``
     special_tokens_map.json    transformers, older versions: the special tokens. It is read only if the former has no
                                ``added_tokens_decoder``.
@@ -35,7 +34,6 @@ from minisbert.checkpoints.layout import (
     SPECIAL_TOKENS,
     TEXT_SETTINGS,
     TOKENIZER_CONFIG,
-    VOCABULARY_FILES,
     JsonSettings,
     ModelFolder,
     has_file,
@@ -43,7 +41,7 @@ from minisbert.checkpoints.layout import (
 )
 from minisbert.core import InputError, one_line, reading
 from minisbert.core.tokenizer import Tokenizer
-from minisbert.system.files import listed, read_text, write_json
+from minisbert.system.files import listed, write_json
 
 TOKENIZER = "tokenizer.json"
 PROBE = "A cat, ÉŠſ 1"  # shows tables of characters that are damaged before a user's text does
@@ -88,10 +86,9 @@ Files = list[tuple[Path, dict[str, Any]]]  # a file and its contents; a later on
 class Source:
     """What a tokenizer was read from, for ``write_tokenizer``: the folder may be gone by then."""
 
-    content: bytes | None  # of tokenizer.json
+    content: bytes | None  # of tokenizer.json; None if the tokenizer was made here
     settings: dict[str, dict]  # of other files
     text_settings: dict[str, Any]  # more of sentence_bert_config.json than the limit
-    vocabulary: bool  # there are files of ``VOCABULARY_FILES``
 
 
 def read_tokenizer(folder: str | Path | ModelFolder, limit: int | None = None) -> Tokenizer:
@@ -126,10 +123,11 @@ def read_tokenizer(folder: str | Path | ModelFolder, limit: int | None = None) -
     # the library's tokenizer, and the ends at which a text is padded and cut: from the options, else from
     # tokenizer.json, else the usual ones
     name = find_class(folder, options)
-    content = None
-    if has_file(folder.path / TOKENIZER):
-        with reading(folder.path / TOKENIZER):
-            content = (folder.path / TOKENIZER).read_bytes()
+    if not has_file(folder.path / TOKENIZER):
+        advice = "transformers writes it: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+        raise InputError(f"{folder.path} has no {TOKENIZER}; {advice}")
+    with reading(folder.path / TOKENIZER):
+        content = (folder.path / TOKENIZER).read_bytes()
     with reading(folder.path / TOKENIZER_CONFIG):
         backend = build_backend(folder, content, name, options, files, config.vocab_size)
         lower_case = texts.get("do_lower_case", bool, False)
@@ -188,8 +186,7 @@ def read_tokenizer(folder: str | Path | ModelFolder, limit: int | None = None) -
     if folder.json(CONFIG).get("tokenizer_class"):  # config.json is written anew without it
         settings["tokenizer_class"] = "PreTrainedTokenizerFast" if name == GENERIC_CLASS else name
     others = {TOKENIZER_CONFIG: settings, SPECIAL_TOKENS: folder.json(SPECIAL_TOKENS)}
-    vocabulary = any((folder.path / file).is_file() for file in VOCABULARY_FILES)
-    tokenizer.source = Source(content, others, more, vocabulary)
+    tokenizer.source = Source(content, others, more)
     return tokenizer
 
 
@@ -240,8 +237,7 @@ def find_class(folder: ModelFolder, options: JsonSettings) -> str:
     if written is not None and name != GENERIC_CLASS:
         name = written.removesuffix("Fast")
     if name in GENERIC_NAMES:
-        # without tokenizer.json there is nothing to take as it is
-        return GENERIC_CLASS if has_file(folder.path / TOKENIZER) else "BertTokenizer"
+        return GENERIC_CLASS
     if name not in TOKENIZER_CLASSES:
         names = ", ".join([*TOKENIZER_CLASSES, *GENERIC_NAMES])
         reason = f"supported: {names}; if {TOKENIZER} is complete, write PreTrainedTokenizerFast"
@@ -250,17 +246,14 @@ def find_class(folder: ModelFolder, options: JsonSettings) -> str:
 
 
 def build_backend(
-    folder: ModelFolder, content: bytes | None, name: str, options: JsonSettings, files: Files, rows: int
+    folder: ModelFolder, content: bytes, name: str, options: JsonSettings, files: Files, rows: int
 ) -> Backend:
     """Build the library's tokenizer with what the class of this name in transformers gives it.
 
-    ``content`` is tokenizer.json; without it, BERT's or RoBERTa's vocabulary is read. The embedding table has ``rows``.
+    ``content`` is tokenizer.json. The embedding table has ``rows``.
     """
-    if content is None:
-        backend = read_vocabulary(folder.path)
-    else:
-        with reading(folder.path / TOKENIZER):
-            backend = Backend.from_buffer(content)
+    with reading(folder.path / TOKENIZER):
+        backend = Backend.from_buffer(content)
     decoder = options.get("added_tokens_decoder", dict, items=dict)
     # folders that transformers wrote before it had this key: it reads special_tokens_map.json of no others
     if decoder is None:
@@ -289,33 +282,6 @@ def build_backend(
             token.special = True
             backend.add_special_tokens([token])
     backend.encode_special_tokens = options.get("split_special_tokens", bool, False)
-    return backend
-
-
-def read_vocabulary(folder: Path) -> Backend:
-    """Make the library's tokenizer of BERT's or RoBERTa's vocabulary, as it was before tokenizer.json.
-
-    Its class adds all but the vocabulary.
-    """
-    vocab, words, merges = (folder / name for name in VOCABULARY_FILES)
-    if not has_file(vocab):
-        if has_file(words) and has_file(merges):
-            with reading(merges):
-                return Backend(models.BPE.from_file(str(words), str(merges)))
-        names = "neither tokenizer.json nor vocab.txt, nor vocab.json and merges.txt"
-        advice = "write one of them with transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
-        raise InputError(f"{folder} has {names}: {advice}")
-    # subtle: not splitlines(), which also splits at U+0085 and U+2028 and would shift every id after them
-    pieces = read_text(vocab).rstrip("\r\n").split("\n")  # a blank last line is no piece
-    ids = {piece.rstrip("\r"): i for i, piece in enumerate(pieces)}
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-    for piece in special:
-        if piece not in ids:
-            raise InputError(f"{vocab}: no key {one_line(piece)}, so this is not a BERT vocabulary")
-    if "[MASK]" in ids:
-        special.append("[MASK]")
-    backend = Backend(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=100))
-    backend.add_special_tokens(special)
     return backend
 
 
@@ -523,13 +489,10 @@ TOKENIZER_CLASSES = {
 
 def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     """Write the settings that were read, and ``tokenizer.json`` with what they changed, and without lengths."""
-    source = tokenizer.source or Source(None, {}, {}, False)
+    source = tokenizer.source or Source(None, {}, {})
     for name, settings in source.settings.items():
         if settings:
             write_json(folder / name, settings)
-    if source.vocabulary:
-        # not a copy: beside tokenizer.json the source's files are not read, and may be links to anything
-        tokenizer.backend.model.save(str(folder))
     current = json.loads(tokenizer.backend.to_str())
     content = current if source.content is None else json.loads(source.content)
     for stage in ("added_tokens", "normalizer", "pre_tokenizer", "post_processor"):  # what settings change

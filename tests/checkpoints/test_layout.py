@@ -74,25 +74,3 @@ def test_a_cache_of_links_is_loaded_and_saved_as_files(tiny, tmp_path):
     assert not any(path.is_symlink() for path in (tmp_path / "saved").rglob("*"))
     assert contents(blobs) == before
     np.testing.assert_array_equal(encoder.encode(TEXTS), SentenceEncoder.load(tiny).encode(TEXTS))
-
-
-@pytest.mark.parametrize("name", ["vocab.txt", "vocab.json", "merges.txt"])
-def test_a_link_to_a_foreign_file_is_not_copied(name, tiny, tmp_path):
-    """Beside tokenizer.json no vocabulary is read, so the file may be anything; what is saved may be published."""
-    (tmp_path / "id_rsa").write_text("a secret")
-    folder = shutil.copytree(tiny, tmp_path / "model")
-    (folder / name).symlink_to(tmp_path / "id_rsa")
-    SentenceEncoder.load(folder).save(tmp_path / "saved")
-    assert not any(b"secret" in content for content in contents(tmp_path / "saved").values())
-    (folder / name).unlink()
-    assert (tmp_path / "saved" / "vocab.txt").read_text().split()[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-
-
-@pytest.mark.parametrize("end", ["", "\n", "\n\n", "\r\n\r\n"])
-def test_a_blank_last_line_of_a_vocabulary_is_no_piece(end, tiny, tmp_path):
-    encoder = SentenceEncoder.load(tiny)
-    vocabulary = encoder.tokenizer.backend.get_vocab()
-    folder = shutil.copytree(tiny, tmp_path / "model")
-    (folder / "tokenizer.json").unlink()
-    (folder / "vocab.txt").write_text("\n".join(sorted(vocabulary, key=vocabulary.get)) + end)
-    np.testing.assert_array_equal(SentenceEncoder.load(folder).encode(TEXTS), encoder.encode(TEXTS))

@@ -236,20 +236,6 @@ def test_a_folder_of_transformers_of_every_family(family, tmp_path):
 
 
 @pytest.mark.reference
-def test_a_roberta_with_its_two_old_files(make, tmp_path):
-    folder = make("roberta", {OPTIONS: {"add_prefix_space": True}})
-    Backend.from_file(str(folder / TOKENIZER)).model.save(str(folder))
-    (folder / TOKENIZER).unlink()
-    expected = reference(folder).encode(TEXTS, convert_to_tensor=True)
-    assert_parity("vocab.json and merges.txt", vectors(folder), expected, PIECE)
-    SentenceEncoder.load(folder).save(tmp_path / "saved")
-    assert_parity("vocab.json and merges.txt, saved", vectors(tmp_path / "saved"), expected, PIECE)
-    (folder / "merges.txt").write_text("a b c\n")
-    with pytest.raises(InputError, match=r"merges\.txt: "):
-        SentenceEncoder.load(folder)
-
-
-@pytest.mark.reference
 @pytest.mark.parametrize(
     "options", [{"add_prefix_space": True}, {"add_prefix_space": False}, {"tokenizer_class": ...}], ids=str
 )
@@ -282,11 +268,6 @@ def test_a_multilingual_model_of_sentence_transformers(tmp_path, options):
     assert_parity("XLM-RoBERTa, saved", vectors(tmp_path / "ours"), expected, PIECE)
     again = reference(tmp_path / "ours").encode(TEXTS, convert_to_tensor=True)
     assert_parity("XLM-RoBERTa, saved, theirs", again, expected, PIECE)
-    for name in ("tokenizer.json", "vocab.txt"):
-        (folder / name).unlink(missing_ok=True)
-    (folder / "sentencepiece.bpe.model").write_bytes(b"")
-    with pytest.raises(InputError, match=r"has neither tokenizer\.json nor .*: write one of them with transformers"):
-        SentenceEncoder.load(folder)
 
 
 @pytest.mark.parametrize("limit", [5, 6, 9])
@@ -461,14 +442,6 @@ def test_a_class_of_another_package_is_not_taken_for_ours(make, kind):
     for load in (SentenceEncoder.load, encoder.SentenceEncoder.load):
         with pytest.raises(InputError, match=rf"{folder}.* {kind}"):
             load(folder)
-
-
-def test_bert_with_the_two_files_of_roberta(make):
-    folder = make("tiny", {})
-    Backend.from_file(str(SOURCES["roberta"] / TOKENIZER)).model.save(str(folder))
-    (folder / TOKENIZER).unlink()
-    with pytest.raises(InputError, match="BPE model, and BertTokenizer needs WordPiece"):
-        SentenceEncoder.load(folder)
 
 
 @pytest.mark.parametrize("unknown", [0, 3, 4, None])

@@ -46,35 +46,23 @@ def write_json(path: Path, content: object) -> None:
     path.write_text(json.dumps(content), encoding="utf-8")
 
 
-def vocab_folder(folder: Path, **tokenizer_config: object) -> Path:
+def make_folder(folder: Path, **tokenizer_config: object) -> Path:
+    """A folder like published ones: a tokenizer.json with stored padding to 128 and truncation at 128."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n", encoding="utf-8")
     write_json(folder / "config.json", CONFIG)
     write_json(folder / "modules.json", MODULES)
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": LIMIT})
     write_json(folder / "tokenizer_config.json", tokenizer_config)
+    backend = BertWordPieceTokenizer(vocab=IDS, lowercase=True)
+    backend.enable_padding(length=128)
+    backend.enable_truncation(128)
+    backend.save(str(folder / "tokenizer.json"))
     return folder
-
-
-def baked_folder(folder: Path, **tokenizer_config: object) -> Path:
-    """A folder like published ones: a tokenizer.json with stored padding to 128 and truncation at 128."""
-    vocab_folder(folder, **tokenizer_config)
-    baked = BertWordPieceTokenizer(vocab=IDS, lowercase=True)
-    baked.enable_padding(length=128)
-    baked.enable_truncation(128)
-    baked.save(str(folder / "tokenizer.json"))
-    (folder / "vocab.txt").unlink()
-    return folder
-
-
-@pytest.fixture(scope="module")
-def from_vocab(tmp_path_factory) -> Tokenizer:
-    return read_tokenizer(vocab_folder(tmp_path_factory.mktemp("vocab")), limit=40)
 
 
 @pytest.fixture(scope="module")
 def baked(tmp_path_factory) -> Path:
-    return baked_folder(tmp_path_factory.mktemp("baked"))
+    return make_folder(tmp_path_factory.mktemp("baked"))
 
 
 @pytest.fixture(scope="module")
@@ -101,24 +89,22 @@ def from_json(baked) -> Tokenizer:
         ("a" * 101, "[UNK]"),
     ],
 )
-def test_word_pieces_by_hand(from_vocab, from_json, text, expected):
-    for tokenizer in (from_vocab, from_json):
-        ids = tokenizer.encode([text]).ids[0]
-        assert tokenizer.tokens(ids) == ["[CLS]", *expected.split(), "[SEP]"]
-        assert ids == [IDS[piece] for piece in tokenizer.tokens(ids)]
+def test_word_pieces_by_hand(from_json, text, expected):
+    ids = from_json.encode([text]).ids[0]
+    assert from_json.tokens(ids) == ["[CLS]", *expected.split(), "[SEP]"]
+    assert ids == [IDS[piece] for piece in from_json.tokens(ids)]
 
 
 @given(text=texts)
-def test_word_pieces_equal_the_algorithm_written_out(from_vocab, from_json, text):
+def test_word_pieces_equal_the_algorithm_written_out(from_json, text):
     expected = [*token_ids(text, IDS)[:-1][:39], SEP]
-    assert from_vocab.encode([text]).ids == from_json.encode([text]).ids == [expected]
+    assert from_json.encode([text]).ids == [expected]
 
 
 @given(text=st.text(max_size=30))
-def test_any_unicode_text_has_ids_and_both_files_agree(from_vocab, from_json, text):
-    encoded = from_vocab.encode([text])
-    assert (encoded.ids[0][0], encoded.ids[0][-1]) == (CLS, SEP)
-    assert encoded.ids == from_json.encode([text]).ids
+def test_any_unicode_text_has_ids(from_json, text):
+    ids = from_json.encode([text]).ids[0]
+    assert (ids[0], ids[-1]) == (CLS, SEP)
 
 
 @pytest.mark.parametrize(
@@ -126,23 +112,8 @@ def test_any_unicode_text_has_ids_and_both_files_agree(from_vocab, from_json, te
     [({"do_lower_case": False}, "a ##B ##é [UNK]"), ({"strip_accents": False}, "ab ##é the"), ({}, "[UNK] the")],
 )
 def test_case_and_accents_are_kept_if_asked(tmp_path, options, pieces):
-    tokenizer = read_tokenizer(vocab_folder(tmp_path, **options))
+    tokenizer = read_tokenizer(make_folder(tmp_path, **options))
     assert tokenizer.tokens(tokenizer.encode(["aBé The"]).ids[0]) == ["[CLS]", *pieces.split(), "[SEP]"]
-
-
-@pytest.mark.parametrize("content", ["\r\n".join(VOCAB) + "\r\n", "\ufeff" + "\n".join(VOCAB) + "\n", "\n".join(VOCAB)])
-def test_vocabulary_with_windows_line_ends_or_byte_order_mark_or_no_last_line_end(tmp_path, content):
-    (vocab_folder(tmp_path) / "vocab.txt").write_bytes(content.encode())
-    expected = [IDS[piece] for piece in "[CLS] the cat [UNK] 中 [SEP]".split()]
-    assert read_tokenizer(tmp_path).encode(["the cat x 中"]).ids == [expected]
-
-
-def test_line_separators_in_the_vocabulary_do_not_shift_the_ids_after_them(tmp_path):
-    vocab_folder(tmp_path)
-    write_json(tmp_path / "config.json", CONFIG | {"vocab_size": len(VOCAB) + 3})
-    odd = ["x\x85y", "\u2028", "\x0c"]
-    (tmp_path / "vocab.txt").write_text("\n".join(VOCAB[:5] + odd + VOCAB[5:]) + "\n", encoding="utf-8")
-    assert read_tokenizer(tmp_path).encode(["a cat"]).ids == [[CLS, IDS["a"] + 3, IDS["cat"] + 3, SEP]]
 
 
 # --------------------------------------------------------------------------- limits
@@ -163,7 +134,7 @@ def test_line_separators_in_the_vocabulary_do_not_shift_the_ids_after_them(tmp_p
     ],
 )
 def test_limit_precedence(tmp_path, argument, max_seq_length, model_max_length, expected):
-    vocab_folder(tmp_path, model_max_length=model_max_length)
+    make_folder(tmp_path, model_max_length=model_max_length)
     write_json(tmp_path / "sentence_bert_config.json", {"max_seq_length": max_seq_length})
     tokenizer = read_tokenizer(tmp_path, argument)
     assert tokenizer.limit == len(tokenizer.encode(["a " * 100]).ids[0]) == expected
@@ -180,12 +151,12 @@ def test_limit_precedence(tmp_path, argument, max_seq_length, model_max_length, 
 )
 def test_limit_out_of_range(tmp_path, limit, message):
     with pytest.raises(InputError, match=message):
-        read_tokenizer(vocab_folder(tmp_path), limit)
+        read_tokenizer(make_folder(tmp_path), limit)
 
 
 @pytest.mark.parametrize(("stated", "expected"), [({"pad_token_id": 4}, 4), ({"pad_token_id": None}, 0), ({}, 0)])
 def test_pad_id_comes_from_the_model_config(tmp_path, stated, expected):
-    write_json(vocab_folder(tmp_path) / "config.json", CONFIG | stated)
+    write_json(make_folder(tmp_path) / "config.json", CONFIG | stated)
     assert read_tokenizer(tmp_path).pad_id == expected
 
 
@@ -226,9 +197,10 @@ def test_a_million_characters_are_fast_and_small(from_json, text, tokens, trunca
 # ------------------------------------------------------------------------------------------ errors
 
 
-def test_folder_without_vocabulary(tmp_path):
-    (vocab_folder(tmp_path) / "vocab.txt").unlink()
-    with pytest.raises(InputError, match=r"neither tokenizer\.json nor vocab\.txt.*: write one of them"):
+def test_a_folder_without_a_tokenizer(tmp_path):
+    (make_folder(tmp_path) / "tokenizer.json").unlink()
+    (tmp_path / "vocab.txt").write_text("\n".join(VOCAB))
+    with pytest.raises(InputError, match=r"has no tokenizer\.json; transformers writes it"):
         read_tokenizer(tmp_path)
 
 
@@ -240,21 +212,17 @@ DAMAGES = [
 ]
 DAMAGED = [(name, content, name + message) for name in NAMES for content, message in DAMAGES]
 DAMAGED += [("tokenizer.json", content, "tokenizer.json: ") for content in (b"{broken", b"[]", b"{}", b"", b"\xff\xfe")]
-DAMAGED += [("vocab.txt", b"[PAD]\n[UNK]\ncaf\xe9\n", "vocab.txt, line 3: not UTF-8")]
-DAMAGED += [
-    ("vocab.txt", "\n".join(VOCAB[:i] + VOCAB[i + 1 :]).encode(), f"vocab.txt: no key '{VOCAB[i]}'") for i in range(4)
-]
 
 
 @pytest.mark.parametrize(("name", "content", "message"), DAMAGED)
 def test_a_damaged_file_is_named(tmp_path, name, content, message):
-    (vocab_folder(tmp_path) / name).write_bytes(content)
+    (make_folder(tmp_path) / name).write_bytes(content)
     with pytest.raises(InputError, match=re.escape(f"{tmp_path}/{message}")):
         read_tokenizer(tmp_path)
 
 
 def test_tokens_beyond_the_embedding_table_are_named_at_load(tmp_path):
-    write_json(vocab_folder(tmp_path) / "config.json", CONFIG | {"vocab_size": len(VOCAB) - 5})
+    write_json(make_folder(tmp_path) / "config.json", CONFIG | {"vocab_size": len(VOCAB) - 5})
     last = ", ".join(repr(f"{piece} ({IDS[piece]})") for piece in VOCAB[-5:-2])
     with pytest.raises(InputError, match=re.escape(f"has {len(VOCAB) - 5} rows, and the tokenizer has {last} and 2")):
         read_tokenizer(tmp_path)
@@ -265,14 +233,14 @@ CHARACTERS = {"type": "Precompiled", "precompiled_charsmap": "BAAAAGFhYWEA"}  # 
 
 def test_a_damaged_table_is_refused_at_load(tmp_path):
     """The library panics, with what is no ``Exception``, when a text needs the table."""
-    path = baked_folder(tmp_path, **GENERIC) / "tokenizer.json"
+    path = make_folder(tmp_path, **GENERIC) / "tokenizer.json"
     write_json(path, json.loads(path.read_text(encoding="utf-8")) | {"normalizer": CHARACTERS})
     with pytest.raises(InputError, match=r"tokenizer\.json: index out of bounds"):
         read_tokenizer(tmp_path)
 
 
 def test_an_unknown_token_that_is_missing_is_named_at_the_text_that_needs_it(tmp_path):
-    path = baked_folder(tmp_path, **GENERIC) / "tokenizer.json"
+    path = make_folder(tmp_path, **GENERIC) / "tokenizer.json"
     spec = json.loads(path.read_text(encoding="utf-8"))
     spec["model"]["unk_token"] = "[NONE]"
     write_json(path, spec)
@@ -292,15 +260,12 @@ def test_a_folder_of_static_vectors_has_its_own_tokenizer(baked, tmp_path):
 # -------------------------------------------------------------------------------------------- save
 
 
-@pytest.mark.parametrize("make", [vocab_folder, baked_folder])
-def test_saved_tokenizer_is_clean_and_gives_the_same_ids(tmp_path, make):
+def test_saved_tokenizer_is_clean_and_gives_the_same_ids(tmp_path):
     """Beside tokenizer.json a vocab.txt is not read."""
-    folder, saved = make(tmp_path / "original", strip_accents=False, odd="é"), tmp_path / "saved"
+    folder, saved = make_folder(tmp_path / "original", strip_accents=False, odd="é"), tmp_path / "saved"
     tokenizer = read_tokenizer(folder)
     saved.mkdir()
     write_tokenizer(tokenizer, saved)
-    files = [(path / "vocab.txt").read_text() for path in (folder, saved) if (path / "vocab.txt").is_file()]
-    assert files == ["\n".join(VOCAB) + "\n"] * (2 if make is vocab_folder else 0)
     assert json.loads((saved / "tokenizer_config.json").read_text()) == {"strip_accents": False, "odd": "é"}
     (saved / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n")
     write_json(saved / "config.json", CONFIG)
@@ -320,7 +285,7 @@ def test_saved_tokenizer_is_clean_and_gives_the_same_ids(tmp_path, make):
 @pytest.mark.parametrize("options", [{}, {"do_lower_case": False}, {"strip_accents": False}])
 def test_ids_equal_transformers(tmp_path, options):
     transformers = pytest.importorskip("transformers")
-    folder = vocab_folder(tmp_path, tokenizer_class="BertTokenizer", **options)
+    folder = make_folder(tmp_path, tokenizer_class="BertTokenizer", **options)
     tokenizer = read_tokenizer(folder)
     firsts = ["The cat sits.", "Éa aé 中 aB", "", "a " * 30, "b c " * 9, "c\x00a\u200bt [SEP] [MASK] x", "dog!? (a-b)"]
     seconds = ["a dog", "c " * 20, "b", "d " * 31, "", "AB E\u2028é", "a " * 9]
