@@ -23,6 +23,7 @@ from tests.jitter import Jitter
 
 ROOT = Path(__file__).parents[1]
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # on a machine with a GPU too, what is tested is the CPU
+torch.backends.mps.is_available = lambda: False  # on Apple's too
 # OMP_NUM_THREADS, which torch has read, holds for every test; without it the processes of ``pytest -n`` share the cores
 GIVEN = "OMP_NUM_THREADS" in os.environ
 WORKERS = 1 if GIVEN else int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))

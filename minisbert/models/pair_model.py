@@ -27,7 +27,7 @@ from minisbert.models.batching import budgeted_batches, check_tokens
 from minisbert.models.cross_encoder import ClassifierHead, check_writable, read_cross_encoder, write_cross_encoder
 from minisbert.models.properties import as_array, check_count
 from minisbert.models.sentence_encoder import BATCH_SIZE, TEXT_TOKENS, NotFinite, SentenceEncoder, evaluating
-from minisbert.system.devices import choose_device
+from minisbert.system.devices import move_to
 from minisbert.system.files import atomic_folder, write_json
 from minisbert.system.progress import Progress
 from minisbert.system.torch_internals import fastest_linear
@@ -361,7 +361,7 @@ class PairModel(PairScorer, nn.Module):
         with reading(folder.path / file):  # parts that do not fit
             model = cls(*parts)
         model.activation_fn, model.encoder.base_model = activation_fn, base_model_of(folder.path)
-        return model.to(choose_device(device)).eval()
+        return move_to(model.eval(), model.encoder.bert, device)
 
 
 class CrossEncoder(PairModel):

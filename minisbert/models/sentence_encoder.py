@@ -76,7 +76,7 @@ from minisbert.models.properties import (
 from minisbert.search.dense import top_k
 from minisbert.search.quantized import CALIBRATED, PRECISIONS, quantize
 from minisbert.system.console import say
-from minisbert.system.devices import choose_device, choose_dtype, too_little_memory
+from minisbert.system.devices import choose_device, choose_dtype, move_to, too_little_memory
 from minisbert.system.files import atomic_folder
 from minisbert.system.progress import Progress, as_progress
 from minisbert.system.torch_internals import fastest_linear
@@ -166,24 +166,24 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
 
         Arguments that are not None override the folder's settings: ``pooling``; ``max_seq_length`` in tokens;
         ``truncate_dim`` columns; ``prompts``, added to the folder's; ``default_prompt_name``; ``similarity_fn_name``. A
-        plain BERT states no pooling and gets the mean. ``device`` is "auto" (CUDA if there is one, else the CPU),
-        "cpu", "cuda" or "mps". ``minisbert.load`` opens models of any class, and compiled ones. Raises ``InputError``
-        for anything missing, damaged or not supported.
+        plain BERT states no pooling and gets the mean. ``device`` is "auto" (CUDA, else Apple's GPU, else the
+        CPU), "cpu", "cuda" or "mps". ``minisbert.load`` opens models of any class, and compiled ones. Raises
+        ``InputError`` for anything missing, damaged or not supported.
         """
-        place = choose_device(device)
+        choose_device(device)  # an error before the model is read
         folder = ModelFolder(find_model(model), cls.folder_class)
         encoder = cls.from_folder(folder, pooling, max_seq_length)
         encoder.base_model = base_model_of(folder.path)
-        return encoder.configured(truncate_dim, prompts, default_prompt_name, similarity_fn_name).on(place)
+        return encoder.configured(truncate_dim, prompts, default_prompt_name, similarity_fn_name).on(device)
 
     @classmethod
     def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> Self:
         """Open the encoder in a folder, on the CPU."""
         raise NotImplementedError
 
-    def on(self, device: torch.device) -> Self:
+    def on(self, device: str | torch.device) -> Self:
         """Move the encoder to a device."""
-        return self.to(device)
+        return move_to(self, self.bert, device)
 
     def computing(self, dtype: str | None) -> AbstractContextManager:
         """Return the context in which batches are computed. Raises ``InputError`` for an unsupported dtype."""

@@ -136,7 +136,7 @@ class StaticEncoder(TextEncoder):
     def device(self) -> torch.device:  # type: ignore[override]
         return self.embedding.weight.device
 
-    def on(self, device: torch.device) -> Self:
+    def on(self, device: str | torch.device) -> Self:
         """Stay on the CPU: a table is fastest where the texts are."""
         return self
 

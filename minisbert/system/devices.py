@@ -11,15 +11,18 @@ import re
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from minisbert.core import InputError, one_line
 from minisbert.system.console import say
 
 CPU_INFO = Path("/proc/cpuinfo")  # Linux only; elsewhere the flags are unknown and float32 is used
+Model = TypeVar("Model", bound=nn.Module)
+MPS_DIFFERENCE = 1e-3  # of hidden states; float32 on another device differs by about 1e-6
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h
 TOKEN_BYTES = 60  # of GPU memory for each token of a batch and column of its hidden state; 44 measured in float32
 BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")  # Intel's tiles, AVX-512, ARM
@@ -57,14 +60,16 @@ def instruction_sets() -> list[str]:
 
 
 def choose_device(name: str | torch.device) -> torch.device:
-    """Return a torch device by name; ``auto`` is CUDA, else the CPU: MPS, which no test covers, must be asked for.
+    """Return a torch device by name; ``auto`` is CUDA, else Apple's GPU, else the CPU.
 
     Raises ``InputError`` if it cannot be used.
     """
     if not isinstance(name, str | torch.device):
         raise InputError(f"a device is named, such as cpu or cuda:1, not {one_line(name)}")
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
+        name = "mps" if torch.backends.mps.is_available() else "cpu"
+        if torch.cuda.is_available():
+            name = "cuda"
     call_mkl_alone()
     try:
         # round trip: the meta device accepts tensors but cannot copy them back
@@ -75,6 +80,35 @@ def choose_device(name: str | torch.device) -> torch.device:
             reason = "choose auto, cpu, cuda, cuda:1 or mps"
         raise InputError(f"device {one_line(name)} cannot be used: {reason}") from error
     return torch.device(name)
+
+
+def move_to(model: Model, bert: nn.Module, name: str | torch.device) -> Model:
+    """Move a model to a device by name. Apple's GPU, which no test covers, must give a batch the CPU's hidden states.
+
+    If it does not, ``auto`` stays on the CPU, and "mps" raises ``InputError``.
+    """
+    place = choose_device(name)
+    if place.type != "mps":
+        return model.to(place)
+
+    def hidden_states() -> Tensor:  # (2, 8, D)
+        device = next(bert.parameters()).device
+        ids = torch.arange(16, device=device).reshape(2, 8)
+        mask = torch.arange(8, device=device) < torch.tensor([[8], [5]], device=device)  # the second row is padded
+        with torch.inference_mode():
+            return (bert(ids, mask) * mask[:, :, None]).cpu()
+
+    expected = hidden_states()
+    model = model.to(place)
+    difference = float((hidden_states() - expected).abs().max() / expected.abs().max())
+    found = f"Apple's GPU computes a batch with a relative difference of {difference:.0e} from the CPU"
+    if difference <= MPS_DIFFERENCE:  # not for NaN
+        say(found)
+        return model
+    if name != "auto":
+        raise InputError(f"{found}: choose device cpu")
+    say(f"{found}: using the CPU")
+    return model.to("cpu")
 
 
 @cache

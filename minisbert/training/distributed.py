@@ -117,6 +117,8 @@ def process_group(device: str) -> Iterator[ProcessGroup]:
         yield ProcessGroup(0, 1, place)
         return
     backend = "gloo"
+    if place.type == "mps":  # gloo has no tensors of Apple's GPU
+        place = torch.device("cpu")
     if place.type == "cuda":
         backend, place = "nccl", choose_device(f"cuda:{os.environ.get('LOCAL_RANK', rank)}")
         torch.cuda.set_device(place)

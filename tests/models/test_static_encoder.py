@@ -300,7 +300,7 @@ def test_what_a_table_cannot_do(tmp_path, distilled):
         (lambda: distill(SentenceEncoder.load(TINY), 4, "a"), "coefficient must be above 0 and finite, not 'a'"),
         (lambda: SentenceEncoder.load(table), r"StaticEncoder\.load opens it"),
         (lambda: main(["--model", table, "--out", str(tmp_path / "t")]), "only an encoder of dense vectors"),
-        (lambda: load_trainable(parse(["--model", table]), torch.device("cpu")), "is not trained by objective cosine"),
+        (lambda: load_trainable(parse(["--model", table]), torch.device("cpu")), "is not trained here"),
         (lambda: main(["--model", str(TINY), "--out", str(mine)]), r"mine\.txt would be lost"),
     ):
         with pytest.raises(InputError, match=message):

@@ -16,6 +16,7 @@ from minisbert.system.devices import (
     choose_device,
     choose_dtype,
     fastest_products,
+    move_to,
     use_threads,
 )
 from tests.conftest import ROOT
@@ -31,10 +32,54 @@ def test_a_device_that_cannot_be_used_is_an_error(name):
     assert len(str(error.value)) < 300
 
 
-def test_auto_never_takes_apples_gpu(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    assert choose_device("auto") == CPU
+def test_auto_takes_cuda_then_apples_gpu_then_the_cpu(monkeypatch):
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *size, device: empty(*size))
+    for cuda, mps, chosen in ((True, True, "cuda"), (False, True, "mps"), (False, False, "cpu")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda cuda=cuda: cuda)
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda mps=mps: mps)
+        assert choose_device("auto") == torch.device(chosen)
+
+
+class OnApple(torch.nn.Linear):
+    """A stand-in for a model that Apple's GPU computes with an error: a mean of embeddings that remembers its place."""
+
+    def __init__(self, error: float):
+        super().__init__(1, 4)
+        self.error, self.place = error, CPU
+
+    def to(self, place):
+        self.place = torch.device(place)
+        return self
+
+    def forward(self, ids, mask):
+        return (ids[:, :, None] + 1.0) * (1 + self.error * (self.place.type == "mps"))
+
+
+@pytest.mark.parametrize(
+    ("error", "name", "place"),
+    [
+        (1e-6, "auto", "mps"),
+        (1e-6, "mps", "mps"),
+        (0.1, "auto", "cpu"),
+        (float("nan"), "auto", "cpu"),
+        (0.1, "cpu", "cpu"),
+    ],
+)
+def test_apples_gpu_is_used_only_if_it_computes_what_the_cpu_does(error, name, place, monkeypatch, capsys):
+    monkeypatch.setattr(devices, "choose_device", lambda name: torch.device("mps" if name == "auto" else name))
+    model = OnApple(error)
+    assert move_to(model, model, name).place == torch.device(place)
+    said = capsys.readouterr().err
+    assert ("Apple" in said) == (name != "cpu")
+    assert ("using the CPU" in said) == (name == "auto" and place == "cpu")
+
+
+def test_apples_gpu_by_name_with_other_numbers_is_an_error(monkeypatch):
+    monkeypatch.setattr(devices, "choose_device", torch.device)
+    model = OnApple(0.1)
+    with pytest.raises(InputError, match=r"Apple's GPU .* 1e-01 .*: choose device cpu"):
+        move_to(model, model, "mps")
 
 
 CPUS = [  # flags, the library of float32, the dtype of auto, whether bfloat16 may be asked for
