@@ -213,7 +213,7 @@ words, asked = (
 many = {side: packed(found) for side, found in states.items()}
 postings = (
     8 * sum(len({*text}) for text in words) / N
-)  # a number and a weight for each word of a document
+)  # a row number and a weight of four bytes each (lesson 18: a count of one byte)
 judge(
     "sparse (BM25)",
     lambda: np.argsort(-bm25.bm25_scores(asked, words), axis=1, kind="stable")[:, :10],
@@ -245,6 +245,7 @@ assert gain[0] > 0, "not luck"
 # %% [markdown]
 # Its price is paid in bytes and milliseconds. Two ways to pay less: fewer columns per token, by the principal
 # components of the tokens; and to ask it only about the dense engine's fifty best, which is *reranking* (lesson 18).
+# (The components are fitted on documents and questions together. A real index has only the documents.)
 
 # %%
 from minisbert.models.static_encoder import principal_components

@@ -13,7 +13,7 @@ from course import figure, largest_difference, predict
 # %% [markdown]
 # ## The question
 #
-# Lesson 18 searched single sentences. Real documents are pages, an encoder reads 256 tokens, and a
+# Lesson 18 searched single sentences. Real documents are pages, MiniLM reads 256 tokens, and a
 # vector of 384 numbers has to stand for all of it. Words and vectors make different mistakes. And
 # whatever judges well, such as a cross-encoder, is too slow to judge everything. So nearly every
 # search engine has **two stages**: a fast one that *finds* some candidates among all documents, and
@@ -97,7 +97,8 @@ assert pieces == ["a b c d", "d e f g"], "d is in both"
 # %% [markdown]
 # ## The first stage: find
 #
-# BM25 needs no limit. MiniLM reads 256 tokens and drops the rest.
+# BM25 needs no limit. MiniLM reads 256 tokens and drops the rest. (`dtype="auto"` takes the numbers that this CPU
+# multiplies fastest: bfloat16 on some, float32 on others, lesson 26.)
 
 # %%
 from lessons.search.measure import interval, ndcg_of_each
@@ -170,7 +171,8 @@ guess.answer("more than eight points")
 
 # %% [markdown]
 # Nearly half of the documents have more than 256 tokens. If 48 tokens lose so much, what do 256 lose
-# of those? Chunks lose nothing.
+# of those? Chunks leave no word out. (What a chunk does lose is its document: nothing in it says what the whole was
+# about.)
 
 # %%
 guess = predict(
@@ -317,8 +319,9 @@ more, low, high = gain("MiniLM with a prompt", "MiniLM, 256 tokens")
 assert -0.1 < more < 0.01, "no help, and not the end of the world: one more word"
 
 # %% [markdown]
-# The other way round it is: a model that was trained with prompts loses points without them, and says
-# nothing. `encode_query` and `encode_document` put them where the folder has them.
+# The reverse should hurt. "Otherwise you will see a performance degradation", says E5's model card, and no error will
+# tell you. We have not run it, for E5's weights are on no package index. `encode_query` and `encode_document` add a
+# prompt where the model's folder has one.
 #
 # ## The figure
 #
@@ -405,13 +408,14 @@ assert value < results["BM25"].mean() - 0.02, "worse than BM25 alone: that is th
 # ## Sources
 #
 # - Cormack, Clarke and Büttcher 2009, *Reciprocal rank fusion outperforms Condorcet and individual rank
-#   learning methods*: the sum of reciprocal ranks (its abstract); 60 is the constant that those who cite it use.
+#   learning methods*: the sum of reciprocal ranks (its abstract); 60 was fixed in a pilot of theirs (unverified).
 # - Khattab and Zaharia 2020, *ColBERT: efficient and effective passage search via contextualized late
 #   interaction over BERT*.
 # - Nogueira and Cho 2019, *Passage re-ranking with BERT*.
 # - Günther et al. 2024, *Late chunking* (arXiv 2409.04701).
-# - Wang et al. 2022, *Text embeddings by weakly-supervised contrastive pre-training* (E5, unverified):
-#   "query: " and "passage: ".
+# - Wang et al. 2022, *Text embeddings by weakly-supervised contrastive pre-training*, and the model card of
+#   intfloat/e5-small-v2 (second hand: as others quote it): "query: " and "passage: ".
+# - MS MARCO: sbert.net, *MS MARCO* ("about 500k real search queries from Bing search engine").
 #
 # ## What you have now
 #
