@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Lesson 11: the training loop
 #
-# Steps through `minisbert/core/loop.py` and `minisbert/core/data.py`. About 60 minutes. You will compute one step of
-# AdamW by hand, take one turn of the loop apart, and match ten losses of the reference to nine digits.
+# Steps through `minisbert/core/loop.py` and `minisbert/core/data.py`. About 75 minutes. You will compute one step of
+# AdamW by hand, walk through the loop in five stops, write the bill of a step before it is run, and match ten losses of
+# the reference to nine digits.
 
 # %%
 import inspect
@@ -93,23 +94,19 @@ assert largest_difference(parameter.grad, [0.6, 0.8, 0]) < 1e-6, (
 # one, and so does every lesson that trains.
 #
 # ![One turn of the training loop](drawings/loop.svg)
-
-# %%
-print(inspect.getsource(fit))
-
-# %% [markdown]
-# It knows nothing about sentences. A model, a loss, batches: anything will do, even one weight w = 3 and two rows,
-# x = 1 and x = 2, for which w x should be x. By hand:
 #
-#     loss      ( (3 - 1)^2 + (6 - 2)^2 ) / 2      =  (4 + 16) / 2  =  10
-#     gradient  ( 2 * 2 * 1  +  2 * 4 * 2 ) / 2    =  (4 + 16) / 2  =  10
+# It knows nothing about sentences. A model, a loss, batches: anything will do, even one weight w and two rows, x = 1
+# and x = 2, for which w x should be x. And it does not know AdamW: here the optimizer is the plainest there is,
+# p - lr g with lr = 0.1, so that every number can be had by hand:
 #
-# The middle of the loop first, without the loop: what does `backward` leave behind?
+#     loss      ( (w - 1)^2 + (2 w - 2)^2 ) / 2    =  2.5 (w - 1)^2        10 at w = 3
+#     gradient                                        5 (w - 1)            10 at w = 3, so the next w is 2
+#
+# We walk through `fit` in **five stops**. At each you see its lines, and what becomes of w without one of them.
 
 # %%
 x = torch.tensor([[1.0], [2.0]], dtype=torch.float64)  # two rows
-model = torch.nn.Linear(1, 1, bias=False).double()
-torch.nn.init.constant_(model.weight, 3.0)
+source = inspect.getsource(fit)
 
 
 def squared_error(model, rows):
@@ -117,76 +114,105 @@ def squared_error(model, rows):
     return losses.mse_loss(model(x[rows]).squeeze(1), x[rows].squeeze(1))
 
 
-loss = squared_error(model, [0, 1])
-loss.backward()
-print(
-    f"loss {loss.item()}, gradient {model.weight.grad.item()}, weight {model.weight.item()}"
-)
-assert (loss.item(), model.weight.grad.item()) == (10, 10), "by hand"
-assert model.weight.item() == 3, "backward computes gradients and moves nothing"
-squared_error(model, [0, 1]).backward()
-assert model.weight.grad.item() == 20, (
-    "it adds to what is there: without zero_grad each step drags the last ones along"
-)
-model.zero_grad()
-for row in (0, 1):
-    (squared_error(model, [row]) * (1 / 2)).backward()
-assert model.weight.grad.item() == 10, (
-    "and that is of use: micro-batches, one after the other, give the whole gradient"
-)
+def walk_with(old="", new="", loss=squared_error, schedule=lambda step: 1.0, **options):
+    """w after each step, as the caller sees it; with ``old`` in the source of ``fit`` replaced."""
+    assert old in source
+    scope = dict(vars(loop))
+    exec(source.replace(old, new), scope)
+    model = torch.nn.Linear(1, 1, bias=False).double()
+    torch.nn.init.constant_(model.weight, 3.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    steps = scope["fit"](model, loss, [[0, 1]] * 3, optimizer, schedule, **options)
+    return [round(model.weight.item(), 6) for _ in steps]
 
-# %% [markdown]
-# So a batch that is too large for the memory is cut into **micro-batches**. Now the same step by `fit`, with the
-# gradient clipped to 5. It is a generator, so nothing happens until someone asks for a step, and between two steps it
-# is the caller's turn: to log, to evaluate, to save, to stop.
 
-# %%
-optimizer = loop.adamw([model.weight], lr=0.1)
-steps = fit(
-    model,
-    squared_error,
-    [[0, 1], [0, 1], [1, 0]],
-    optimizer,
-    schedule=lambda step: 1.0,
-    clip=5.0,
-)
-assert model.weight.item() == 3, "no one has asked yet"
-step = next(steps)
-moments = optimizer.state[model.weight]
-print(step)
-print({name: value.item() for name, value in moments.items()}, model.weight.item())
-assert (step.number, step.batch, step.loss, step.multiplier) == (1, [0, 1], 10, 1), (
-    "what the step reports"
-)
-assert abs(model.weight.grad.item() - 5) < 1e-5, (
-    "zeroed, computed, clipped, and left there to be looked at"
-)
-assert abs(moments["exp_avg"].item() - 0.5) < 1e-6, "m: a tenth of it"
-assert abs(moments["exp_avg_sq"].item() - 0.025) < 1e-6, "v: a thousandth of its square"
-assert abs(model.weight.item() - 2.9) < 1e-6, (
-    "0.5 / 0.1 = 5, sqrt(0.025 / 0.001) = 5: moved by lr, towards 1"
-)
-
-# %% [markdown]
-# A loss that is not a number must not reach the weights.
-
-# %%
-before = model.weight.item()
-try:
-    next(
-        fit(
-            model,
-            lambda model, rows: squared_error(model, rows) / 0,
-            [[0, 1]],
-            optimizer,
-            lambda step: 1.0,
-        )
+def stop(first, last):
+    """Print the lines of ``fit`` from one to another."""
+    lines = source.splitlines()
+    begin, end = (
+        next(i for i in range(len(lines)) if x in lines[i]) for x in (first, last)
     )
+    print("\n".join(lines[begin : end + 1]))
+
+
+print("w:", walk_with())
+assert walk_with() == [2, 1.5, 1.25], "half of the way to 1 in each step"
+
+# %% [markdown]
+# **1. The rate.** The schedule gives a share of the peak, and the peak is kept as `initial_lr`. Forget to keep it, and
+# each share is one of the last rate: after the first step of a warm-up, which is 0, there is nothing left to share.
+
+# %%
+stop("for number, batch", "* multiplier")
+warm = {"schedule": lambda step: (0, 1, 0.5)[step]}
+print("w:", walk_with(**warm))
+assert walk_with(**warm) == [3, 2, 1.75], "no step, a whole one, half a one"
+kept = 'group.setdefault("initial_lr", group["lr"])'
+assert walk_with(kept, 'group["lr"]', **warm) == [3, 3, 3], "0 times anything"
+
+# %% [markdown]
+# **2. The gradient of the last step goes.** `backward` adds to what is there.
+
+# %%
+stop("optimizer.zero_grad()", "total = 0.0")
+forgotten = walk_with("optimizer.zero_grad()", "pass")
+print("w:", forgotten)
+assert forgotten == [2, 0.5, -0.75], (
+    "the second step is 10 + 5: each drags the last along"
+)
+
+# %% [markdown]
+# **3. The gradient of this one.** That `backward` adds is of use, too: a batch that is too large for the memory is cut
+# into **micro-batches**, and the gradients of their means add up to that of the whole mean, if each counts by its share
+# of the rows.
+
+# %%
+stop("for micro_batch in", "scaled.item()")
+row_by_row = {"micro_batches": lambda batch: [[row] for row in batch]}
+assert walk_with(**row_by_row) == walk_with(), "4 / 2 + 16 / 2 = 10, as before"
+unweighted = walk_with(" * (len(micro_batch) / len(batch))", **row_by_row)
+print("w:", unweighted)
+assert unweighted[0] == 1, "4 + 16: twice the gradient"
+assert walk_with("scaled.backward()", "pass") == [3, 3, 3], "a loss alone moves nothing"
+
+# %% [markdown]
+# **4. Too long, or no number at all.** A gradient longer than `clip` is cut to it; and a loss or a gradient that is not
+# finite must not reach the weights.
+
+# %%
+stop("norm = ", "step skipped")
+assert walk_with(clip=5.0)[0] == 2.5, "10 becomes 5"
+unclipped = walk_with("parameters, clip", "parameters, math.inf", clip=5.0)
+assert unclipped == walk_with(), "the whole 10"
+
+
+def divided(model, rows):
+    return squared_error(model, rows) / 0
+
+
+try:
+    walk_with(loss=divided)
 except loop.Diverged as error:
     message = str(error)
 print(message)
-assert "step skipped" in message, "fit says so, and stops before the step"
-assert model.weight.item() == before, "the weights are those of the last good step"
+assert "step skipped" in message, "the weights are those of the last good step"
+check = "not (math.isfinite(total) and norm.isfinite())"
+assert not np.isfinite(walk_with(check, "False", loss=divided)).any(), (
+    "every weight lost"
+)
+
+# %% [markdown]
+# **5. The step, and the caller's turn.** `fit` is a generator: nothing happens until someone asks for a step, and
+# between two steps the caller logs, evaluates, saves, or stops. Hand over before the step, and it evaluates the weights
+# of the step before; the last step is never taken at all, if the caller stops there.
+
+# %%
+stop("optimizer.step()", "multiplier)")
+last = source[source.index("        optimizer.step()") :]
+step_line, yield_line = last.rstrip().split("\n")
+early = walk_with(last, f"{yield_line}\n{step_line}\n")
+print("w:", early)
+assert early == [3, 2, 1.5], "a step behind"
 
 # %% [markdown]
 # `loop.adamw` is torch's own AdamW, which takes the steps of `adamw_step` faster. Five steps of both, with decay. (A
@@ -236,6 +262,33 @@ assert encoder.tokenizer.tokens(ids[0])[1:3] == ["a", "ball"], (
 assert encoder.tokenizer.tokens(ids[2])[1:4] == ["the", "red", "ball"], (
     "then all second ones: one forward for both"
 )
+
+# %% [markdown]
+# ## The bill of a step
+#
+# Will it fit, and how long will it take? That can be told before it is run. A multiplication and an addition are two
+# operations. Backward costs twice as much as forward: each product has two factors, and the gradient of each is a
+# product of the same size. In memory there are the weights, a gradient for each, and AdamW's m and v; and what backward
+# needs again, such as T probabilities for each token, head and layer. For B rows of T tokens, D columns, F columns of
+# the feed-forward block, H heads and L layers, four bytes a number:
+#
+#     forward  =  2 L B T ( 4 D D  +  2 D F  +  2 T D )           backward  =  2 forward
+#     weights  =  gradients  =  4 parameters (lesson 07)          moments  =  2 weights
+#     probabilities  =  4 L B H T T
+
+# %%
+from lessons.by_hand.sheet import training_step
+from minisbert.core.weights import BertConfig
+
+minilm = BertConfig(30_522, 384, 6, 12, 1536, 512)
+bill = training_step(minilm, B=32, T=64)
+print({name: f"{value:,}" for name, value in bill.items()})
+dense, between = 4 * 384 * 384 + 2 * 384 * 1536, 2 * 64 * 384
+assert bill["forward"] == 2 * 6 * 32 * 64 * (dense + between), "45 billion"
+assert bill["weights"] == 4 * (22_713_216 - 384 * 384 - 384), (
+    "no vector needs the pooler"
+)
+assert dense > 16 * 2 * 128 * 384, "for sentences the time follows the tokens"
 
 # %% [markdown]
 # ## Ten steps, and the reference's
@@ -521,8 +574,8 @@ chapter(11)
 # Exercises 1 and 2 stand beside what they practise. `python -m lessons.check answer 11 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 3.** Graded: the loss, the schedule, AdamW's step: `python -m lessons.check start 11`, `run 11`,
-# `hint 11`.
+# **Exercise 3.** Graded: the loss, the schedule, AdamW's step, the bill of a step:
+# `python -m lessons.check start 11`, `run 11`, `hint 11`.
 #
 # ## Sources
 #
@@ -535,5 +588,5 @@ chapter(11)
 #
 # ## What you have now
 #
-# You have a training loop whose first ten losses are the reference's. Next: [what one number is
-# worth](12_what_one_number_is_worth.py).
+# You have a training loop of which you know what each line is for, and whose first ten losses are the reference's.
+# Next: [what one number is worth](12_what_one_number_is_worth.py).

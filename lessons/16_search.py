@@ -42,7 +42,7 @@ config = encoder.bert.config
 D, F, L = config.hidden_size, config.intermediate_size, config.num_hidden_layers
 token = L * (
     4 * D * D + 2 * D * F
-)  # multiplications in the dense layers, see lesson 25
+)  # multiplications in the dense layers, see lesson 11
 lengths = [len(ids) for ids in encoder.tokenizer.encode(texts).ids]
 mean = sum(lengths) / N
 count = 10_000

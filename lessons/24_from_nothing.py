@@ -362,9 +362,9 @@ assert max(row[1] for row in table.values()) < table["random"][1] + 3, "hard to 
 #     read, scores        71.9
 #
 # Does reading pay at all? It does, later: MiniLM has 86.7, and no bag of words gets there. Its
-# ancestors read billions of words on many chips. Our minutes bought the first stretch of that
-# road: which words are frequent, and then which stand beside each other. What a sentence is
-# about comes after it.
+# ancestors read billions of words on many chips (lesson 11 has the bill of a step). Our minutes
+# bought the first stretch of that road: which words are frequent, and then which stand beside
+# each other. What a sentence is about comes after it.
 #
 # **Exercise 4.** Run the long form: `LONG_FORM=1 python lessons/24_from_nothing.py`, about half an hour.
 # Which of the five guesses are right now? Which numbers changed?

@@ -2,7 +2,7 @@
 # # Lesson 25: making it fast: pads and packing
 #
 # Steps through `minisbert/models/batching.py`, and `pad_batch` and `length_grouped_batches` of
-# `minisbert/core/tokenizer.py` and `minisbert/core/data.py`. About 60 minutes. You will count what a batch computes for
+# `minisbert/core/tokenizer.py` and `minisbert/core/data.py`. About 50 minutes. You will count what a batch computes for
 # nothing, put several texts into one row, and prove that each still has its own vector.
 
 # %%
@@ -19,7 +19,7 @@ from course import figure, largest_difference, predict
 # ## The formula
 #
 # A batch is a rectangle: `B` rows of `T` tokens, T the length of the longest row, and the shorter ones are filled with
-# pads. A layer multiplies for *each* of the B T tokens, pads included,
+# pads. By the bill of lesson 11 a layer multiplies for *each* of the B T tokens, pads included,
 #
 #     4 D D  (queries, keys, values, output)  +  2 D F  (feed-forward)  +  2 T D  (scores and contexts)
 #
@@ -57,25 +57,6 @@ assert dense > 16 * 2 * 128 * D, "for sentences the time follows the tokens"
 padded_to_128 = 1 - sum(lengths) / (128 * N)
 print(f"all padded to 128, as tokenizer.json asks for: {padded_to_128:.0%} are pads")
 assert padded_to_128 > 0.8, "every sentence is 128 tokens long, whatever it says"
-
-# %% [markdown]
-# The bill of a training step, before it is run. A multiplication and an addition are two operations. Backward costs
-# twice as much as forward: each product has two factors, and the gradient of each is a product of the same size. In
-# memory there are the weights, a gradient for each, and AdamW's m and v; and what backward needs again, such as T
-# probabilities for each token, head and layer. H is the number of heads, L of layers; a number has 4 bytes:
-#
-#     forward  =  2 L B T ( 4 D D  +  2 D F  +  2 T D )           backward  =  2 forward
-#     weights  =  gradients  =  4 parameters (lesson 07)          moments  =  2 weights
-#     probabilities  =  4 L B H T T
-
-# %%
-from lessons.by_hand.sheet import training_step
-
-bill = training_step(config, B=32, T=64)
-print({name: f"{value:,}" for name, value in bill.items()})
-numbers = sum(x.numel() for x in encoder.bert.parameters())
-assert bill["forward"] == 2 * 6 * 32 * 64 * (dense + 2 * 64 * D), "45 billion"
-assert bill["weights"] == 4 * (numbers - D * D - D), "no vector needs the pooler"
 
 # %% [markdown]
 # ## The real function
@@ -390,7 +371,7 @@ assert abs(misplaced) < 40, "nothing is left of it"
 # Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 25 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 4.** Graded: rows to a rectangle, the bill of a step, batches of like length:
+# **Exercise 4.** Graded: rows to a rectangle, batches of like length:
 # `python -m lessons.check start 25`, `run 25`, `hint 25`.
 #
 # ## Sources
