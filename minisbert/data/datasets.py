@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from minisbert.core import InputError, one_line, reading
+from minisbert.core import InputError, one_line
 from minisbert.data.formats import (
     LABELLED,
     MAX_SCORE,
@@ -26,11 +26,9 @@ from minisbert.data.formats import (
     Row,
     RowReader,
     Table,
-    check_alone,
     class_names,
     format_of,
     note,
-    parse_score,
     read_file,
     recognise,
 )
@@ -108,25 +106,12 @@ def load_scored_pairs(data: str | Path, split: str = "", scale: float | None = M
 
 
 def scored_table(data: str | Path | Rows, split: str, scale: float | None, columns: str | None = None) -> Table:
-    if data == "stsb":
-        return Table(read_stsb(ensure("stsb") / f"sts-{split}.csv"), 0, [])
+    if data == "stsb":  # genre, file, year, id, score, sentence1, sentence2, and maybe two licences
+        return read_file(Rows(ensure("stsb") / f"sts-{split}.csv", quotes=False), SCORED, columns="5,6,7")
     rows = Rows.of(data, split)
     if columns is None and format_of(rows.names) is NLI:  # whose numbers are no similarities
         raise InputError(f"{rows} holds classes; needed are {SCORED.needs}, or labels of 0 and 1")
     return read_file(rows, SCORED, scale=scale, columns=columns)
-
-
-def read_stsb(path: Path) -> list[Row]:
-    """Read a file of the STS Benchmark: genre, file, year, id, score, sentence1, sentence2, and maybe two licences."""
-    rows = []
-    with reading(path) as at:
-        for at.line, cells in Rows(path, quotes=False).cells("\t"):
-            if len(cells) < 7:
-                raise ValueError(f"{len(cells)} columns; 7 are needed, the last of them score, sentence1, sentence2")
-            rows.append(Row((cells[5], cells[6]), parse_score(cells[4]), at.line))
-    if not rows:
-        raise InputError(f"{path} holds no usable rows")
-    return rows
 
 
 def check_scores(rows: Sequence[Row], source: str) -> None:
@@ -152,7 +137,9 @@ def scored_rows(
         rows[split], notes[split] = table.rows, table.note(name, "pairs")
         if split != "train":
             check_scores(table.rows, str(name))
-            rows[split] = on_any_scale(table.rows)
+            most = max(abs(row.score) for row in table.rows)
+            if most > MAX_SCORE:  # such as 0 to 100
+                rows[split] = [replace(row, label=row.score * MAX_SCORE / most) for row in table.rows]
             continue
         # Scores of 0 to 1 read as 0 to 5 would all be low, and training would go on without a word.
         if scale > 1 and max(row.score for row in table.rows) <= MAX_SCORE / scale:
@@ -165,31 +152,18 @@ def scored_rows(
     return rows, notes
 
 
-def on_any_scale(rows: list[Row]) -> list[Row]:
-    """Rescale scores to at most 5: those of 0 to 100 are divided by 20."""
-    most = max(abs(row.score) for row in rows)
-    if most <= MAX_SCORE:
-        return rows
-    return [replace(row, label=row.score * MAX_SCORE / most) for row in rows]
-
-
 # --------------------------------------------------------------------------------- labels and classes
 
 
 def load_several(data: Sequence[Source], form: Format, split: str, limit: int | None, columns: str | None) -> Table:
     """Read the rows of each name or file in turn; ``limit`` is for all of them together."""
-    rows: list[Row] = []
-    unread: list[str] = []
-    skipped = 0
+    found = Table([], 0, [])
     for name in data:
-        left = None if limit is None else limit - len(rows) - skipped
-        if left == 0:
-            break
-        table = load_labelled(name, form, split, left, columns)
-        rows += table.rows
-        skipped += table.skipped
-        unread += table.unread
-    return Table(rows, skipped, list(dict.fromkeys(unread)))
+        left = None if limit is None else limit - len(found.rows) - found.skipped
+        if left != 0:
+            more = load_labelled(name, form, split, left, columns)
+            found = Table(found.rows + more.rows, found.skipped + more.skipped, found.unread + more.unread)
+    return found._replace(unread=list(dict.fromkeys(found.unread)))
 
 
 def load_labelled(
@@ -246,36 +220,25 @@ def class_rows(sources: Sources) -> tuple[dict[str, list[Row]], Notes, tuple[str
     The label of a row is the number of its class. NLI's are numbered as in ``NLI_LABELS``, others in sorted order.
     """
     rows, notes = labelled_rows(sources, NLI)
+    naming = [*rows["train"]]  # the rows that name the classes: with what is held out of training, or SNLI's splits
+    for split in ("dev", "test"):
+        given = sources.named(split)
+        if given is None or held_out_share(given):
+            naming += rows[split]
     try:
-        classes = class_names(row.label for row in naming_rows(rows, sources))
+        classes = class_names(row.label for row in naming)
     except ValueError as error:
         raise InputError(f"{notes['train']}: {error}") from error
     if len(classes) < 2:
         raise InputError(f"{notes['train']}: all rows have the class {one_line(classes[0])}")
-    check_classes(rows, notes, classes)
     numbers = {name: i for i, name in enumerate(classes)}
     for split, some in rows.items():
-        rows[split] = [replace(row, label=numbers[row.label]) for row in some]
-    return rows, notes, classes
-
-
-def naming_rows(rows: dict[str, list[Row]], sources: Sources) -> list[Row]:
-    """Collect the rows that name the classes: of training, with what is held out of them, or SNLI's splits."""
-    named = [*rows["train"]]
-    for split in ("dev", "test"):
-        given = sources.named(split)
-        if given is None or held_out_share(given):
-            named += rows[split]
-    return named
-
-
-def check_classes(rows: dict[str, list[Row]], notes: Notes, classes: Sequence[str]) -> None:
-    """Raise ``InputError`` for a class that no training row has."""
-    for split, some in rows.items():
         for row in some:
-            if row.label not in classes:
+            if row.label not in numbers:
                 message = f"the class {one_line(row.label)} is not one of {', '.join(classes)}, as in the training rows"
                 raise InputError(f"{split} {notes[split]}, line {row.line}: {message}")
+        rows[split] = [replace(row, label=numbers[row.label]) for row in some]
+    return rows, notes, classes
 
 
 def labelled_rows(sources: Sources, form: Format) -> tuple[dict[str, list[Row]], Notes]:
@@ -307,7 +270,11 @@ def triplet_rows(sources: Sources, only_triplets: bool = False) -> tuple[list[tu
     """
     opened = sources.of("train", PAIRS)
     data = ",".join(map(str, opened))
-    if sources.columns is None and all(map(holds_nli, opened)):
+    files = [one for one in opened if isinstance(one, Rows)]
+    # a class and two texts, and no anchor and positive
+    if sources.columns is None and all(
+        recognise(rows) in (NLI, LABELLED) and PAIRS.columns(rows.names) is None for rows in files
+    ):
         labelled = load_several(opened, NLI, "train", sources.limit, None)
         triplets = nli_triplets(labelled.rows)
         if not triplets:
@@ -325,19 +292,6 @@ def triplet_rows(sources: Sources, only_triplets: bool = False) -> tuple[list[tu
         raise InputError(f"{data}, line {line}: {width} texts; anchor, positive and negative are needed")
     what = {2: "pairs", 3: "triplets"}.get(width, f"rows of {width - 2} negatives")
     return [row.texts for row in table.rows], table.note(data, what)
-
-
-def holds_nli(data: Source) -> bool:
-    """Whether rows have a class and two texts, and no anchor and positive."""
-    if not isinstance(data, Rows):
-        return True
-    return recognise(data) in (NLI, LABELLED) and PAIRS.columns(data.names) is None
-
-
-def holds_pairs(sources: Sources, split: str) -> bool:
-    """Whether the rows of a split are a file of pairs or triplets without scores; a data set by name is none."""
-    name = sources.named(split)
-    return name is not None and name not in assets() and recognise(sources.of(split, PAIRS)[0]) is PAIRS
 
 
 def translation_rows(sources: Sources) -> tuple[list[tuple[str, ...]], str]:
@@ -381,8 +335,8 @@ def sentence_rows(sources: Sources) -> tuple[list[str], str]:
     """Read plain training sentences and a note."""
     (data,) = sources.of("train", SENTENCES)
     reader = RowReader(data, SENTENCES, columns=sources.columns)
-    if sources.columns is None:
-        check_alone(reader.rows)
+    if sources.columns is None and recognise(data) is not SENTENCES:
+        raise reader.rows.unknown_names(SENTENCES.needs)
     lines = [row.texts[0] for row in islice(reader, sources.limit)]
     texts = [text for text in lines if text]
     return texts, note(data, len(texts), "sentences", len(lines) - len(texts), reader.unread)
@@ -442,7 +396,8 @@ def judged_rows(
             raise InputError(f"--{split} {name}: these rows have no scores; give a FILE of scored pairs, or stsb")
         if share or name == "none":
             continue
-        if not scored and holds_pairs(sources, split):
+        is_file = not scored and name not in assets()
+        if is_file and recognise(sources.of(split, PAIRS)[0]) is PAIRS:  # pairs or triplets without scores
             rows[split], notes[split] = triplet_rows(sources.of_split(split))
         else:
             read, read_notes = scored_rows(sources, scale, [split])

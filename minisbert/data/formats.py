@@ -229,25 +229,15 @@ def recognise(source: str | Path | Rows) -> Format:
         raise InputError(f"{rows} holds no usable rows")
     if form in (None, SENTENCES) and rows.holds_lines and "\t" not in rows.first_line:
         return SENTENCES  # one text per line, commas and all
-    if form is None:
+    if form is None or (form is SENTENCES and rows.holds_lines):  # a table that is not called one
         raise rows.unknown_names(f"{SCORED.needs}, {PAIRS.needs}; train and evaluate read others by --columns")
-    if form is SENTENCES:
-        check_alone(rows)
-    return form
-
-
-def check_alone(rows: Rows) -> None:
-    """Raise ``InputError`` for texts beside which is another one, and for a table that is not called one."""
-    if rows.holds_lines:
-        if "\t" in rows.first_line.strip():
-            raise InputError(f"{rows}, line 1: a table; needed are {SENTENCES.needs}")
-        return
     text, second = first_of(TEXT_NAMES, rows.names), first_of((*SECOND_TEXTS, *TEXT_NAMES[::-1]), rows.names)
-    if text and second not in (None, text):
+    if form is SENTENCES and second not in (None, text):
         raise InputError(
             f"{rows.where}: {second} beside {text} may be the other half of a pair: --columns {text},{second} reads "
             f"pairs, --columns {text} the texts alone"
         )
+    return form
 
 
 class RowReader:
@@ -287,10 +277,7 @@ class RowReader:
             fields = self.fields_by_number()
         for line, names, values in fields:
             try:
-                if self.form is SENTENCES:
-                    rows = self.alone(line, values)
-                else:
-                    rows = self.labelled(line, names, values) if self.form.labels else self.unlabelled(line, values)
+                rows = [self.labelled(line, names, values)] if self.form.labels else self.unlabelled(line, values)
             except ValueError as error:
                 self.refuse(line, str(error))
             else:
@@ -328,7 +315,10 @@ class RowReader:
                     example = ",".join(("1", "2", "3")[: len(self.rows.names)])
                     needed += f"; or --columns NAMES, or without a header --columns {example}"
                 raise self.rows.unknown_names(needed)
-            self.rows.check_once(names)
+            for name in names:
+                if self.rows.names.count(name) > 1:
+                    message = f"two columns are called {one_line(name)}: give each a name of its own"
+                    raise InputError(f"{self.rows.where}: {message}")
         seen: list[str] | None = None
         splits: set[str] = set()
         for line, fields in self.rows.records(self.refuse, self.columns):
@@ -399,13 +389,12 @@ class RowReader:
 
     # ---------------------------------------------------------------------------------- rows
 
-    def alone(self, line: int, values: list[Any]) -> list[Row]:
-        if len(values) != 1:
-            raise ValueError(f"{len(values)} columns; one with texts is needed")
-        return [Row((checked_text(values[0]),), None, line)]
-
     def unlabelled(self, line: int, values: list[Any]) -> list[Row]:
-        """Make a row of anchor, positive and negatives for each positive; ``ValueError`` says what is wrong."""
+        """Make a row of a text, or for each positive one of anchor, positive and negatives."""
+        if self.form is SENTENCES:
+            if len(values) != 1:
+                raise ValueError(f"{len(values)} columns; one with texts is needed")
+            return [Row((checked_text(values[0]),), None, line)]
         if len(values) < 2:
             raise ValueError("1 column; anchor and positive are needed")
         anchor, positives, *others = (
@@ -422,12 +411,12 @@ class RowReader:
             raise ValueError(f"{count} texts; the first row has {self.texts}")
         return [Row((*anchor, positive, *negatives), None, line) for positive in positives or [""]]
 
-    def labelled(self, line: int, names: Sequence[str], values: list[Any]) -> list[Row]:
+    def labelled(self, line: int, names: Sequence[str], values: list[Any]) -> Row:
         """Make the row of a label and two texts; ``ValueError`` says what is wrong."""
         if len(values) != 3:
             raise ValueError(f"{len(values)} columns; 3 are needed: {self.form.needs}")
         if all(value == "" for value in values):  # as spreadsheets write at the end: skipped
-            return [Row(("", ""), None, line)]
+            return Row(("", ""), None, line)
         label, first, second = values[0], checked_text(values[1]), checked_text(values[2])
         if (self.form is NLI and tuple(names[1:]) == PREMISE) or (
             self.form is SCORED and not self.columns and names[0] == "label"
@@ -442,7 +431,7 @@ class RowReader:
             label = parse_label(label)
         else:
             label = parse_class(label, names[1:])
-        return [Row((first, second), label, line)]
+        return Row((first, second), label, line)
 
 
 # ---------------------------------------------------------------------------------- a whole file

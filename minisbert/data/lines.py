@@ -78,37 +78,6 @@ def ending_of(name: str) -> str:
     return Path(path.stem).suffix if path.suffix in DECOMPRESSORS else path.suffix
 
 
-def byte_lines(stream: IO[bytes], where: str, longest: int = LONGEST_LINE) -> Iterator[bytes]:
-    """Yield the lines of a stream, with their line feeds; ``InputError`` for one that is too long or is no text."""
-    # subtle: text streams also split at other separators, such as U+0085 and U+2028, inside a sentence
-    number = 0
-    while line := stream.readline(longest + 1):
-        number += 1
-        if len(line) > longest:
-            raise InputError(f"{where}, line {number}: longer than {longest:,} bytes; split the text")
-        if b"\0" in line:
-            raise InputError(f"{where}, line {number}: a NUL byte, so this is no UTF-8 text; save it as UTF-8")
-        if number == 1 and not line.endswith(b"\n") and b"\r" in line.rstrip(b"\r\n"):
-            raise InputError(f"{where}: lines end in CR alone, as on old Macs; convert them: tr '\\r' '\\n'")
-        yield line
-
-
-def archive_member(where: str, names: list[str], split: str) -> str:
-    """Choose the only file of an archive, or of an NLI archive that of a split: ``snli_1.0/snli_1.0_dev.jsonl``."""
-    # subtle: the NLI archives were made on a Mac, so every file has a twin, __MACOSX/snli_1.0/._snli_1.0_dev.jsonl
-    files = [name for name in names if not name.startswith("__MACOSX/") and not name.endswith("/")]
-    if "[Content_Types].xml" in files:
-        raise InputError(f"{where} is a file of Excel or Word: save it as CSV UTF-8")
-    chosen = files
-    for wanted in (split, TWO_DEVS.get(split)):
-        if len(chosen) != 1:
-            chosen = [name for name in files if name.endswith(f"_{wanted}.jsonl")]
-    if len(chosen) != 1:
-        found = f"{len(files)} files: {listed(files, 5)}"
-        raise InputError(f"{where} has {found}, none of a split {one_line(split)}: unpack it, and give one of them")
-    return chosen[0]
-
-
 def first_of(wanted: Sequence[str], names: Container[str]) -> str | None:
     """Find the first of the wanted names that is there."""
     return next((name for name in wanted if name in names), None)
@@ -239,10 +208,21 @@ class Rows:
         try:
             with ExitStack() as stack:
                 stream = self._open(stack)
-                longest = LONGEST_LINE
+                longest, number = LONGEST_LINE, 0
                 if ending_of(self.where) == ".json":
                     longest = sys.maxsize - 1  # an array may be one line; its items are measured
-                for number, content in enumerate(byte_lines(stream, self.where, longest), start=1):
+                # subtle: text streams also split at other separators, such as U+0085 and U+2028, inside a sentence
+                while content := stream.readline(longest + 1):
+                    number += 1
+                    place = f"{self.where}, line {number}"
+                    if len(content) > longest:
+                        raise InputError(f"{place}: longer than {longest:,} bytes; split the text")
+                    if b"\0" in content:
+                        raise InputError(f"{place}: a NUL byte, so this is no UTF-8 text; save it as UTF-8")
+                    if number == 1 and not content.endswith(b"\n") and b"\r" in content.rstrip(b"\r\n"):
+                        raise InputError(
+                            f"{place}: lines end in CR alone, as on old Macs; convert them: tr '\\r' '\\n'"
+                        )
                     line = decode(content, self.where, number).removesuffix("\n").rstrip("\r")
                     line = line.lstrip("\ufeff")  # of a file that was appended to another
                     self._first = self._first or (line if line.strip() else "")
@@ -268,10 +248,21 @@ class Rows:
         return cast(IO[bytes], stream)
 
     def _open_member(self, archive: zipfile.ZipFile, stack: ExitStack) -> IO[bytes]:
-        member = archive_member(self.where, archive.namelist(), self.split)
-        self.where += f"/{member}"
+        """Open the only file of an archive, or of an NLI archive that of a split: ``snli_1.0/snli_1.0_dev.jsonl``."""
+        # subtle: the NLI archives were made on a Mac, so every file has a twin, __MACOSX/snli_1.0/._snli_1.0_dev.jsonl
+        files = [name for name in archive.namelist() if not name.startswith("__MACOSX/") and not name.endswith("/")]
+        if "[Content_Types].xml" in files:
+            raise InputError(f"{self.where} is a file of Excel or Word: save it as CSV UTF-8")
+        chosen = files
+        for wanted in (self.split, TWO_DEVS.get(self.split)):
+            if len(chosen) != 1:
+                chosen = [name for name in files if name.endswith(f"_{wanted}.jsonl")]
+        if len(chosen) != 1:
+            found = f"{len(files)} files: {listed(files, 5)}, none of a split {one_line(self.split)}"
+            raise InputError(f"{self.where} has {found}: unpack it, and give one of them")
+        self.where += f"/{chosen[0]}"
         try:
-            opened = archive.open(member)
+            opened = archive.open(chosen[0])
         except (RuntimeError, NotImplementedError) as error:  # it needs a password, or an unusual decompressor
             raise InputError(f"{self.where}: {error}") from error
         # subtle: buffered, because an archive's own readline with a limit takes ten times as long
@@ -418,12 +409,6 @@ class Rows:
                 refuse(number, "the header again; delete the line")
             else:
                 yield number, dict(zip(names, cells, strict=False))
-
-    def check_once(self, read: Sequence[str]) -> None:
-        """Raise ``InputError`` if a column that is read has the name of another."""
-        for name in read:
-            if not self.holds_json and self.names.count(name) > 1:
-                raise InputError(f"{self.where}: two columns are called {one_line(name)}: give each a name of its own")
 
 
 def check_unicode(content: str, value: Any) -> None:

@@ -85,7 +85,7 @@ def test_nothing_after_the_limit_is_read(write):
         ("", "stdin is empty"),
         ("a\n \t\n", "stdin, line 2: an empty line"),
         ("a\r\n\r\n", "stdin, line 2: an empty line"),
-        ("a\rb\r", "stdin: lines end in CR alone, as on old Macs; convert them"),
+        ("a\rb\r", "stdin, line 1: lines end in CR alone, as on old Macs; convert them"),
         ("a\n" + "b" * (LONGEST_LINE + 2), "stdin, line 2: longer than 4,194,304 bytes"),
     ],
 )
