@@ -121,7 +121,7 @@ def main(options: argparse.Namespace) -> None:
     if out.exists():
         raise InputError(f"{out} exists: name another folder with --out")
     encoder = SentenceEncoder.load(options.model)
-    rows, notes = bare_rows(options.loss, options.data, options.dev, options.test, options.seed)
+    rows, notes = bare_rows(options.loss, options.data, options.dev, options.test, options.seed, options.quotes)
     print("; ".join(f"{split} {note}" for split, note in notes.items()), encoder.device, sep="; ")
     untrained = evaluate(encoder, rows["test"]) if rows["test"] else {}
     history: list[tuple[float, int, Scores]] = []
@@ -154,6 +154,7 @@ if __name__ == "__main__":
     parser.add_argument("--data", help="training rows: a file, or a data set's name (default: stsb; snli for classes)")
     parser.add_argument("--dev", help="FILE, share, stsb or none (default: a tenth of your own rows; else stsb)")
     parser.add_argument("--test", help="rows for the table at the end (default: stsb's, or with --data FILE none)")
+    parser.add_argument("--no-quotes", action="store_false", dest="quotes", help="quotation marks in a table are text")
     parser.add_argument("--loss", default="cosine", choices=LOSSES)
     parser.add_argument("--lr", type=bounded(float, 0), default=2e-5, help="peak learning rate (default: 2e-5)")
     for name, least, default in (("epochs", 1, 1), ("batch-size", 1, 32), ("max-steps", 1, None), ("seed", 0, 42)):

@@ -21,7 +21,7 @@ def files(tmp_path_factory):
 
 def options(files, tiny, out, **changed):
     given = {"model": str(tiny), "data": files["scored"], "dev": files["dev"], "test": files["test"], "loss": "cosine"}
-    given |= {"epochs": 1, "batch_size": 8, "lr": 1e-3, "seed": 42, "max_steps": None, "out": str(out)}
+    given |= {"epochs": 1, "batch_size": 8, "lr": 1e-3, "seed": 42, "quotes": True, "max_steps": None, "out": str(out)}
     return argparse.Namespace(**given | changed)
 
 

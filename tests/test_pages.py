@@ -177,9 +177,9 @@ def test_every_public_name_has_its_place_in_the_reference():
 @pytest.mark.weights
 def test_the_example_in_python_prints_what_the_readme_shows(minilm, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    code, shown = re.search(r"```python\n(.*?)```\n\n```\n(.*?)```", README, re.DOTALL).groups()
+    code = re.search(r"```python\n(.*?)```", README, re.DOTALL)[1]
     exec(code.replace("all-MiniLM-L6-v2", str(minilm)), {})
-    assert capsys.readouterr().out == shown
+    assert f"  # {capsys.readouterr().out}" in code
 
 
 OPTIONAL = {"sentence_transformers", "faiss", "hnswlib"}  # an example that imports one needs it

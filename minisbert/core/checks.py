@@ -3,7 +3,7 @@
 import json
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tokenize import TokenError
 from types import SimpleNamespace
@@ -41,19 +41,20 @@ def reading(path: str | Path) -> Iterator[SimpleNamespace]:
     at = SimpleNamespace(line=0)
     try:
         yield at
-    except InputError:
-        raise
     except BaseException as error:
         # the tokenizers library raises a bare Exception, and panics at damaged tables
         panic = type(error) is Exception or type(error).__name__ == "PanicException"
-        if panic or isinstance(error, PARSING):
-            raise InputError(damage(path, at.line, error)) from error
-        raise
+        if isinstance(error, InputError) or not (panic or isinstance(error, PARSING)):
+            raise
+        raise InputError(damage(path, at.line, error)) from error
 
 
 def damage(path: str | Path, line: int, error: BaseException) -> str:
     """Describe an exception in one line: where it happened and what was wrong."""
     at = f"{path}, line {line}" if line else str(path)
+    with suppress(OSError, ValueError):  # the file may be missing, or the path a description
+        if 0 < Path(path).stat().st_size < 1024 and Path(path).read_bytes().startswith(b"version https://git-lfs"):
+            return f"{path} is a Git LFS pointer, not the file itself: git lfs pull fetches it"
     match error:
         case json.JSONDecodeError():
             return f"{path}, line {line or error.lineno}: not valid JSON: {error.msg}"
@@ -90,8 +91,7 @@ def check_texts(texts: Sequence[str], start: int = 0) -> list[str]:
         try:
             text.isascii() or text.encode()  # ASCII is valid
         except UnicodeEncodeError as error:
-            where = f"character {error.start} of {one_line(text)}"
-            raise InputError(f"text {i} is not valid Unicode: a lone surrogate at {where}") from error
+            raise InputError(f"text {i} is not valid Unicode: a lone surrogate at character {error.start}") from error
     return texts
 
 

@@ -343,13 +343,13 @@ def sentence_rows(sources: Sources) -> tuple[list[str], str]:
 
 
 def bare_rows(
-    loss: str, data: str | None, dev: str | None, test: str | None, seed: int
+    loss: str, data: str | None, dev: str | None, test: str | None, seed: int, quotes: bool = True
 ) -> tuple[dict[str, list[tuple]], Notes]:
     """Read what ``minisbert.train`` reads: rows for training with a loss, for dev and for test, and a note of each.
 
     A row is a tuple of texts, then a score in 0..1, or for "softmax" the number of a class.
     """
-    sources = Sources(data=data, dev=dev, test=test, seed=seed)
+    sources = Sources(data=data, dev=dev, test=test, seed=seed, quotes=quotes)
     rows: dict[str, list] = {}
     notes: Notes = {}
     if loss == "simcse":
@@ -358,7 +358,7 @@ def bare_rows(
     elif loss in ("ranking", "triplet"):
         rows["train"], notes["train"] = triplet_rows(sources, only_triplets=loss == "triplet")
     elif loss == "softmax":
-        table = load_labelled(data or "snli", NLI)
+        table = load_several(sources.of("train", NLI), NLI, "train", None, None)
         classes, notes["train"] = class_names(row.label for row in table.rows), table.note(data or "snli", "pairs")
         rows["train"] = [(*row.texts, classes.index(row.label)) for row in table.rows]
     else:

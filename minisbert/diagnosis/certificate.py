@@ -344,7 +344,7 @@ def openai_vectors(answer: Any) -> list[np.ndarray]:
 def as_vector(numbers: Any) -> np.ndarray:
     """Return a list of numbers as a vector (D,). Raises ``ValueError`` for base64, null and other things."""
     row = np.array(numbers if isinstance(numbers, list) else None)
-    if row.ndim != 1 or row.dtype.kind not in "fiu":
+    if row.ndim != 1 or row.dtype.kind not in "fiu" or bool in map(type, numbers):
         raise ValueError(f"an embedding must be a list of numbers, not {one_line(numbers)}: ask for floats, not base64")
     return row
 

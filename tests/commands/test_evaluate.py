@@ -106,6 +106,22 @@ def test_the_table_of_labelled_pairs(tiny, labelled, capsys):
         assert [float(cell) for cell in line.split()[1:]] == pytest.approx(values, abs=0.006)
 
 
+def test_a_split_of_a_file_is_the_rows_of_its_column(tiny, tmp_path, capsys):
+    path = tmp_path / "all.csv"
+    rows = "train,1,a cat,a dog\nvalidation,2,a cat,a dog\ndev,4,sun,moon\ntest,0,a,b\n"
+    path.write_text(f"split,score,sentence1,sentence2\n{rows}")
+    command = ["--model", str(tiny), "--data", str(path)]
+    main([*command, "--split", "dev"])
+    printed = capsys.readouterr()
+    assert f"{path}, dev split, 2 pairs" in printed.out
+    assert "scored by cosine" in printed.out
+    assert "rows of train" in printed.err
+    (tmp_path / "plain.csv").write_text("score,sentence1,sentence2\n1,a cat,a dog\n2,sun,moon\n")
+    for more in ([], ["--split", "dev", "--data", str(tmp_path / "plain.csv")]):
+        with pytest.raises(InputError, match="split"):
+            main([*command, *more])
+
+
 def test_long_sentences_are_reported(tiny, tmp_path, capsys):
     path = tmp_path / "long.tsv"
     path.write_text(f"{SCORED_HEADER}1\t{'cat ' * 20}\ta dog\n2\ta cat\ta dog\n")

@@ -46,6 +46,16 @@ def test_the_command_writes_triplets_that_training_reads(files, tiny, capsys, co
     assert rows[2][2] == rows[4][2] != rows[3][2]
 
 
+def test_the_columns_of_the_pairs(files, tiny):
+    (files / "pairs.csv").write_text("to,note,from\nthe dog,x,a small dog\nthe sky,y,the moon\n")
+    for columns in ("from,to", "1,2"):
+        if columns == "1,2":
+            (files / "pairs.csv").write_text("a small dog,the dog,x\nthe moon,the sky,y\n")
+        main([*command(files, tiny), "--pairs", str(files / "pairs.csv"), "--columns", columns])
+        rows = [row.texts[:2] for row in read_file(files / "out.jsonl", PAIR_FORMAT).rows]
+        assert [*dict.fromkeys(rows)] == [("a small dog", "the dog"), ("the moon", "the sky")]
+
+
 def test_negatives_in_the_pairs_and_the_summary(files, tiny, capsys):
     names = ("anchor", "positive", "negative")
     rows = [("a small dog", "the dog", "rain"), ("the moon", "the sky", "snow")]

@@ -89,3 +89,19 @@ def test_bad_input_is_an_error(tiny, tmp_path, arguments, message):
     places = {"tiny": tiny, "one": tmp_path / "one.tsv", "empty": tmp_path / "empty.tsv"}
     with pytest.raises(InputError, match=message):
         main([argument.format(**places) for argument in arguments])
+
+
+def test_columns_of_a_file(tiny, tmp_path, capsys):
+    """By name, and by number without a header; a header that names two texts is no pair, and no column is guessed."""
+    model = constant(tiny, tmp_path / "model", 2.0)
+    for name, content, columns in (
+        ("a.csv", "id,left,right\n1,a cat,a dog\n", ["--columns", "right,left"]),
+        ("b.tsv", "a cat\tx\ta dog\n", ["--columns", "3,1"]),
+        ("c.jsonl", '{"sentence2": "a cat", "sentence1": "a dog"}\n', []),
+        ("d.tsv", "sentence2\tsentence1\na cat\ta dog\n", []),
+    ):
+        (tmp_path / name).write_text(content)
+        main(["--model", model, "--file", str(tmp_path / name), *columns])
+        assert capsys.readouterr().out == "2.000000\ta dog\ta cat\n"
+    with pytest.raises(InputError, match="columns"):
+        main(["--model", model, "--file", str(tmp_path / "b.tsv")])

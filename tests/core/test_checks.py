@@ -24,6 +24,7 @@ from minisbert.core.checks import check_integer, check_number, check_one_of, che
         (b"[" * 200_000, read_json, "f: "),
         (b"null", read_json, "f must hold a JSON dict"),
         (b"x", load_file, "f .*safetensors"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", load_file, "f is a Git LFS pointer"),
         (b"\x93NUMPY\x01\0\x04\0(((\n", np.load, "f: "),
         (b"x", lambda path: (_ for _ in ()).throw(ValueError("two\nlines")), r"f: two\\nlines$"),
         (b"x", lambda path: (_ for _ in ()).throw(EOFError()), "f: EOFError"),

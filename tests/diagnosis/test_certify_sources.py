@@ -106,6 +106,7 @@ def test_a_key_is_sent_and_no_redirect_followed(server, monkeypatch):
         (200, {"data": [{"index": 0, "embedding": ["x"]}, {"index": 1, "embedding": [1]}]}, "list of numbers"),
         (200, {"data": [{"index": 0, "embedding": "AACAPw=="}, {"index": 1, "embedding": "AACAPw=="}]}, "base64"),
         (200, {"data": [{"index": 0, "embedding": [None]}, {"index": 1, "embedding": [1]}]}, "null|None"),
+        (200, {"data": [{"index": 0, "embedding": [True, 0.5]}, {"index": 1, "embedding": [1, 1]}]}, "list of numbers"),
         (200, {"data": [{"index": None, "embedding": [1]}, {"index": 1, "embedding": [1]}]}, "index"),
         (200, b'{"data": [{"index": 0, "embedding": [NaN]}, {"index": 1, "embedding": [1]}]}', "row 1"),
     ],

@@ -103,7 +103,7 @@ def test_what_the_files_hold(texts):
         ("corpus", '{"_id": "d", "text": "a", "title": 3}\n', "line 1.*title"),
         ("corpus", '{"_id": "d", "text": "a"}\n' * 2, "line 2.*'d'"),
         ("corpus", '{"_id": "d", "text": "\\ud800"}\n', "line 1.*surrogate"),
-        ("qrels", "q1\td1\n", "line 1.*columns"),
+        ("qrels", "1048585\twhat is paula deen's brother\n", "line 1.*columns.*queries"),  # MS MARCO's queries.tsv
         ("qrels", "query\tanswer\tscore\n", "line 1.*answer"),
         ("qrels", "q9\td1\t1\n", "line 1.*'q9'"),
         ("qrels", "q1\td1\t0.5\n", "line 1.*'0.5'"),
@@ -116,6 +116,9 @@ def test_bad_files_are_named_with_their_line(texts, tmp_path, file, text, messag
     (tmp_path / f"{file}.{suffix}").write_text(text)
     with pytest.raises(InputError, match=message):
         load_retrieval(*texts)
+    if "queries" in message:
+        with pytest.raises(InputError, match=r"qrels\.tsv is a table.*_id"):
+            load_retrieval(texts[2], *texts[1:])
 
 
 def test_a_judged_document_that_the_corpus_lacks_counts_as_never_found(texts, tiny, capsys):
