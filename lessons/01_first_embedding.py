@@ -306,4 +306,6 @@ chapter(1)
 #
 # ## What you have now
 #
+# `python -m lessons.check mine 01 "One." "Another."` compares your own sentences by your function.
+#
 # You have sentences as vectors and the matrix of their cosines. Next: [text to ids](02_text_to_ids.py).

@@ -336,5 +336,7 @@ chapter(3)
 #
 # ## What you have now
 #
+# `python -m lessons.check mine 03` loads MiniLM by your names.
+#
 # You know every number in the file, and which part of the model it belongs to. Next: [embeddings and
 # LayerNorm](04_embeddings.py).

@@ -372,5 +372,7 @@ chapter(4)
 #
 # ## What you have now
 #
+# `python -m lessons.check mine 04` compares MiniLM's layers, computed by what you have written so far.
+#
 # You have the first hidden states, and LayerNorm, which comes back in every layer. Next:
 # [attention](05_attention.py).

@@ -406,4 +406,6 @@ chapter(5)
 #
 # ## What you have now
 #
+# `python -m lessons.check mine 05` draws a head of MiniLM, from your attention.
+#
 # Your tokens look at each other, in as many heads as you like. Next: [feed-forward and the layer](06_layer.py).

@@ -328,4 +328,6 @@ chapter(6)
 #
 # ## What you have now
 #
+# `python -m lessons.check mine 06` compares MiniLM's layers again: more of them is yours.
+#
 # You have one whole layer of BERT. Next: [the whole encoder, and finding a bug](07_encoder.py).

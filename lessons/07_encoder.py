@@ -370,8 +370,7 @@ chapter(7)
 # and asked again, the answer.
 #
 # **Exercise 4.** Graded: the encoder itself, from ids to hidden states: `python -m lessons.check start 07`, `run 07`,
-# `hint 07`. And `python -m lessons.check graft` puts every piece that you have solved into the running model and
-# compares its layers with the reference (lesson 14).
+# `hint 07`.
 #
 # ## Sources
 #
@@ -380,6 +379,8 @@ chapter(7)
 # - Goldberg 1991, *What every computer scientist should know about floating-point arithmetic*: why 4e-6 and not 0.
 #
 # ## What you have now
+#
+# `python -m lessons.check mine 07` compares every layer of MiniLM, from your `forward`, with the reference.
 #
 # Ids go in and hidden states come out, equal to the reference, and you know how to find the first row that is not.
 # Next: [pooling and the mask](08_pooling.py).

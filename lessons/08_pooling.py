@@ -344,5 +344,7 @@ chapter(8)
 #
 # ## What you have now
 #
+# `python -m lessons.check mine 08` shows your vectors beside MiniLM's.
+#
 # You have rebuilt a sentence encoder from text to vector. Part I is done. Next: [cosine, Pearson,
 # Spearman](09_similarity.py).

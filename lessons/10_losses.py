@@ -507,5 +507,7 @@ chapter(10)
 #
 # ## What you have now
 #
+# `python -m lessons.check mine 10` computes your losses on pairs with their partners, and with others'.
+#
 # You have the losses that move vectors, and know what each pushes and pulls. Next: [the training
 # loop](11_training.py).

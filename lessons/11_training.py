@@ -588,5 +588,7 @@ chapter(11)
 #
 # ## What you have now
 #
+# `python -m lessons.check mine 11` trains ten steps with your schedule and your AdamW.
+#
 # You have a training loop of which you know what each line is for, and whose first ten losses are the reference's.
 # Next: [what one number is worth](12_what_one_number_is_worth.py).

@@ -520,5 +520,7 @@ guess.answer("96 and 84")
 #
 # ## What you have now
 #
+# `python -m lessons.check mine 13` trains your model for some minutes, by your loop, to about 84.
+#
 # You have an encoder that is better than the published one at this task, with numbers that you can defend. Next:
 # [your own pieces inside the real model](14_capstone.py).

@@ -190,8 +190,8 @@ assert set(calls) == set(pieces), (
 )
 
 # %% [markdown]
-# That is what `python -m lessons.check graft` does with *your* files in `lessons/mine/`: it grades them, takes what
-# passes, and runs these instruments on all 1,379 pairs.
+# That is what `python -m lessons.check mine 14` does with *your* model: it grades your files, joins what passes and
+# the book's rest to one file, `lessons/mine/my_minisbert.py`, and runs these instruments on all 1,379 pairs.
 #
 # %% [markdown]
 # **Exercise 1.** Find a mistake that none of the three instruments notices. (What do they never do? Long texts,
@@ -314,7 +314,7 @@ guess = predict(
 # %%
 print(f"{6 * 12 * 14 * 14 * 32 * 2:,}")
 assert 6 * 12 * 14 * 14 * 32 * 2 == 903_168, (
-    "a tenth of a second with floats, seconds with tensors: for such pieces graft has --pairs 20"
+    "a tenth of a second with floats, seconds with tensors: with such a piece run mine 08, for three sentences"
 )
 guess.answer("900,000 times")
 
@@ -430,7 +430,7 @@ assert whole == ["tanh GELU"], "one at a time, from the front"
 
 # %% [markdown]
 # **Exercise 2.** Write the typo into your own file in `lessons/mine/`, and run `python -m lessons.check run 05`, then
-# `graft`. What does the grader call it, and what does graft do with it?
+# `mine 14`. What does the grader call it, and what does `mine` do with it?
 #
 # **Exercise 3.** Draw a mistake with `random.choice` that you do not look at, plant it in a friend's checkout, and
 # give them only `minisbert trace`. How long do they need?
@@ -443,7 +443,7 @@ assert whole == ["tanh GELU"], "one at a time, from the front"
 # Exercises 1 to 4 stand beside what they practise. `python -m lessons.check answer 14 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 5.** Graded: everything at once, `python -m lessons.check graft`. The capstone has no pieces itself, so
+# **Exercise 5.** Graded: everything at once, `python -m lessons.check mine 14`. The capstone has no pieces itself, so
 # there is no `python -m lessons.check start 14`.
 #
 # ## Sources

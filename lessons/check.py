@@ -7,7 +7,7 @@
     python -m lessons.check quiz 05         five questions about lesson 05
     python -m lessons.check list            your progress
     python -m lessons.check guesses         how many of your predictions were right
-    python -m lessons.check graft           your pieces inside the real model
+    python -m lessons.check mine 05         your model: one file of your pieces and the book's, and what it does
     python -m lessons.check all --json results.json
     python -m lessons.check grade handed-in/*/ --out results
     python -m lessons.check class results --variants variants.json
@@ -26,7 +26,7 @@ from pathlib import Path
 
 from lessons.grader import sandbox
 from lessons.grader.classroom import FORMATS, class_table, grade_all, grade_class
-from lessons.grader.pieces import EXERCISES, LESSONS, MINE, PIECES, ROOT, Piece, mine, pieces_of, stars
+from lessons.grader.pieces import CHAPTERS, EXERCISES, LESSONS, MINE, PIECES, ROOT, Piece, mine, pieces_of, stars
 from lessons.grader.result import RUNGS, Progress, Result, place
 from lessons.grader.stubs import lesson_stubs, source_of
 from lessons.predictions import show_guesses
@@ -184,7 +184,7 @@ def show_progress() -> None:
     passed = 0
     for lesson, title in LESSONS.items():
         pieces = [piece for piece in PIECES.values() if piece.lesson == lesson]
-        print(f"{lesson:02}  {title}" + (f": {RUN} graft" if lesson == 14 else ""))
+        print(f"{lesson:02}  {title}" + (f": {RUN} mine 14" if lesson == 14 else ""))
         for piece in pieces:
             state, hints = progress.state(piece), progress.hints.get(piece.master, 0)
             passed += state == "passed"
@@ -247,8 +247,10 @@ def parser() -> argparse.ArgumentParser:
     project.add_argument("--secret", default="", metavar="TEXT", help="ask a random half of the queries, chosen by it")
     project.add_argument("--source", type=Path, metavar="DIR", help="search in the docstrings of this Python source")
     add_variants(commands)
-    grafting = commands.add_parser("graft", help="run the pieces that pass inside the real model")
-    grafting.add_argument("--pairs", type=int, metavar="N", help="of the STS Benchmark's 1,379 test pairs, only N")
+    model = commands.add_parser("mine", help="your model: write your pieces and the book's rest to one file, run it")
+    model.add_argument("lesson", nargs="?", **number)
+    model.add_argument("sentences", nargs="*", metavar="SENTENCE", help="for lessons 01, 05 and 08; - reads stdin")
+    model.add_argument("--diff", choices=CHAPTERS, help="only compare a chapter of the file with the book's")
     return found
 
 
@@ -310,10 +312,11 @@ def main(arguments: list[str] | None = None) -> None:
             write_sheet(options.secret, options.out, options.student)
         else:
             good = grade_variants(options.secret, options.folders, options.per_student, options.json)
-    elif options.command == "graft":
-        from lessons.grader.graft import graft
+    elif options.command == "mine":
+        from lessons.grader.your_model import your_model
 
-        good = graft(options.pairs)
+        lines = [line.strip() for line in sys.stdin if line.strip()] if options.sentences == ["-"] else None
+        good = your_model(options.lesson, lines or options.sentences, options.diff)
     if not good:
         sys.stdout.flush()  # so that a closed pipe is still reported
         sys.exit(1)

@@ -17,6 +17,8 @@ from typing import Any
 from minisbert.core import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
+# the book's, in the order of reading, after the appendix
+CHAPTERS = "checks tokenizer weights bert pooling encoder metrics heads losses data loop".split()
 # where a piece's module is looked for, in this order
 PLACES = ("minisbert/core", "minisbert/search", "minisbert/evaluation", "minisbert/training", "minisbert/architectures")
 PLACES += (

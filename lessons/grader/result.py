@@ -150,7 +150,8 @@ class Progress:
     def remember(self, results: list[Result]) -> None:
         for result in results:
             digest = file_digest(PIECES[result.master].lesson)
-            self.results[result.master] = {"status": result.status, "file": digest}
+            seen = result.rungs[-1][2] if result.rungs else ""
+            self.results[result.master] = {"status": result.status, "file": digest, "seen": seen}
         self.save()
 
     def forget(self, lesson: int) -> None:

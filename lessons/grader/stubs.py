@@ -23,7 +23,7 @@ class Source:
     """A file of the package: its lines, its tree, its comments."""
 
     def __init__(self, path: Path):
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # some editors begin a learner's file with a byte-order mark
         self.module = path.stem
         self.dotted = f"{path.parent.name}.{path.stem}"  # inside the package: core.bert
         self.lines = text.splitlines()

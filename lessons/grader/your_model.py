@@ -1,0 +1,272 @@
+"""``python -m lessons.check mine``: the learner's pieces and the book as one file, and something to see from it.
+
+What passes alone may fail with the others or with real weights. Then it is named, and the book's takes its place.
+"""
+
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+
+from lessons.by_hand.adamw import AdamW
+from lessons.course import TINY, figure, heatmap, largest_difference
+from lessons.grader.assembly import FILE, IN_THE_BOOK, assemble, difference, owners
+from lessons.grader.classroom import graded_lesson
+from lessons.grader.graft import grafted
+from lessons.grader.pieces import LESSONS, MINE, PIECES, mine
+from lessons.grader.result import Progress
+from minisbert import SentenceEncoder
+from minisbert.checkpoints.layout import find_model
+from minisbert.data.datasets import SPLITS, load_scored_pairs
+from minisbert.system.console import say
+from minisbert.system.files import atomic_file
+from minisbert.system.progress import Bar
+from tests.parity import MINILM_HIDDEN, MINILM_VECTOR, TRACE, golden
+
+RUN = "python -m lessons.check"
+MODEL = "all-MiniLM-L6-v2"
+PUBLISHED = 82.03  # Spearman x 100 on the STS Benchmark's test split, zero-shot
+SENTENCES = ["A man is playing a guitar.", "A person plays an instrument.", "A man is not playing a guitar."]
+SENTENCE = "The animal did not cross the street because it was too tired."
+SHADES = " ░▒▓█"
+
+
+class Finding(NamedTuple):
+    """One line of what is shown; ``holds`` is False if it differs from the reference."""
+
+    text: str
+    holds: bool | None = None
+    score: float = 0.0
+
+
+Findings = Iterator[Finding]
+
+
+def close(name: str, largest: float, tolerance: float) -> Finding:
+    return Finding(f"{name:<24}largest difference {largest:.1e}, tolerance {tolerance:g}", largest <= tolerance)
+
+
+# ---------------------------------------------------------------------------- what there is to see
+
+
+def matrix(book: Any, sentences: Sequence[str]) -> Findings:
+    """Cosines of the reader's own sentences."""
+    sentences = sentences or SENTENCES
+    encoder = book.SentenceEncoder.load(find_model(MODEL))
+    vectors = encoder.encode(sentences)
+    for number, (text, row) in enumerate(zip(sentences, encoder.similarity(vectors, vectors), strict=True), start=1):
+        yield Finding(f"{number:>3} {' '.join(f'{value:5.2f}' for value in row)}  {text}")
+
+
+def ids(book: Any, _: Sequence[str]) -> Findings:
+    """Ids of all sentences of the STS Benchmark by ``split_words`` and ``word_pieces``, and by the library."""
+    pairs = [pair for split in SPLITS for pair in load_scored_pairs("stsb", split)]
+    texts = [text for pair in pairs for text in pair.texts]
+    tokenizer = book.Tokenizer.load(find_model(MODEL), 512)
+    vocabulary = tokenizer.backend.get_vocab()
+    rows = zip(Bar(texts, desc="sentences"), tokenizer.encode(texts).ids, strict=True)
+    different = [text for text, row in rows if book.token_ids(text, vocabulary) != row]
+    equal = f"ids of {len(texts) - len(different):,} of {len(texts):,} sentences equal the library's"
+    yield Finding(equal + "".join(f"; not those of {text!r}" for text in different[:1]), not different)
+
+
+@torch.no_grad()
+def layers(book: Any, _: Sequence[str]) -> Findings:
+    """Each layer's hidden states at real tokens, and the vectors, beside the reference's."""
+    encoder, reference = book.SentenceEncoder.load(find_model(MODEL)), golden("minilm")
+    numbers = sum(parameter.numel() for parameter in encoder.parameters())
+    yield Finding(f"{MODEL}, float32: {numbers:,} numbers have found their places")
+    real = reference["mask"]
+    for i, state in enumerate(encoder.bert.hidden_states(reference["ids"], real)):
+        largest = largest_difference(state[real], reference[f"hidden.{i}"][real])
+        yield close(f"layer {i}" if i else "embeddings", largest, MINILM_HIDDEN)
+    vectors = encoder(reference["ids"], real)
+    yield close("vectors", largest_difference(vectors, reference["vectors"]), MINILM_VECTOR)
+
+
+def head(book: Any, sentences: Sequence[str]) -> Findings:
+    """Where the tokens of a sentence look, in lesson 05's head: from the pronoun to its noun."""
+    encoder = book.SentenceEncoder.load(find_model(MODEL))
+    row = encoder.tokenizer.encode([sentences[0] if sentences else SENTENCE]).ids[0]
+    tokens, states = encoder.tokenizer.tokens(row), {}
+    book.FUSED = False  # the library's operation keeps no probabilities
+    with torch.no_grad():
+        encoder.bert(torch.tensor([row]), trace=states)
+    shares = states["layers.3.attention"][0, 1]  # (T, T)
+    yield Finding("layer 3, head 1: how much each token looks at each, and most at which")
+    for token, values in zip(tokens, shares.tolist(), strict=True):
+        shades = "".join(2 * SHADES[min(4, round(4 * value + 0.3))] for value in values)
+        yield Finding(f"{token:>14} {shades} {max(values):.2f} {tokens[values.index(max(values))]}")
+
+    def draw(plt: Any) -> Any:
+        drawn, axes = plt.subplots(figsize=(6, 5.5), layout="constrained")
+        heatmap(axes, shares, tokens, tokens)
+        return drawn
+
+    figure("your_attention", draw)
+
+
+def vector(book: Any, sentences: Sequence[str]) -> Findings:
+    """A sentence's vector, and the package's."""
+    texts = sentences or SENTENCES
+    ours, theirs = (kind.load(find_model(MODEL)).encode(texts) for kind in (book.SentenceEncoder, SentenceEncoder))
+    for text, *both in zip(texts, ours, theirs, strict=True):
+        yield Finding(text)
+        for name, row in zip(("yours", "MiniLM's"), both, strict=True):
+            yield Finding(f"  {name:<10}{' '.join(f'{value:8.5f}' for value in row[:8])} ... {len(row)} numbers")
+    yield close("yours and MiniLM's", largest_difference(ours, theirs), MINILM_VECTOR)
+
+
+def score(book: Any, encoder: Any, split: str) -> float:
+    """Spearman x 100 on a split of the STS Benchmark."""
+    pairs = load_scored_pairs("stsb", split)
+    columns = zip(*(pair.texts for pair in pairs), strict=True)
+    batches = encoder.batches
+    encoder.batches = lambda *given: Bar([*batches(*given)], desc=split, unit=" batches")
+    u, v = torch.from_numpy(encoder.encode([text for texts in columns for text in texts])).chunk(2)  # (N, D) each
+    encoder.batches = batches
+    return 100 * book.spearman(book.cosine(u, v).numpy(), [pair.score for pair in pairs])
+
+
+def spearman(book: Any, _: Sequence[str]) -> Findings:
+    """The published number."""
+    found = score(book, book.SentenceEncoder.load(find_model(MODEL)), "test")
+    text = f"Spearman x 100 on the 1,379 test pairs: {found:.2f}, published {PUBLISHED}"
+    yield Finding(text, abs(found - PUBLISHED) < 0.02, found)
+
+
+def partners(book: Any, _: Sequence[str]) -> Findings:
+    """Losses of pairs that mean the same, each text with its partner, and with somebody else's."""
+    pairs = [pair for pair in load_scored_pairs("stsb", "test") if pair.score == 5][:32]
+    encoder = book.SentenceEncoder.load(find_model(MODEL))
+    u, v = (torch.from_numpy(encoder.encode(texts)) for texts in zip(*(pair.texts for pair in pairs), strict=True))
+    for name in ("multiple_negatives_ranking_loss", "simcse_loss", "nt_xent_loss"):
+        right, wrong = (getattr(book, name)(u, other).item() for other in (v, v.roll(1, 0)))
+        yield Finding(f"{name:<36}{right:7.4f} with its partner, {wrong:7.4f} with another's", right < wrong)
+
+
+def losses(book: Any, _: Sequence[str]) -> Findings:
+    """Ten steps of ``fit`` with a tiny model, its losses beside the reference's."""
+    encoder, reference = book.SentenceEncoder.load(TINY).double(), golden("trace")
+    parameters = [parameter for name, parameter in encoder.named_parameters() if "pooler" not in name]
+
+    def loss(encoder: Any, rows: list[int]) -> torch.Tensor:
+        u, v = (encoder(reference[f"{side}.ids"], reference[f"{side}.mask"]) for side in ("first", "second"))
+        return book.cosine_mse_loss(u, v, reference["targets"])
+
+    schedule = partial(book.linear_schedule, warmup=3, total=12)
+    with grafted({"loop.adamw_step": book.adamw_step}):  # the book's ``adamw`` is PyTorch's own
+        optimizer = AdamW(parameters, lr=1e-2, weight_decay=0.01)
+        steps = list(book.fit(encoder, loss, [range(len(reference["targets"]))] * 10, optimizer, schedule))
+    values = torch.tensor([step.loss for step in steps], dtype=torch.float64)
+    yield Finding(f"ten steps, loss {values[0]:.6f} to {values[-1]:.6f}")
+    yield close("10 losses", largest_difference(values, reference["losses"]), TRACE)
+
+
+def training(book: Any, _: Sequence[str]) -> Findings:
+    """MiniLM trained on every second of the short pairs, for an epoch."""
+    torch.manual_seed(0)
+    encoder = book.SentenceEncoder.load(find_model(MODEL))
+    before = score(book, encoder, "test")
+    pairs = [pair for pair in load_scored_pairs("stsb", "train") if len(str(pair.texts)) < 140][::2]
+    texts = book.TextColumns(encoder.tokenizer, [*zip(*(pair.texts for pair in pairs), strict=True)])
+    wanted = torch.tensor([pair.score / 5 for pair in pairs])
+
+    def loss(encoder: Any, rows: Sequence[int]) -> torch.Tensor:
+        return book.cosine_mse_loss(*encoder(*texts.batch(rows)).chunk(2), wanted[rows])
+
+    batches = book.length_grouped_batches(texts.lengths, 32, torch.Generator().manual_seed(0))
+    schedule = partial(book.linear_schedule, warmup=len(batches) // 10, total=len(batches))
+    optimizer = book.adamw(encoder.parameters(), 4e-5)
+    steps = book.fit(encoder.train(), loss, batches, optimizer, schedule, clip=1.0)
+    for step in Bar(steps, total=len(batches), desc="training", unit=" steps"):
+        if step.number % 20 == 0:
+            yield Finding(f"step {step.number:>4} of {len(batches)}, loss {step.loss:.4f}")
+    after = score(book, encoder.eval(), "test")
+    yield Finding(f"Spearman x 100 on the 1,379 test pairs: {before:.2f} -> {after:.2f}", after > before, after)
+
+
+def everything(book: Any, _: Sequence[str]) -> Findings:
+    """Layers, losses and score: what lesson 14 calls its three instruments."""
+    for show in (layers, losses, spearman):
+        yield from show(book, ())
+
+
+# a lesson without one shows what the lesson before it does
+SHOWS: dict[int, Callable[[Any, Sequence[str]], Findings]] = {0: matrix, 2: ids, 3: layers, 5: head, 6: layers}
+SHOWS |= {8: vector, 9: spearman, 10: partners, 11: losses, 13: training, 14: everything}
+
+
+# ------------------------------------------------------------------------------------- the command
+
+
+def your_model(lesson: int | None, sentences: Sequence[str], chapter: str | None) -> bool:
+    """Write the file, run it on what the lesson shows, end with the card. Returns whether all equals the reference."""
+    passed = verdicts()
+    lesson = lesson or max((PIECES[master].lesson for master in passed if PIECES[master].lesson < 15), default=1)
+    show = SHOWS[max(number for number in SHOWS if number <= lesson)]
+    while True:
+        assembly = assemble(passed)
+        for master, reason in assembly.left_out.items():
+            without(master, reason)
+        with atomic_file(MINE / FILE) as path:
+            path.write_text(assembly.text, encoding="utf-8")
+        if chapter:
+            print(difference(assembly, chapter) or f"core/{chapter}.py: nothing here is yours yet")
+            return True
+        book = ModuleType("my_minisbert")
+        try:
+            exec(compile(assembly.text, FILE, "exec"), vars(book))
+            print(f"{LESSONS[lesson]}, by {MINE.name}/{FILE}\n")
+            good, best = shown(show(book, sentences))
+            break
+        except Exception as error:
+            lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == FILE]
+            whose = [owner for line in lines if (owner := owners(assembly.text)[line - 1]) in passed]
+            if not whose:
+                raise
+            without(whose[-1], f"{type(error).__name__}: {error}")
+            passed = [master for master in passed if master not in (whose[-1], *assembly.left_out)]
+    code = [owner for owner in owners(assembly.text) if owner != "-"]
+    own = Counter(filter(None, code))
+    print()
+    for name in dict.fromkeys(master.split(".")[0] for master in own):
+        parts = {master.partition(".")[2]: lines for master, lines in own.items() if master.split(".")[0] == name}
+        print(f"  {name:<10}{sum(parts.values()):>4} lines  {', '.join(parts)}")
+    scored = f"they score {best:.2f}" if best else f"what they score: {RUN} mine 09"
+    print(f"\n{own.total()} of {len(code):,} lines are yours; {scored}.")
+    print(f"Where the published ones differ: {RUN} mine --diff CHAPTER")
+    return good
+
+
+def verdicts() -> list[str]:
+    """The pieces of the book that pass; others that are written are named. Files that are new are graded."""
+    progress = Progress()
+    passed: list[str] = []
+    for lesson in Bar(dict.fromkeys(piece.lesson for piece in IN_THE_BOOK.values()), desc="grading", unit=" lessons"):
+        pieces = [piece for piece in IN_THE_BOOK.values() if piece.lesson == lesson and mine(lesson).is_file()]
+        if any(progress.state(piece) not in ("passed", "failed", "refused", "unwritten") for piece in pieces):
+            progress.remember(graded_lesson(lesson))
+        for piece in pieces:
+            if progress.state(piece) == "passed":
+                passed.append(piece.master)
+            elif progress.state(piece) != "unwritten":
+                without(piece.master, f"{progress.state(piece)}, {progress.results[piece.master].get('seen', '')}")
+    return passed
+
+
+def without(master: str, reason: str) -> None:
+    say(f"{master}: the book's is used instead of yours: {reason}")
+
+
+def shown(findings: Findings) -> tuple[bool, float]:
+    """Print each as it comes. Returns whether all equal the reference, and the score."""
+    good, best = True, 0.0
+    for text, holds, score in findings:
+        print(f"  {'' if holds is None else 'ok    ' if holds else 'FAIL  '}{text}", flush=True)
+        good, best = good and holds is not False, max(best, score)
+    return good, best
