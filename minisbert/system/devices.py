@@ -52,6 +52,11 @@ def fastest_products() -> tuple[str, torch.dtype]:
     return next((library, dtype) for needed, library, dtype in FASTEST if needed <= flags)
 
 
+def products_attend() -> bool:
+    """Say if attention in bfloat16 is faster as two products, by oneDNN, than as torch's operation, which calls MKL."""
+    return fastest_products() == ("oneDNN", torch.bfloat16)
+
+
 def instruction_sets() -> list[str]:
     """Return the CPU's vector and matrix instructions, which compiled code may use; if unknown, those torch uses."""
     families = ("avx", "amx", "fma", "sse4", "bmi", "f16c", "sve", "asimd")
