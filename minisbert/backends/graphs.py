@@ -26,8 +26,8 @@ from minisbert.models.batching import SHORT, Tokens, packed_batches, same_text
 from minisbert.models.pair_model import SEVERAL, PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder, evaluating
 from minisbert.system.console import run_command
-from minisbert.system.devices import bfloat16_hardware, choose_dtype, cpu_flags, fastest_products
-from minisbert.system.torch_internals import int8_products, unsigned_products
+from minisbert.system.devices import bfloat16_hardware, choose_dtype, cpu_flags, fastest_products, products_attend
+from minisbert.system.torch_internals import MOST_SCORES, int8_products, unsigned_products
 
 INSTRUCTIONS = "avx512_vnni", "avx2"  # int8 by signed activations, by unsigned ones; else number by number
 # largest code of a weight. AVX2 adds two products in 16 bits before it adds in 32: 2 * 255 * 64 < 2^15 < 2 * 255 * 65
@@ -157,20 +157,17 @@ def fused(qkv: Tensor, bias: Tensor) -> Tensor:
 
 
 def attention_by_length(qkv: Tensor, bias: Tensor) -> Tensor:
-    """Choose the faster kernel for the length of the rows, when the graph runs.
+    """Choose the faster kernel for the rows at hand, when the graph runs.
 
-    Milliseconds of all-MiniLM-L6-v2 in bfloat16, two cores of a Zen 4, rows times tokens:
-
-        |                    | 1 x 40 | 1 x 60 | 4 x 60 | 34 x 60 | 20 x 100 | 12 x 160 | 8 x 256 | 4 x 512 |
-        | bfloat16_attention |   3.66 |   4.89 |  15.37 |  121.42 |   129.80 |   138.48 |  165.47 |  206.61 |
-        | fused              |   3.64 |   5.02 |  16.67 |  135.47 |   139.72 |   148.76 |  172.30 |  226.00 |
-
-    On a Xeon with AMX ``fused`` is faster from some 160 tokens on, and it holds less memory at a time. So
-    ``bfloat16_attention`` up to SHORT, the length up to which texts share rows, and ``fused`` above it.
+    ``bfloat16_attention`` makes a package of all-MiniLM-L6-v2 in bfloat16 so many times as fast, by rows x tokens, on
+    two cores: on a Zen 4 .99 (1 x 40), 1.08 (4 x 60), 1.12 (34 x 60), 1.08 (20 x 100), 1.04 (8 x 256), 1.09 (4 x 512);
+    on a Zen 5 1.15 (8 x 256), 1.23 (4 x 512). So AMD's CPUs take it while the scores that it holds are few. On a Xeon
+    with AMX it is slower from some 160 tokens on: there up to SHORT, the length up to which texts share rows.
     """
-    # a tensor, or the example's length is compiled in
-    tokens = torch.scalar_tensor(qkv.shape[1], dtype=torch.int64)
-    return torch.cond(tokens <= SHORT, bfloat16_attention, fused, (qkv, bias))
+    rows, tokens, _, heads, _ = qkv.shape
+    size, most = (rows * heads * tokens**2, MOST_SCORES) if products_attend() else (tokens, SHORT)
+    # a tensor, or the example's sizes are compiled in
+    return torch.cond(torch.scalar_tensor(size, dtype=torch.int64) <= most, bfloat16_attention, fused, (qkv, bias))
 
 
 class RowAttention(nn.Module):

@@ -31,14 +31,14 @@ from torch import Tensor, nn
 from minisbert.checkpoints.layout import EncoderSettings, JsonSettings, ModelFolder, find_model
 from minisbert.checkpoints.tokenizer_files import read_tokenizer
 from minisbert.core import InputError, one_line, reading
-from minisbert.models.batching import PackedBatch
+from minisbert.models.batching import LONG_TOKENS, PackedBatch
 from minisbert.models.pair_model import PairScorer
 from minisbert.models.pooling import choose_pooling
 from minisbert.models.properties import check_choice
 from minisbert.models.sentence_encoder import TextEncoder
 from minisbert.system.assets import file_hash, home
 from minisbert.system.console import check_usage, say
-from minisbert.system.devices import instruction_sets
+from minisbert.system.devices import instruction_sets, products_attend
 from minisbert.system.files import atomic_file, check_owner
 from minisbert.system.torch_internals import package_runner
 
@@ -234,6 +234,8 @@ class CompiledEncoder(TextEncoder):
         self.pooling_mode, self.width, self.hidden_size = about.pooling, about.width, about.hidden_size
         self.tokenizer, self.settings = read_tokenizer(folder.encoder, limit), EncoderSettings.read(folder)
         self.normalize, self.most_tokens = folder.normalize, folder.config[1].positions
+        if about.dtype != "float32" and products_attend():
+            self.long_tokens = LONG_TOKENS
 
     @classmethod
     def load(  # type: ignore[override]  # a package comes second, and it has no device to choose

@@ -100,6 +100,7 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
     device: torch.device
     pooling_mode: str
     hidden_size: int  # columns of a token's hidden state
+    long_tokens = math.inf  # of a batch of long rows, if a backend wants fewer than of others
     truncated = 0  # texts that the last ``encode`` had to cut
     base_model: str | None = None  # the Hub's name of what was loaded, for the model card
     _reminded = False  # that it has prompts
@@ -193,7 +194,7 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
         self, tokens: Tokens, batch_size: int | None = None
     ) -> Iterator[Any]:
         """Split a call's texts into batches of as many tokens as ``batch_size`` texts of 64 tokens have."""
-        batches = packed_batches(tokens, TEXT_TOKENS * (batch_size or BATCH_SIZE))
+        batches = packed_batches(tokens, TEXT_TOKENS * (batch_size or BATCH_SIZE), self.long_tokens)
         return batches if tokens.progress is None else reporting(batches, tokens.progress)
 
     def token_states(self, batch: Any) -> list[Tensor]:

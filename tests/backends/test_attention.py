@@ -5,13 +5,15 @@ import torch
 from torch import Tensor
 
 from minisbert.backends import graphs as attention
-from minisbert.backends.graphs import RowAttention, attend_by_length, bfloat16_attention, fused
-from minisbert.backends.package import CompiledEncoder
+from minisbert.backends import package
+from minisbert.backends.graphs import RowAttention, attend_by_length, attention_by_length, bfloat16_attention, fused
+from minisbert.backends.package import About, CompiledEncoder
+from minisbert.checkpoints.layout import ModelFolder
 from minisbert.core import bert
 from minisbert.models import batching
-from minisbert.models.batching import same_text
+from minisbert.models.batching import LONG_TOKENS, same_text
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.devices import bfloat16_hardware
+from minisbert.system import devices
 from tests.backends.test_int8 import generated_code
 from tests.backends.test_runtime import COMPILER, TEXTS
 
@@ -56,13 +58,45 @@ def test_the_layers_of_the_books_encoder_and_no_others(tiny):
     assert isinstance(other.layers[0], torch.nn.Linear)
 
 
+AMD, AMX = {"AuthenticAMD", "avx2", "avx512f", "avx512_bf16"}, {"GenuineIntel", "avx2", "avx512_bf16", "amx_bf16"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "rows", "tokens", "kernel"),
+    [
+        (AMD, 34, 60, bfloat16_attention),
+        (AMD, 4, 512, bfloat16_attention),
+        (AMD, 1, 8192, fused),  # 1.6 GB of scores
+        (AMX, 10, 200, bfloat16_attention),
+        (AMX, 1, 208, fused),
+    ],
+)
+def test_vendor_flags_and_memory_choose_the_kernel(flags, rows, tokens, kernel, monkeypatch):
+    monkeypatch.setattr(devices, "cpu_flags", lambda: flags)
+    monkeypatch.setattr(torch, "cond", lambda first_fits, first, second, _: first if first_fits else second)
+    qkv = torch.zeros(()).expand(rows, tokens, 3, 12, 32)  # without memory
+    assert attention_by_length(qkv, qkv) is kernel
+
+
+@pytest.mark.parametrize(
+    ("flags", "dtype", "fewer"),
+    [(AMD, "bfloat16", True), (AMD, "int8", True), (AMD, "float32", False), (AMX, "bfloat16", False)],
+)
+def test_long_rows_share_smaller_batches_where_their_scores_are_held(flags, dtype, fewer, tiny, monkeypatch):
+    monkeypatch.setattr(devices, "cpu_flags", lambda: flags)
+    encoder = CompiledEncoder(ModelFolder(tiny), lambda *_: [], About(dtype=dtype))
+    assert (encoder.long_tokens == LONG_TOKENS) == fewer
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not COMPILER, reason="there is no C++ compiler")
-@pytest.mark.skipif(not bfloat16_hardware(torch.device("cpu"))[0], reason="the CPU has no bfloat16 instructions")
 def test_a_package_has_both_ways(tiny, tmp_path, monkeypatch):
     """A long text has a row to itself. The vectors of a text do not depend on what comes with it."""
+    monkeypatch.setattr(devices, "cpu_flags", lambda: AMD)
+    monkeypatch.setattr(package, "instruction_sets", lambda: ["avx2"])  # whatever this CPU has: emulated
     for module in (attention, batching):
         monkeypatch.setattr(module, "SHORT", 40)
+    monkeypatch.setattr(attention, "MOST_SCORES", 2 * 40**2)  # 2 rows of 40 tokens with a head
     monkeypatch.setattr(batching, "ROW", 24)
     attention.compile_model(tiny, "bfloat16", None, tmp_path / "p.pt2")  # in this process, with these bounds
     code = generated_code(tmp_path / "p.pt2")

@@ -107,6 +107,13 @@ def test_packed_batches_by_hand():
     assert [batch.texts for batch in packed_batches(of_lengths(20, 70), 4)] == [[1], [0]]
 
 
+def test_long_rows_may_share_smaller_batches():
+    lengths = [250, 300, 250, 250, *[30] * 40]
+    shapes = [tuple(batch.ids.shape) for batch in packed_batches(of_lengths(*lengths), 2048, 512)]
+    assert shapes == [(1, 304), (2, 256), (1, 256), (20, 60)]
+    assert [tuple(batch.ids.shape) for batch in packed_batches(of_lengths(250, 250), 256, 512)] == [(1, 256)] * 2
+
+
 def test_who_belongs_together_by_hand():
     mask = same_text(torch.tensor([[0, 0, 1, -1]]))
     assert mask.int().tolist() == [[[[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]]]
