@@ -306,8 +306,8 @@ for name, change in sorted(moved.items(), key=lambda item: item[1]):
 #   gradients.
 #   (**Detached** means that autograd, lesson 00, takes a number for a constant: no gradient passes it.)
 # - *eps outside the root*: with eps = 1e-12 it is invisible. A test must use a larger eps.
-# - *LayerNorm eps 1e-5* and *unbiased variance* (D - 1 for D) are small: a right and a wrong vector of one text
-#   have a cosine above 0.99999, and the cosines of pairs move by less than 1e-3.
+# - *LayerNorm eps 1e-5*, *unbiased variance* (D - 1 for D) and *x.std() + eps* are small: a right and a wrong vector of
+#   one text have a cosine above 0.99999, and the cosines of pairs move by less than 1e-3.
 # - The others are larger, and the model still runs.
 #
 # So the choice of test data decides what a test can find. The package's tests use models whose every parameter is

@@ -63,6 +63,13 @@ def cross_entropy_losses() -> Iterator[Comparison]:
 
 
 @check
+def large_logits() -> Iterator[Comparison]:
+    """exp(1e4) is infinite, its logarithm is not."""
+    logits, expected = torch.tensor([[1e4, 0.0]]).double(), torch.tensor(1e4).double()
+    yield compare("logits of 1e4", losses.softmax_cross_entropy_loss(logits, torch.tensor([1])), expected, PIECE)
+
+
+@check
 def mlm_loss() -> Iterator[Comparison]:
     words = golden("losses")["classes"]
     yield from with_golden("softmax_cross_entropy", lambda z: more_losses.mlm_loss(z, words), "class_logits")

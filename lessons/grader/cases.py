@@ -227,7 +227,10 @@ def form_problem(result: Any, expected: Any) -> str:
             return f"returns a tensor with attributes of its own: {', '.join(vars(result))}"
         if tuple(result.shape) != tuple(expected.shape):
             return f"returns the shape {tuple(result.shape)}, not {tuple(expected.shape)}"
-        return "" if result.dtype == expected.dtype else f"returns {result.dtype}, not {expected.dtype}"
+        if result.dtype == expected.dtype:
+            return ""
+        made = " (made by torch.zeros? give it dtype=u.dtype, u being an argument)"
+        return f"returns {result.dtype}, not {expected.dtype}{made if result.dtype == torch.float32 else ''}"
     return "" if type(result) is type(expected) else f"returns {kind(result)}, not {kind(expected)}"
 
 

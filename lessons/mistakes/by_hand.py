@@ -125,6 +125,12 @@ def _(x: Tensor, weight: Tensor, bias: Tensor, gradient: Tensor) -> Gradients:
     return gradient @ weight, gradient.T @ x, gradient.sum(0)
 
 
+@mistake(backward, "dense_gelu_backward", "ReLU's slope", "the slope is 1 above 0 and 0 below it")
+def _(x: Tensor, weight: Tensor, bias: Tensor, gradient: Tensor) -> Gradients:
+    dz = gradient * (x @ weight.T + bias > 0)
+    return dz @ weight, dz.T @ x, dz.sum(0)
+
+
 @mistake(backward, "dense_gelu_backward", "slope at the output", "the slope is taken at y = gelu(z), not at z")
 def _(x: Tensor, weight: Tensor, bias: Tensor, gradient: Tensor) -> Gradients:
     dz = gradient * _slope(bert.gelu(x @ weight.T + bias))
@@ -188,6 +194,13 @@ def _(config: BertConfig, B: int, T: int) -> dict[str, int]:
     D, F = config.hidden_size, config.intermediate_size
     small = 4 * (2 * D + config.num_hidden_layers * (9 * D + F))
     weights = costs["weights"] - small
+    return costs | {"weights": weights, "gradients": weights, "moments": 2 * weights}
+
+
+@mistake(sheet, "training_step", "pooler counted", "the pooler's weights and biases count, and no vector needs it")
+def _(config: BertConfig, B: int, T: int) -> dict[str, int]:
+    costs = _step(config, B, T)
+    weights = costs["weights"] + 4 * (config.hidden_size**2 + config.hidden_size)
     return costs | {"weights": weights, "gradients": weights, "moments": 2 * weights}
 
 

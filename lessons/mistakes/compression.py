@@ -134,9 +134,7 @@ def _(queries, candidates, vectors, k):
 
 @mistake(quantized, "rescore", "places among the candidates", "the indices count the candidates, not the corpus")
 def _(queries, candidates, vectors, k):
-    scores, indices = _rescore(queries, candidates, vectors, k)
-    places = [[list(row).index(i) for i in found] for row, found in zip(candidates, indices, strict=True)]
-    return scores, np.array(places, dtype=np.int64)
+    return _rescore(queries, np.tile(np.arange(candidates.shape[1]), (len(candidates), 1)), vectors, k)
 
 
 @mistake(quantized, "rescore", "not sorted again", "the order of the first search is kept, the new scores beside it")

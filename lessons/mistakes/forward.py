@@ -6,16 +6,19 @@ drops the mask" and "encoder's mask inverted".
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
+from minisbert.architectures import modern
 from minisbert.core import bert, pooling
-from minisbert.diagnosis.mistakes import attention_with, embeddings_with, mistake
+from minisbert.diagnosis.mistakes import attention_with, embeddings_with, mistake, wrong_choices
 
 Drop = Callable[[Tensor], Tensor]
 
 # the right versions, kept from before anything is planted: a stand-in may call what it replaces
 _dropout = nn.functional.dropout
 _mean, _attend = pooling.mean_pool, pooling.attention_pool
+_gelu = bert.gelu
 
 
 @mistake(
@@ -35,6 +38,48 @@ def _(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
 )
 def _(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     return (x - x.mean()) / (x.var(correction=0) + eps).sqrt() * weight + bias
+
+
+@mistake(bert, "layer_norm", "x.std() + eps", "std divides by D - 1, and eps stands outside the root: both are wrong")
+def _(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    return (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + eps) * weight + bias
+
+
+@mistake(bert, "layer_norm", "variance over everything", "x.var() is one number, of all tokens, and divides by N - 1")
+def _(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    return (x - x.mean(-1, keepdim=True)) / (x.var() + eps).sqrt() * weight + bias
+
+
+wrong_choices(
+    bert,
+    "attention",
+    attention_with,
+    ("1/sqrt(H)", "the scores are divided by the root of H, the number of heads", {"power": 0.0, "heads": 0.5}),
+)
+
+
+@mistake(bert, "attention", "exp by hand", "exp(score) is 0 for all low scores, and infinite for a high one: 0/0")
+def _(query, key, value, mask=None, dropout=0.0):
+    scores = query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5
+    shares = (scores if mask is None else scores.masked_fill(~mask, float("-inf"))).exp()
+    probabilities = shares / shares.sum(-1, keepdim=True)
+    return _dropout(probabilities, dropout) @ value, probabilities
+
+
+@mistake(bert, "gelu", "GELU without the half", "x (1 + erf) is twice x P(Z <= x)")
+def _(x: Tensor) -> Tensor:
+    return 2 * _gelu(x)
+
+
+@mistake(bert.FeedForward, "forward", "GELU after down", "GELU stands behind both dense layers, not between them")
+def _(self: bert.FeedForward, x: Tensor) -> Tensor:
+    return _gelu(self.down(self.up(x)))
+
+
+@mistake(modern, "rotate", "pairs of neighbours", "columns i and i + 1 are turned, by every second of the angles")
+def _(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    a, b, c, s = x[..., ::2], x[..., 1::2], cos[..., ::2], sin[..., ::2]
+    return torch.stack([a * c - b * s, a * s + b * c], dim=-1).flatten(-2)
 
 
 @mistake(bert, "attention", "softmax over the queries", "pads get -inf, and then the softmax is over the queries")

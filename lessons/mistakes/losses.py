@@ -26,7 +26,7 @@ def _(u: Tensor, v: Tensor) -> Tensor:
     return (u * v).sum(-1)
 
 
-@mistake(encoder, "cosine_matrix", "dot products in the batch", "in-batch losses compare vectors of any length")
+@mistake(encoder, "cosine_matrix", "dot products for cosines", "the rows are not scaled to length 1")
 def _(u: Tensor, v: Tensor) -> Tensor:
     return u @ v.T
 
@@ -98,6 +98,16 @@ def _(logits: Tensor, labels: Tensor) -> Tensor:
 )
 def _(logits: Tensor, labels: Tensor) -> Tensor:
     return -logits.log_softmax(0).gather(1, labels.unsqueeze(1)).mean()
+
+
+@mistake(losses, "softmax_cross_entropy_loss", "cross-entropy summed", "the batch is summed, not averaged")
+def _(logits: Tensor, labels: Tensor) -> Tensor:
+    return _entropy(logits, labels) * len(logits)
+
+
+@mistake(losses, "softmax_cross_entropy_loss", "exp overflows", "exp is infinite for a logit of 1000: use logsumexp")
+def _(logits: Tensor, labels: Tensor) -> Tensor:
+    return (logits.exp().sum(1).log() - logits.gather(1, labels.unsqueeze(1)).squeeze(1)).mean()
 
 
 # ----------------------------------------------------------------------------------- pairs, triplets
@@ -269,6 +279,12 @@ def _(ids: Tensor, words: Tensor, mask_id: int, chance: Tensor, other: Tensor) -
 def _(ids: Tensor, words: Tensor, mask_id: int, chance: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
     inputs, chosen = _mask_tokens(ids, words, mask_id, chance, other)
     return inputs, chosen & (inputs == mask_id)
+
+
+@mistake(masked, "mask_tokens", "only changed words are to be guessed", "the words that stay are not asked for")
+def _(ids: Tensor, words: Tensor, mask_id: int, chance: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    inputs, chosen = _mask_tokens(ids, words, mask_id, chance, other)
+    return inputs, chosen & (inputs != ids)
 
 
 @mistake(masked, "mask_tokens", "80 % of all words are hidden", "0.8 and 0.9 are not multiplied by 0.15")

@@ -178,6 +178,17 @@ def _(queries, corpus, k, progress=False):
     return _ranked(_unit(queries) @ torch.as_tensor(corpus).double().T, k)
 
 
+@mistake(dense, "top_k", "nothing is scaled", "these are dot products: neither side is scaled to length 1")
+def _(queries, corpus, k, progress=False):
+    return _ranked(torch.as_tensor(queries).double() @ torch.as_tensor(corpus).double().T, k)
+
+
+@mistake(dense, "top_k", "ties in any order", "torch.topk promises no order of equal scores: sort with stable=True")
+def _(queries, corpus, k, progress=False):
+    scores, columns = (_unit(queries) @ _unit(corpus).T).float().topk(k)
+    return scores.numpy(), columns.numpy()
+
+
 @mistake(dense, "top_k", "search in float32", "rounding, not the cosine, decides the order of close vectors")
 def _(queries, corpus, k, progress=False):
     return _ranked(_unit(queries, torch.float32) @ _unit(corpus, torch.float32).T, k)

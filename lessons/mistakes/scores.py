@@ -10,7 +10,7 @@ from minisbert.evaluation import metrics as decisions
 
 # the right versions, kept from before anything is planted: a stand-in may call what it replaces
 _accuracy, _precision_recall_f1 = decisions.accuracy, decisions.precision_recall_f1
-_best_threshold = decisions.best_threshold
+_best_threshold, _pearson = decisions.best_threshold, metrics.pearson
 
 # ------------------------------------------------------------------------------------------- metrics
 
@@ -24,6 +24,27 @@ def _(x: Any) -> np.ndarray:
 def _(x: Any, y: Any) -> float:
     x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     return float(x @ y / np.sqrt((x @ x) * (y @ y)))
+
+
+@mistake(metrics, "ranks", "first place of a value", "equal values all get the first of their ranks, not the mean")
+def _(x: Any) -> np.ndarray:
+    return np.searchsorted(np.sort(x), x) + 1.0
+
+
+@mistake(metrics, "ranks", "argsort for ranks", "argsort says which value comes first, second, ..., not who is where")
+def _(x: Any) -> np.ndarray:
+    return np.argsort(x) + 1.0
+
+
+@mistake(metrics, "spearman", "1 - 6 sum of d^2", "that short form is right only if no two values are equal")
+def _(x: Any, y: Any) -> float:
+    d, n = metrics.ranks(x) - metrics.ranks(y), len(x)
+    return float(1 - 6 * (d**2).sum() / (n * (n**2 - 1)))
+
+
+@mistake(metrics, "pearson", "two divisors", "the covariance divides by n, the deviations (ddof=1) by n - 1")
+def _(x: Any, y: Any) -> float:
+    return _pearson(x, y) * (1 - 1 / len(x))
 
 
 @mistake(metrics, "pearson", "Pearson not scaled", "squares of 1e-200 and 1e200 are 0 and infinity")

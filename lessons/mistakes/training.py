@@ -345,6 +345,16 @@ def _(network: nn.Module, parts: Parts, states: States, gradient: Tensor) -> Non
     _replay(network, parts, [states[0] for _ in parts], gradient)
 
 
+@mistake(
+    gradient_cache,
+    "replay",
+    "divided by the number of parts",
+    "the parts' gradients are averaged, not added up",
+)
+def _(network: nn.Module, parts: Parts, states: States, gradient: Tensor) -> None:
+    _replay(network, parts, states, gradient / max(1, len(parts)))
+
+
 @mistake(gradient_cache, "replay", "the last part not replayed", "its rows of the gradient never reach the encoder")
 def _(network: nn.Module, parts: Parts, states: States, gradient: Tensor) -> None:
     _replay(network, parts[:-1], states[:-1], gradient[: len(gradient) - len(parts[-1])] if parts else gradient)
