@@ -120,6 +120,7 @@ def main(options: argparse.Namespace) -> None:
     out = Path(options.out or f"runs/{options.loss}-{Path(options.model).name}", "model")
     if out.exists():
         raise InputError(f"{out} exists: name another folder with --out")
+    out.parent.mkdir(parents=True, exist_ok=True)  # an error now, not after the training
     encoder = SentenceEncoder.load(options.model)
     rows, notes = bare_rows(options.loss, options.data, options.dev, options.test, options.seed, options.quotes)
     print("; ".join(f"{split} {note}" for split, note in notes.items()), encoder.device, sep="; ")

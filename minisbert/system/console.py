@@ -5,6 +5,7 @@ Imports neither torch nor NumPy, and no command imports torch before its options
 """
 
 import argparse
+import errno
 import inspect
 import math
 import os
@@ -23,6 +24,11 @@ MESSAGE = 4000  # characters of an error message, at most
 # How long OpenMP's threads spin before they sleep, in a command: 3,000 iterations in libgomp, about .15 ms
 # (default: 300,000); 1 ms in libomp and Intel's (default: 200). A spinning thread keeps its core from other processes.
 SPINNING = {"GOMP_SPINCOUNT": "3000", "KMP_BLOCKTIME": "1"}
+
+
+PLACES = "; check its permissions, or name another place (--out, MINISBERT_HOME)"
+ADVICE = dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), PLACES)  # behind the error of a file
+ADVICE[errno.ENOSPC] = "; free some space, or name another disk"
 
 
 def run_command(main: Callable[[], None]) -> None:
@@ -55,6 +61,7 @@ def run_command(main: Callable[[], None]) -> None:
             message = str(error)
             if isinstance(error, OSError) and error.strerror:
                 message = ": ".join(filter(None, [error.filename and str(error.filename), error.strerror]))
+                message += ADVICE.get(error.errno, "") if error.filename else ""
         if message is None or os.environ.get("MINISBERT_TRACEBACK"):
             raise
         say(f"error: {message[:MESSAGE]}")

@@ -55,11 +55,11 @@ def write_json(path: Path, content: object) -> None:
 
 @contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Add the file's name to the error of a full or broken disk: that of a failed write has none."""
+    """Name the file in the error of a full or broken disk, which has no name, and in that of a hidden new file."""
     try:
         yield
     except OSError as error:
-        if error.errno in BROKEN_DISK and error.filename is None:
+        if NEW in str(error.filename) or (error.errno in BROKEN_DISK and error.filename is None):
             error.filename = str(path)
         raise
 

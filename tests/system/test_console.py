@@ -33,8 +33,13 @@ def short_messages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 ENDS = [
     (InputError("no split is called 'tset'"), 2, "error: no split is called 'tset'\n"),
-    (PermissionError(13, "Permission denied", "a.csv"), 2, "error: a.csv: Permission denied\n"),
+    (
+        PermissionError(13, "Permission denied", "a.csv"),
+        2,
+        "error: a.csv: Permission denied; check its permissions, or name another place (--out, MINISBERT_HOME)\n",
+    ),
     (OSError(28, "No space left on device"), 2, "error: No space left on device\n"),
+    (OSError(28, "No space left", "F"), 2, "error: F: No space left; free some space, or name another disk\n"),
     (KeyboardInterrupt(), 130, "stopped\n"),
 ]
 

@@ -205,3 +205,18 @@ def test_a_lock_is_held_until_the_file_is_closed_and_a_disk_without_locks_is_acc
         files.lock(second)
         monkeypatch.setattr("fcntl.flock", failing(errno.ENOLCK))
         files.lock(second)
+
+
+def test_a_folder_that_cannot_be_written_names_the_file_that_was_asked_for(tmp_path, monkeypatch):
+    """Not the hidden one beside it."""
+
+    def refuse(path, *_, **options):
+        if not options:
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr(Path, "touch", refuse)
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    for atomic in (atomic_file, atomic_folder):
+        with pytest.raises(OSError, match="Read-only") as caught, atomic(tmp_path / "target"):
+            pass
+        assert caught.value.filename == str(tmp_path / "target")
