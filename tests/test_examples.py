@@ -1,6 +1,5 @@
-"""docs/examples: vectors before transformers, sentences in two languages, pairs from docstrings."""
+"""docs/examples: vectors before transformers, sentences in two languages."""
 
-import json
 import math
 import runpy
 from types import SimpleNamespace
@@ -10,11 +9,7 @@ import pytest
 import torch
 
 from benchmarks.whitening import whitening
-from minisbert.data.datasets import triplet_rows
-from minisbert.evaluation.retrieval import load_retrieval_folder
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.training.objectives import sources_of
-from minisbert.training.settings import parse
 from tests.conftest import ROOT
 
 
@@ -92,15 +87,3 @@ def test_both_runs_on_the_tiny_model(languages, tiny, tmp_path, capsys):
     assert f"{found['held out']['teacher']['cosine of translations']:10.3f}" in shown
     for name in ("teacher", "labels"):
         assert isinstance(SentenceEncoder.load(tmp_path / "toy" / name / "model"), SentenceEncoder)
-
-
-@pytest.mark.slow
-def test_the_files_are_read_and_no_text_is_in_two_splits(tmp_path):
-    sizes = example("docstrings").write(tmp_path)
-    rows, _ = triplet_rows(sources_of(parse(["--objective", "mnr", "--data", str(tmp_path / "pairs.tsv")])))
-    search = load_retrieval_folder(tmp_path)
-    assert (len(rows), len(search["dev"].queries), len(search["test"].queries)) == tuple(sizes.values())
-    assert min(sizes.values()) > 500
-    corpus = [json.loads(line)["text"] for line in (tmp_path / "corpus.jsonl").read_text().splitlines()]
-    assert len(corpus) == sizes["dev"] + sizes["test"]
-    assert not {document for _, document in rows} & {*corpus}

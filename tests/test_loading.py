@@ -9,7 +9,6 @@ import torch
 
 import minisbert
 from minisbert import MultiVectorEncoder, PairModel, SentenceEncoder, SparseEncoder, StaticEncoder
-from minisbert.commands import encode, evaluate, score, search, trace_
 from minisbert.core import InputError
 from minisbert.core.heads import JointHead, siamese
 from minisbert.loading import load_encoder, load_tokenizer, uncompiled
@@ -102,23 +101,3 @@ def test_arguments_of_wrong_types_end_in_an_input_error():
     for value in (None, 3, 2.5, object()):
         with pytest.raises(InputError):
             list(encoder.encode_stream(value))
-
-
-def test_a_command_asks_the_hub_once(folders, tmp_path, monkeypatch, capsys):
-    asked = []
-    texts = tmp_path / "texts.txt"
-    texts.write_text("a cat\na dog\nthe moon\n")
-    rows = tmp_path / "rows.tsv"
-    rows.write_text("score\tsentence1\tsentence2\n1\ta cat\ta dog\n3\tmoon\tthe moon\n5\ta cat\tthe cat\n")
-    for command, model, arguments in (
-        (encode, TINY, ["a cat", "a dog"]),
-        (search, TINY, [str(texts), "--query", "a cat"]),
-        (evaluate, TINY, ["--data", str(rows)]),
-        (trace_, TINY, ["--write", str(tmp_path / "states.safetensors")]),
-        (score, folders[PairModel][0], ["a cat", "a dog"]),
-    ):
-        download = lambda name, model=model: asked.append(name) or model  # noqa: E731
-        monkeypatch.setattr("minisbert.checkpoints.layout.download_model", download)
-        command.main([*arguments, "--model", "owner/name"])
-        assert asked == ["owner/name"], command.__name__
-        asked.clear()

@@ -360,7 +360,7 @@ REFUSED = [  # a source, a file, keys, and values that are refused for each of t
     ("distiluse", CONFIG, "dim n_layers dropout attention_dropout activation", [1.5, [], None]),
     ("tiny", OPTIONS, "tokenizer_class padding_side truncation_side", ["BertJapaneseTokenizer", True]),
     ("tiny", OPTIONS, "padding_side", ["left"]),
-    ("tiny", OPTIONS, "do_lower_case strip_accents tokenize_chinese_chars split_special_tokens", ["yes", 1]),
+    ("tiny", OPTIONS, "do_lower_case strip_accents tokenize_chinese_chars split_special_tokens", ["yes"]),
     ("tiny", OPTIONS, "model_max_length", ["16", 1.5, True, float("inf")]),
     ("tiny", OPTIONS, "cls_token sep_token unk_token", ["[BOS]", 5, {}, None]),
     ("tiny", OPTIONS, "model_input_names", [["input_ids", "token_type_ids"]]),

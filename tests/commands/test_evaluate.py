@@ -170,19 +170,6 @@ def test_triplets_give_an_accuracy(tiny, tmp_path, capsys):
     assert f"{path}, 3 triplets\nscored by cosine\naccuracy  {100 * expected:.2f} % have an anchor" in out
 
 
-@pytest.mark.weights
-def test_scores_of_the_real_model(minilm, stsb, tmp_path, capsys):
-    """Every tenth pair of the test split; expected are sentence-transformers' vectors in float64 and scipy."""
-    rows = [line.split("\t")[4:7] for line in (stsb / "sts-test.csv").read_text("utf-8").split("\n")[:-1]]
-    content = SCORED_HEADER + "\n".join("\t".join(row) for row in rows[::10])
-    (tmp_path / "tenth.csv").write_text(content, encoding="utf-8")
-    main(["--model", str(minilm), "--data", str(tmp_path / "tenth.csv"), "--no-quotes", "--json"])
-    found = json.loads(capsys.readouterr().out)
-    assert found["pairs"] == 138
-    assert found["pearson_cosine"] == pytest.approx(0.811954, abs=1e-5)
-    assert found["spearman_cosine"] == pytest.approx(0.797412, abs=1e-5)
-
-
 @pytest.mark.slow
 @pytest.mark.weights
 def test_stsb_scores_of_the_real_model(minilm, stsb, capsys):

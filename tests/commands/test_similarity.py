@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from minisbert import SentenceEncoder
 from minisbert.commands import encode, evaluate, mine, pairs, search
 from minisbert.core import InputError
-from minisbert.evaluation.evaluators import InformationRetrievalEvaluator
 
 CORPUS = ["a small dog", "the moon is in the sky", "the sun", "rain and snow over the garden", "music", "the cat"]
 QUERIES = ["the dog", "snow"]
@@ -110,20 +108,6 @@ def test_retrieval_is_perfect_by_the_models_own_similarity_alone(retrieval, caps
     assert json.loads(capsys.readouterr().out)["cosine_ndcg@10"] < 1
     evaluate.main(retrieval)
     assert "exact search by dot" in capsys.readouterr().out
-
-
-@pytest.mark.reference
-def test_retrieval_is_that_of_sentence_transformers(folder):
-    reference = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
-    evaluation = pytest.importorskip("sentence_transformers.sentence_transformer.evaluation")
-    texts = {f"d{i}": f"{first} {second}" for i, (first, second) in enumerate(pairwise(CORPUS))}
-    data = dict(enumerate(QUERIES)), texts, {0: {"d0"}, 1: {"d3", "d1"}}
-    expected = evaluation.InformationRetrievalEvaluator(*data, write_csv=False)(
-        reference.SentenceTransformer(str(folder), device="cpu")
-    )
-    found = InformationRetrievalEvaluator(*data)(SentenceEncoder.load(folder))
-    assert "dot_ndcg@10" in expected
-    assert {key: found[key] for key in expected} == pytest.approx(expected, abs=1e-12)
 
 
 def test_negatives_are_those_of_the_similarity(folder, corpus, tmp_path, capsys):

@@ -135,29 +135,6 @@ def edit_json(path, **changes):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-@pytest.mark.parametrize(("mode", "normalize"), [("mean", True), ("cls+max+mean", False), ("max+mean", True)])
-def test_what_is_written_is_read_back(tiny, tmp_path, mode, normalize):
-    encoder = SentenceEncoder.load(tiny, pooling=mode)
-    encoder.normalize = normalize
-    encoder.save(tmp_path / "saved")
-    saved = ModelFolder(tmp_path / "saved")
-    assert (saved.pooling, saved.normalize, saved.places["Dense"], saved.encoder) == (mode, normalize, [], saved)
-    (tmp_path / "saved" / "modules.json").unlink()
-    plain = ModelFolder(tmp_path / "saved")
-    assert (plain.pooling, plain.normalize, plain.encoder) == (None, False, plain)
-
-
-def test_an_encoder_in_a_subfolder(tiny, folder):
-    modules = json.loads((folder / "modules.json").read_text())
-    modules[0]["path"] = "0_Transformer"
-    (folder / "modules.json").write_text(json.dumps(modules))
-    (folder / "0_Transformer").mkdir()
-    for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
-        (folder / name).rename(folder / "0_Transformer" / name)
-    found = SentenceEncoder.load(folder).encode(SENTENCES)
-    assert (found == SentenceEncoder.load(tiny).encode(SENTENCES)).all()
-
-
 def test_each_json_file_is_opened_once_and_torchs_compiler_is_not_imported(tiny, tmp_path):
     """In a process of its own, whose ``open`` is audited. tokenizer.json is given to the library as bytes.
 
@@ -190,8 +167,6 @@ print(json.dumps(opened))
     [
         ("1_Pooling/config.json", None),
         ("1_Pooling/config.json", '{"pooling_mode_median_tokens": true}'),
-        ("modules.json", "{}"),
-        ("modules.json", "["),
         ("modules.json", "[]"),
         ("modules.json", '[{"type": "a.LSTM", "path": ""}]'),
     ],
@@ -313,17 +288,6 @@ def test_sentence_transformers_refuses_poolings_it_does_not_have(tiny, tmp_path)
         SentenceEncoder.load(tiny, pooling=mode).save(tmp_path / "saved")
         with pytest.raises(ValueError, match="Invalid pooling mode"):
             sentence_transformers.SentenceTransformer(str(tmp_path / "saved"), device="cpu")
-
-
-def test_a_dense_layer_and_a_pooling_in_float16_come_up_as_float32(tiny, tmp_path):
-    attention = trained_attention(tiny)
-    encoder = SentenceEncoder(attention.tokenizer, attention.bert, attention.pooling, True, (Dense(24, 7),))
-    encoder.save(tmp_path / "saved")
-    for path in tmp_path.glob("saved/*/model.safetensors"):
-        save_file({name: tensor.half() for name, tensor in load_file(path).items()}, path)
-    again = SentenceEncoder.load(tmp_path / "saved")
-    assert {parameter.dtype for parameter in again.parameters()} == {torch.float32}
-    torch.testing.assert_close(again.dense[0].linear.weight, encoder.dense[0].linear.weight, atol=1e-3, rtol=0)
 
 
 @pytest.mark.reference

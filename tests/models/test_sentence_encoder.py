@@ -3,7 +3,6 @@
 import errno
 import json
 import shutil
-import traceback
 from pathlib import Path
 from unittest import mock
 
@@ -82,9 +81,7 @@ def test_loads_a_path_a_string_or_a_name_in_eval_mode(tiny, monkeypatch):
         ("no/such/folder", {}, "'no/such/folder'.*all-MiniLM-L6-v2, bert-base-uncased"),
         ("weights/tiny/model.safetensors", {}, r"model\.safetensors': a file"),
         ("weights/tiny", {"pooling": "sum"}, "unknown pooling 'sum'.*mean, cls, max"),
-        ("weights/tiny", {"pooling": ""}, "unknown pooling ''.*mean, cls, max"),
         ("weights/tiny", {"device": "cuda:97"}, "device 'cuda:97' cannot be used"),
-        ("weights/tiny", {"device": "gpu"}, "device 'gpu' cannot be used"),
     ],
 )
 def test_what_cannot_be_loaded(name, options, message, monkeypatch):
@@ -435,21 +432,6 @@ def test_real_vectors_are_those_of_the_reference(minilm):
     assert_parity("all-MiniLM-L6-v2 vectors", vectors, golden("minilm")["vectors"], MINILM_VECTOR)
 
 
-@pytest.mark.weights
-def test_the_red_planet_is_mars(minilm):
-    model = SentenceEncoder.load(minilm)
-    query = model.encode(["Which planet is known as the Red Planet?"])
-    planets = model.encode(
-        [
-            "Venus is often called Earth's twin because of its similar size and proximity.",
-            "Mars, known for its reddish appearance, is often referred to as the Red Planet.",
-            "Jupiter, the largest planet in our solar system, has a prominent red spot.",
-            "Saturn, famous for its rings, is sometimes mistaken for the Red Planet.",
-        ]
-    )
-    np.testing.assert_allclose(model.similarity(query, planets), [[0.464, 0.812, 0.728, 0.751]], atol=0.001, rtol=0)
-
-
 @pytest.mark.reference
 @pytest.mark.parametrize("source", ["tiny", pytest.param("minilm", marks=pytest.mark.weights)])
 def test_folders_move_both_ways(source, request, tmp_path):
@@ -463,33 +445,3 @@ def test_folders_move_both_ways(source, request, tmp_path):
         assert theirs.max_seq_length == model.tokenizer.limit
         vectors = theirs.encode(TEXTS, convert_to_tensor=True)
         assert_parity(f"{source}, saved by {name}", model.encode(TEXTS, convert_to_tensor=True), vectors, MINILM_VECTOR)
-
-
-@pytest.mark.reference
-def test_sentence_transformers_cuts_and_scales_alike_and_has_the_same_tokens(tiny):
-    from sentence_transformers import SentenceTransformer
-
-    model = SentenceEncoder.load(tiny).double()
-    for truncate_dim, normalize in ((None, False), (7, False), (7, True), (20, True)):
-        theirs = SentenceTransformer(str(tiny), device="cpu", truncate_dim=truncate_dim).double()
-        expected = theirs.encode(TEXTS, normalize_embeddings=normalize)
-        vectors = model.encode(TEXTS, truncate_dim=truncate_dim, normalize_embeddings=normalize)
-        np.testing.assert_allclose(vectors, expected, atol=PIECE, rtol=0)
-    expected = SentenceTransformer(str(tiny), device="cpu").double().encode(TEXTS, output_value="token_embeddings")
-    for ours, theirs in zip(model.encode(TEXTS, output_value="token_embeddings"), expected, strict=True):
-        np.testing.assert_allclose(ours, theirs.numpy(), atol=PIECE, rtol=0)
-
-
-def test_from_encode_to_the_first_matrix_product_are_few_files(model, monkeypatch):
-    stacks = []
-
-    def spy(*arguments):
-        stacks.append([frame.filename for frame in traceback.extract_stack()])
-        return linear(*arguments)
-
-    linear = torch.nn.functional.linear
-    monkeypatch.setattr(torch.nn.functional, "linear", spy)
-    model.encode(["the cat"])
-    files = [file for file in stacks[0] if file.startswith(str(ROOT / "minisbert"))]
-    assert len({*files}) <= 5
-    assert files[-1].endswith("core/bert.py")

@@ -18,7 +18,6 @@ from minisbert.core import InputError
 from minisbert.core.tokenizer import Tokenizer, token_ids
 from minisbert.loading import load_tokenizer
 from minisbert.models.static_encoder import StaticEncoder, bare_tokenizer
-from minisbert.system.console import cut_message
 
 # letters at the start of a word and inside it (##); "e" only at the start, so a word that continues with it is unknown
 PIECES = """
@@ -171,10 +170,6 @@ def test_any_cut_text_and_pair_equals_the_library(baked, from_json, first, secon
     assert single.ids == [text.ids]
     assert (found.ids, found.token_types) == ([pair.ids], [pair.type_ids])
     assert [*single.truncated, *found.truncated] == [bool(text.overflowing), bool(pair.overflowing)]
-
-
-def test_cut_message(from_json):
-    assert cut_message(from_json.limit, 3, 2758) == "3 of 2,758 texts were longer than 40 tokens and were cut"
 
 
 def peak_memory() -> float:

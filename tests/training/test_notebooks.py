@@ -54,19 +54,6 @@ def made(name: str, model: Path, files: dict[str, str]) -> Objective:
     return objective
 
 
-@pytest.mark.weights
-@pytest.mark.parametrize(
-    ("head", "counts"), [("cross-encoder", (22_812_033, 19_263_105)), ("siamese", (23_008_641, 19_459_713))]
-)
-def test_a_published_head_has_the_parameters_that_the_notebook_printed(head, counts, minilm, files):
-    data = ["--data", files["scored"], "--dev", files["dev"], "--test", files["test"], "--model", str(minilm)]
-    recipe = RECIPES[f"sts-{head}-published"]
-    options = parse([*recipe.options.split(), *data])
-    objective, found = training.prepare_objective(options, torch.device("cpu"), torch.float32, recipe.objective)
-    assert found == counts
-    assert objective.encoder.tokenizer.limit == 128
-
-
 def test_the_batches_are_those_of_the_sources(tiny, files):
     """In the file's order; of any rows, which mix lengths: the spread of lengths within a batch, added up."""
     task = made("quora-1", tiny, files)

@@ -229,13 +229,6 @@ def test_a_run_does_not_lie_in_the_model_that_it_reads(flags, tiny, tmp_path):
     assert contents(model) == before
 
 
-def test_a_file_is_not_a_runs_folder(flags, tmp_path):
-    (tmp_path / "file").write_text("precious")
-    with pytest.raises(FileExistsError, match=r"File exists: .*file"):
-        main([*flags, "--out", str(tmp_path / "file"), "--overwrite"])
-    assert (tmp_path / "file").read_text() == "precious"
-
-
 def test_a_resumed_run_stays_in_its_folder(stopped, tmp_path, monkeypatch):
     before = contents(tmp_path)
     with pytest.raises(InputError, match=r"--out .*other: .*run was started with .*run and continues with it"):

@@ -39,20 +39,6 @@ def test_the_proportions_of_the_paper():
     assert shares(*drawn, ids) == pytest.approx(PAPER, abs=0.006)
 
 
-@pytest.mark.reference
-def test_the_proportions_are_those_of_transformers(tiny):
-    transformers = pytest.importorskip("transformers", reason="needs the reference extra")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny)
-    collate = transformers.DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
-    torch.manual_seed(0)
-    ids = torch.full((500, 200), tokenizer.convert_tokens_to_ids("a"))
-    batch = collate([{"input_ids": row} for row in ids.clone()])
-    chosen = batch["labels"] != -100
-    masked = batch["input_ids"][chosen] == tokenizer.mask_token_id
-    assert [chosen.double().mean().item(), masked.double().mean().item()] == pytest.approx(PAPER[:2], abs=0.01)
-    assert torch.equal(batch["labels"][chosen], ids[chosen])
-
-
 # ------------------------------------------------------------------------------ vocabulary and model
 
 

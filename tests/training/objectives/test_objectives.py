@@ -251,12 +251,6 @@ def test_the_loss_of_a_batch_with_a_head(make, files, objective, flags, formula)
     torch.testing.assert_close(task.loss(task.network, ROWS), expected, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("objective", ["cross-encoder", "siamese", "cross-attention"])
-def test_the_heads_dropout_is_the_chosen_one(make, objective):
-    head = make(objective, "--head-dropout", "0.25").model.head
-    assert [module.p for module in head.modules() if isinstance(module, torch.nn.Dropout)] == [0.25]
-
-
 # ------------------------------------------------------------------------------- in-batch negatives
 
 
@@ -345,13 +339,6 @@ def test_the_dropout_of_a_run_is_the_chosen_one(run, tiny, tmp_path, views):
     for flags in ([], ["--model", model]):
         run("simcse", "--max-steps", "1", *flags, "--dropout", "0")
         torch.testing.assert_close(*views[-1], rtol=0, atol=1e-6)  # float32, two places of a batch
-
-
-@pytest.mark.parametrize("objective", ["cross-encoder", "cross-attention"])
-def test_a_plain_bert_needs_no_pooling_where_nothing_is_pooled(run, tiny, tmp_path, objective):
-    plain = toys.without_dropout(tiny, tmp_path / "plain")
-    (plain / "modules.json").unlink()
-    PairModel.load(run(objective, "--max-steps", "1", "--model", str(plain)) / "model")
 
 
 @pytest.mark.parametrize("objective", ["simcse", "mnr"])
