@@ -299,6 +299,22 @@ assert with_sums > 0.1, "a way past the blocks"
 assert without == 0, "no way at all"
 
 # %% [markdown]
+# The way back through the other half, by the **chain rule**: a dense layer with GELU, y = gelu(z) and z = x W^T + b,
+# gets dL/dy from the layer above and hands on. P is the standard normal distribution, p its density:
+#
+#     dL/dz = dL/dy * ( P(z) + z p(z) )          the slope of z P(z)
+#     dL/dx = dL/dz W          dL/dW = dL/dz^T x          dL/db = sum over rows of dL/dz
+
+# %%
+from lessons.by_hand.backward import dense_gelu_backward
+
+x, W, b = torch.tensor([[1.0, 2.0]]), torch.tensor([[2.0, -1.0]]), torch.zeros(1)
+dx, dW, db = dense_gelu_backward(x, W, b, torch.tensor([[4.0]]))
+print(dx, dW, db)
+assert dx.tolist() == [[4, -2]], "z = 0, where the slope is a half: 2 times W"
+assert (dW.tolist(), db.tolist()) == ([[2, 4]], [2]), "2 times x, and 2"
+
+# %% [markdown]
 # ## Now read the chapter
 #
 # GELU, the feed-forward block and the layer.
@@ -318,7 +334,8 @@ chapter(6)
 # Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 06 1` gives a hint for the first,
 # and asked again, the answer.
 #
-# **Exercise 4.** Graded: GELU, feed-forward, the layer: `python -m lessons.check start 06`, `run 06`, `hint 06`.
+# **Exercise 4.** Graded: GELU, feed-forward, the layer, the way back: `python -m lessons.check start 06`, `run 06`,
+# `hint 06`.
 #
 # ## Sources
 #

@@ -336,5 +336,5 @@ chapter(9)
 #
 # `python -m lessons.check mine 09` scores your encoder with your Spearman: 82.03.
 #
-# You can say how good your encoder is, 82.03 on the STS Benchmark, and how sure that is. Next: [contrastive, triplet,
-# SimCSE](10_losses.py).
+# You can say how good your encoder is, 82.03 on the STS Benchmark, and how sure that is. Next: [push and
+# pull](10_losses.py).

@@ -308,7 +308,7 @@ assert longest["read"] > 1.3 * longest["random"], "one axis drowns the others"
 # ## Something on top
 #
 # So a masked language model is no sentence encoder. It is what one **starts** from. We go on
-# with STS-B's training pairs, which people have scored, and the CoSENT loss of lesson 10. We do
+# with STS-B's training pairs, which people have scored, and the CoSENT loss of lesson 29. We do
 # it twice, for the same number of steps: after reading, and from random weights. Without the
 # second, nobody could say what reading was good for.
 

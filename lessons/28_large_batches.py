@@ -419,4 +419,5 @@ torch.set_num_threads(threads)
 #
 # ## What you have now
 #
-# You can train with batches that do not fit into memory. Next: [the sheets](README.md#sheets), one evening each.
+# You can train with batches that do not fit into memory. Next: [more
+# losses](29_more_losses.py).

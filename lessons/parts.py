@@ -17,7 +17,7 @@ PARTS = {
     "II": Part("Judge and train", (9, 10, 11, 12, 13, 14)),
     "III": Part("Search", (15, 16, 17, 18, 19, 20, 21)),
     "IV": Part("Since BERT, and from nothing", (23, 24)),
-    "A": Part("Appendix for engineers", (25, 26, 27, 28)),
+    "A": Part("Appendix", (25, 26, 27, 28, 29)),
     "B": Part("Sheets", (30, 31)),
 }
 
@@ -53,6 +53,7 @@ NEEDS = {
     26: (11,),
     27: (13, 17),
     28: (11,),
+    29: (10,),
     30: (11, 15),
     31: (15, 18),
 }
@@ -81,9 +82,22 @@ BOOK: dict[int, dict[str, tuple[str, ...] | None]] = {
     7: {"bert": ("Bert",)},
     8: {"pooling": None, "encoder": ("Batch", "SentenceEncoder")},
     9: {"metrics": None, "encoder": ("normalize", "cosine", "cosine_matrix")},
-    10: {"losses": None, "checks": ("check_shape", "check_integer", "check_number", "check_one_of")},
+    10: {
+        "losses": (
+            "check_vectors",
+            "check_candidates",
+            "mse_loss",
+            "cosine_mse_loss",
+            "softmax_cross_entropy_loss",
+            "triplet_loss",
+            "multiple_negatives_ranking_loss",
+            "simcse_loss",
+        ),
+        "checks": ("check_shape", "check_integer", "check_number", "check_one_of"),
+    },
     11: {"loop": None, "data": None},
     15: {"heads": None},
+    29: {"losses": ("contrastive_loss",)},
 }
 
 

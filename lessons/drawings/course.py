@@ -10,7 +10,7 @@ NAMES = {
     7: "encoder", 8: "pooling", 9: "similarity", 10: "losses", 11: "the loop", 12: "one number", 13: "for real",
     14: "your pieces", 15: "three heads", 16: "search", 17: "fewer bytes", 18: "your engine", 19: "one or many",
     20: "two stages", 21: "an index", 23: "since BERT", 24: "from nothing", 25: "packing",
-    26: "fewer passes", 27: "fewer layers", 28: "big batches", 30: "in the wild", 31: "failures",
+    26: "fewer passes", 27: "fewer layers", 28: "big batches", 29: "more losses", 30: "in the wild", 31: "failures",
 }  # fmt: skip
 # lesson -> column and top
 PLACES = {
@@ -20,7 +20,7 @@ PLACES = {
     15: (0, 342), 16: (1, 342), 17: (2, 342), 18: (4, 342),
     20: (2, 410), 19: (3, 410), 21: (4, 410),
     23: (0, 494), 24: (2, 494),
-    25: (0, 578), 26: (1, 578), 27: (2, 578), 28: (4, 578),
+    25: (0, 578), 26: (1, 578), 27: (2, 578), 28: (3, 578), 29: (4, 578),
     30: (0, 662), 31: (1, 662),
 }  # fmt: skip
 TITLES = {"I": 16, "II": 174, "III": 332, "IV": 484, "A": 568, "B": 652}  # part -> the base line of its title
@@ -42,6 +42,7 @@ FAR = {
     26: (11,),
     27: (13, 17),
     28: (11,),
+    29: (10,),
     30: (11, 15),
     31: (15, 18),
 }
