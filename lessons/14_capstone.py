@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Lesson 14: your own pieces inside the real model
 #
-# Steps through `minisbert/diagnosis/planting.py`, `minisbert/diagnosis/tracing.py`, and
-# `lessons/grader/graft.py`. About 60 minutes. You will put hand-written pieces into the running package, let three
+# Steps through `minisbert/diagnosis/planting.py`, `minisbert/diagnosis/tracing.py`.
+# About 60 minutes. You will put hand-written pieces into the running package, let three
 # instruments judge them, lose a bug among them and find it again.
 
 # %%
@@ -91,15 +91,39 @@ def linear_schedule(step, warmup, total):
 
 
 # %% [markdown]
-# `replaced` of `minisbert/diagnosis/planting.py` puts a function wherever the package holds the original: in
-# its own module, in modules that have imported it, in tables. `planted` uses it for mistakes, `grafted` for pieces: to
-# **graft** is to run them inside the real model. The book knows nothing of either. On three numbers:
+# `replaced` of `minisbert/diagnosis/planting.py` puts a function wherever the package holds the original: in its own
+# module, in modules that have imported it, in tables. `planted` uses it for mistakes. To **graft** is to use it for
+# pieces, here with a count of how often each is called. The book knows nothing of either. On three numbers:
 
 # %%
 from collections import Counter
+from contextlib import ExitStack, contextmanager
 
-from lessons.grader.graft import counted, grafted
+from lessons.grader.pieces import PIECES
 from minisbert.core import bert
+from minisbert.diagnosis.planting import replaced
+
+
+@contextmanager
+def grafted(functions):
+    """While this lasts the book computes with these functions."""
+    with ExitStack() as stack:
+        for piece, function in (
+            (PIECES[master], functions[master]) for master in functions
+        ):
+            stack.enter_context(
+                replaced(piece.original, function, piece.owner, piece.path[-1])
+            )
+        yield
+
+
+def counted(function, master):
+    def call(*arguments, **options):
+        calls[master] += 1
+        return function(*arguments, **options)
+
+    return call
+
 
 calls = Counter()
 written = {
@@ -110,9 +134,7 @@ written = {
     "metrics.ranks": ranks,
     "loop.linear_schedule": linear_schedule,
 }
-pieces = {
-    master: counted(function, master, calls) for master, function in written.items()
-}
+pieces = {master: counted(function, master) for master, function in written.items()}
 x = torch.tensor([-1.0, 0.0, 2.0])
 before = bert.gelu(x)
 with grafted(pieces):

@@ -315,8 +315,9 @@ def main(arguments: list[str] | None = None) -> None:
     elif options.command == "mine":
         from lessons.grader.your_model import your_model
 
-        lines = [line.strip() for line in sys.stdin if line.strip()] if options.sentences == ["-"] else None
-        good = your_model(options.lesson, lines or options.sentences, options.diff)
+        if options.sentences == ["-"]:
+            options.sentences = [line.strip() for line in sys.stdin if line.strip()]
+        good = your_model(options.lesson, options.sentences, options.diff)
     if not good:
         sys.stdout.flush()  # so that a closed pipe is still reported
         sys.exit(1)

@@ -16,12 +16,13 @@ from lessons.by_hand.adamw import AdamW
 from lessons.course import TINY, figure, heatmap, largest_difference
 from lessons.grader.assembly import FILE, IN_THE_BOOK, assemble, difference, owners
 from lessons.grader.classroom import graded_lesson
-from lessons.grader.graft import grafted
 from lessons.grader.pieces import LESSONS, MINE, PIECES, mine
 from lessons.grader.result import Progress
 from minisbert import SentenceEncoder
 from minisbert.checkpoints.layout import find_model
+from minisbert.core import loop
 from minisbert.data.datasets import SPLITS, load_scored_pairs
+from minisbert.diagnosis.planting import replaced
 from minisbert.system.console import say
 from minisbert.system.files import atomic_file
 from minisbert.system.progress import Bar
@@ -159,7 +160,7 @@ def losses(book: Any, _: Sequence[str]) -> Findings:
         return book.cosine_mse_loss(u, v, reference["targets"])
 
     schedule = partial(book.linear_schedule, warmup=3, total=12)
-    with grafted({"loop.adamw_step": book.adamw_step}):  # the book's ``adamw`` is PyTorch's own
+    with replaced(loop.adamw_step, book.adamw_step, loop, "adamw_step"):  # ``adamw`` itself is PyTorch's own
         optimizer = AdamW(parameters, lr=1e-2, weight_decay=0.01)
         steps = list(book.fit(encoder, loss, [range(len(reference["targets"]))] * 10, optimizer, schedule))
     values = torch.tensor([step.loss for step in steps], dtype=torch.float64)

@@ -128,14 +128,12 @@ def test_pieces_that_the_grader_does_not_pass_are_named_and_the_books_are_used(m
     mine(6).write_text(GELU.replace("    return (self", "    import os\n    return (self"))
     mine(11).write_text("def mse_loss(scores, target:\n")
     graded: list[int] = []
-    results = {6: ["passed", "refused", "unwritten"], 11: ["failed"] * 4}
+    states = {"bert.gelu": "passed", "bert.FeedForward.forward": "refused", "bert.Layer.forward": "unwritten"}
 
     def grade(lesson: int) -> list[Result]:
         graded.append(lesson)
-        return [
-            Result(piece.master, status, [("runs", False, "line 1: no")])
-            for piece, status in zip(pieces_of(lesson), results[lesson], strict=True)
-        ]
+        found = [(piece.master, states.get(piece.master, "failed")) for piece in pieces_of(lesson)]
+        return [Result(master, state, [("runs", False, "line 1: no")]) for master, state in found]
 
     monkeypatch.setattr(your_model, "graded_lesson", grade)
     check.main(["mine", "11"])
