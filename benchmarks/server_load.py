@@ -35,7 +35,6 @@ import numpy as np
 from benchmarks import machine, peers
 from benchmarks.encode_speed import MODEL, table, texts_of
 from benchmarks.peers import turns
-from benchmarks.serve_speed import peak
 from minisbert.core import InputError
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.assets import ensure
@@ -137,6 +136,11 @@ async def clients(
     tasks = [client(port, [[chance.choice(sentences)] for _ in range(requests)]) for _ in range(CLIENTS)]
     found = await asyncio.gather(*tasks)
     return [seconds for one in found for seconds in one], time.perf_counter() - start
+
+
+def peak(pid: int) -> float:
+    """The peak memory of a process in MiB. Linux only."""
+    return int(re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())[1]) / 1024
 
 
 def milliseconds(seconds: Sequence[float], percent: float = 50) -> float:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks import emulated, ladder, machine, peers, serve_speed, sides, tune
+from benchmarks import emulated, ladder, machine, peers, sides, tune
 from minisbert.core import InputError
 from minisbert.core.weights import BertConfig
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -65,17 +65,6 @@ def test_the_steps_of_the_ladder_give_the_same_vectors(quick, tiny):
     wrong = replace(eager[0], unscaled=lambda encoder, ids: ladder.as_given(encoder, ids[::-1]))
     with pytest.raises(InputError, match="differ"):
         ladder.measure(str(tiny), ids, [eager[1], wrong], 1)
-
-
-@pytest.mark.slow
-def test_servers_that_answer_other_vectors_are_not_measured(quick, tiny, tmp_path):
-    ours = serve_speed.servers(str(tiny), tmp_path, [], ["float32"])["minisbert float32"]
-    encoder = SentenceEncoder.load(tiny)
-    found = serve_speed.measure({"minisbert float32": ours}, encoder, LINES[:2], LINES, rounds=1, requests=2)
-    assert all(value > 0 for value in found["sides"]["minisbert float32"].values())
-    other = {"minisbert float32": ours.replace(".encode,", '.encode, prompt="the ",')}
-    with pytest.raises(InputError, match="other vectors"):
-        serve_speed.measure(other, encoder, LINES[:2], LINES, rounds=1, requests=1)
 
 
 def test_advice_weighs_the_rate_and_the_accuracy():

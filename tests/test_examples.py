@@ -4,11 +4,9 @@ import math
 import runpy
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 
-from benchmarks.whitening import whitening
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.conftest import ROOT
 
@@ -59,16 +57,6 @@ def test_the_skip_gram_loss_by_hand_and_words_with_like_neighbours_become_alike(
     table = before.word2vec(before.pairs_of(texts, 2), 8, 8, epochs=20, batch=64, rate=0.05)
     table = torch.nn.functional.normalize(table)
     assert table[1] @ table[3] > 0.5 > table[1] @ table[5]
-
-
-def test_whitened_vectors_have_no_mean_and_no_covariance():
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(50, 3)) @ rng.normal(size=(3, 3)) + 5
-    mean, w = whitening(x)
-    white = (x - mean) @ w
-    assert np.abs(white.mean(0)).max() < 1e-12
-    assert np.abs(np.cov(white.T) - np.eye(3)).max() < 1e-12
-    assert np.allclose((x - mean) @ w @ np.linalg.inv(w) + mean, x)
 
 
 @pytest.fixture(scope="module")
