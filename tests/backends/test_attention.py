@@ -6,7 +6,14 @@ from torch import Tensor
 
 from minisbert.backends import graphs as attention
 from minisbert.backends import package
-from minisbert.backends.graphs import RowAttention, attend_by_length, attention_by_length, bfloat16_attention, fused
+from minisbert.backends.graphs import (
+    RowAttention,
+    attend_by_length,
+    attention_by_length,
+    bfloat16_attention,
+    fused,
+    prepare_layers,
+)
 from minisbert.backends.package import About, CompiledEncoder
 from minisbert.checkpoints.layout import ModelFolder
 from minisbert.core import bert
@@ -80,12 +87,26 @@ def test_vendor_flags_and_memory_choose_the_kernel(flags, rows, tokens, kernel, 
 
 @pytest.mark.parametrize(
     ("flags", "dtype", "fewer"),
-    [(AMD, "bfloat16", True), (AMD, "int8", True), (AMD, "float32", False), (AMX, "bfloat16", False)],
+    [
+        (AMD, "bfloat16", True),
+        (AMD, "int8", True),
+        (AMD, "float32", False),
+        (AMX, "bfloat16", False),
+        ({"AuthenticAMD", "avx2"}, "int8", False),
+    ],
 )
 def test_long_rows_share_smaller_batches_where_their_scores_are_held(flags, dtype, fewer, tiny, monkeypatch):
     monkeypatch.setattr(devices, "cpu_flags", lambda: flags)
     encoder = CompiledEncoder(ModelFolder(tiny), lambda *_: [], About(dtype=dtype))
     assert (encoder.long_tokens == LONG_TOKENS) == fewer
+
+
+@pytest.mark.parametrize(("flags", "kernel"), [(AMD, attention_by_length), ({"AuthenticAMD", "avx2"}, fused)])
+def test_with_avx2_alone_an_int8_package_attends_by_torchs_operation(flags, kernel, tiny, monkeypatch):
+    monkeypatch.setattr(devices, "cpu_flags", lambda: flags)
+    encoder = SentenceEncoder.load(tiny)
+    prepare_layers(encoder.bert, "int8")
+    assert {layer.attention.kernel for layer in encoder.bert.layers} == {kernel}
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Linear layers and attention that are oneDNN's where oneDNN is the faster library."""
 
+from contextlib import nullcontext
 from itertools import permutations
 
 import pytest
@@ -57,6 +58,12 @@ def test_other_dtypes_and_gradients_keep_torchs_own(used):
                 assert layer(x).dtype == torch.bfloat16
             layer.double()(x.double())
     assert used == []
+
+
+@pytest.mark.parametrize("flags", ["AuthenticAMD avx2", "GenuineIntel avx2 avx512f avx512_bf16 amx_bf16"])
+def test_other_cpus_keep_torchs_own(flags, monkeypatch):
+    monkeypatch.setattr(devices, "cpu_flags", lambda: set(flags.split()))
+    assert isinstance(fastest_layers(), nullcontext)
 
 
 def test_encoders_and_pair_models_use_it_without_gradients(tiny, used):
