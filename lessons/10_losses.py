@@ -25,7 +25,6 @@ from course import chapter, figure, largest_difference, predict
 #     triplet      mean of max( d(a,p) - d(a,n) + margin, 0 )                              d Euclidean, or 1 - cos
 #     ranking      mean over i of -log( exp(s_ii) / sum over j of ( exp(s_ij) + exp(h_ij) ) )
 #     SimCSE       mean over i of -log( exp(s_ii) / sum over j of ( exp(s_ij) + exp(h_ij) ) ), w more in h_ii
-#
 #                  ranking:  s_ij = scale cos(a_i, p_j)        h_ij = scale cos(a_i, n_j)
 #                  SimCSE:   s_ij = cos(u_i, v_j) / tau        h_ij = cos(u_i, n_j) / tau
 #

@@ -360,8 +360,8 @@ guess.answer("1 and 80")
 
 # %% [markdown]
 # That is **collapse**: all texts get nearly the same vector, which is a perfect answer to a loss that only pulls. The
-# order of cosines near 1 still gives a fair Spearman; rounded to bytes (lesson 17) it is gone. So look at uniformity,
-# not at the score alone.
+# order of cosines near 1 still gives a fair Spearman; rounded to bytes (lesson 17) it is gone. So look at uniformity
+# (lesson 29), the log of the mean of exp(-2 |x - y|^2) over all pairs of texts, and not at the score alone.
 #
 # **3.** The cure costs no labels either. For pair i the other 31 partners of its batch are wrong answers: **in-batch
 # negatives**. It is SimCSE's loss from lesson 10. Same pairs, same rate, same steps. Where is uniformity now, after
