@@ -339,6 +339,8 @@ def sentence_rows(sources: Sources) -> tuple[list[str], str]:
         raise reader.rows.unknown_names(SENTENCES.needs)
     lines = [row.texts[0] for row in islice(reader, sources.limit)]
     texts = [text for text in lines if text]
+    if not texts:
+        raise InputError(f"{data} holds no usable rows")
     return texts, note(data, len(texts), "sentences", len(lines) - len(texts), reader.unread)
 
 

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal  # a type of Parquet
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -157,7 +158,7 @@ def number(value: Any) -> float | None:
     """Convert a cell or a JSON value to a finite number, if it is one: ``number("4.5") = 4.5``, else None."""
     if isinstance(value, str) and NUMBER.fullmatch(value):
         value = float(value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal) or not abs(value) <= sys.float_info.max:
         return None
     return float(value)
 

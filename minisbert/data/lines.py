@@ -57,8 +57,10 @@ CONTAINERS = (  # what is no text: where its mark stands, the mark, the usual en
     (0, b"\x93NUMPY", ".npy", "an array of NumPy: texts are a .txt, .csv, .jsonl or .parquet"),
     (0, b"\xd0\xcf\x11\xe0", ".xls", "a file of Excel or Word: save it as CSV UTF-8"),
     (0, b"%PDF-", ".pdf", "a PDF: extract its text (pdftotext), one text per line"),
-    (0, b"<!DOCTYPE html", ".html", "a web page: fetch the file itself, or extract the texts"),
     (0, b"<!doctype html", ".html", "a web page: fetch the file itself, or extract the texts"),
+    (0, b"<html", ".html", "a web page: fetch the file itself, or extract the texts"),
+    (0, b"<?xml", ".xml", "XML: extract the texts, one per line, or write a .csv or .jsonl"),
+    (0, b"{\\rtf", ".rtf", "rich text (RTF): save it as plain text in UTF-8"),
     (0, b"version https://git-lfs.github.com/spec/v1", "", "a Git LFS pointer: fetch what it points to (git lfs pull)"),
 )
 
@@ -67,7 +69,7 @@ def container_of(stream: Any) -> tuple[str, str]:
     """Recognise what a buffered stream begins with: an ending, and what it is; ("", "") for text."""
     start = stream.peek(512)
     for offset, mark, ending, what in CONTAINERS:
-        if start[offset:].startswith(mark):
+        if start[offset : offset + len(mark)].lower() == mark.lower():  # HTML has no case
             return ending, what
     return "", ""
 
@@ -137,7 +139,7 @@ class Rows:
 
     @property
     def is_empty(self) -> bool:
-        return not self.holds_parquet and not self.first_line
+        return not (self.names if self.holds_parquet else self.first_line)
 
     @property
     def holds_parquet(self) -> bool:
@@ -326,8 +328,8 @@ class Rows:
         message = getattr(error, "msg", error)
         if isinstance(error, UnicodeEncodeError):
             message = f"a lone surrogate, \\u{ord(error.object[error.start]):x}"
-        elif content.strip() in ("[", "{"):
-            message = "a row over several lines; write each in one line, or all in one array of a .json"
+        elif getattr(error, "pos", 0) >= len(content.rstrip()):
+            message = "the line ends within a row; write each row in one line, or all in one array of a .json"
         return InputError(f"{self.where}, line {line}: not valid JSON: {message}")
 
     # ---------------------------------------------------------------------------------- tables
@@ -394,10 +396,13 @@ class Rows:
         """
         if self.holds_json:
             for number, value in self.values():
-                if isinstance(value, dict):
-                    yield number, {key.lower(): one for key, one in value.items()}
-                else:
+                fields = {key.lower(): one for key, one in value.items()} if isinstance(value, dict) else {}
+                if not isinstance(value, dict):
                     refuse(number, f"{one_line(value)} is no {AN_OBJECT}")
+                elif len(fields) < len(value):
+                    refuse(number, f"two keys differ in case alone: {shown(sorted(value))}")
+                else:
+                    yield number, fields
             return
         table = self.cells()
         names = [cell.lower() for cell in next(table, (0, []))[1]]

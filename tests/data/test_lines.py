@@ -219,7 +219,8 @@ def test_a_compressed_table(tmp_path, name, content):
         ("a.csv.bz2", bz2.compress(TABLE)[:30], "damaged"),
         ("a.pdf", b"%PDF-1.7\n", "a PDF"),
         ("a.csv", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "git lfs pull"),
-        ("a.txt", b"<!DOCTYPE html>\n<html>\n", "a web page"),
+        ("a.txt", b"<!Doctype HTML>\n<html>\n", "a web page"),
+        ("a.csv", b'<?xml version="1.0"?>\n<a/>\n', "XML"),
     ],
 )
 def test_what_is_no_table_is_named_for_texts_and_rows(tmp_path, name, content, message):
@@ -364,7 +365,7 @@ def test_blank_texts_are_counted_or_refused(write):
         ("a.jsonl", '{"text": 5}', r"a\.jsonl, line 1: a text"),
         ("a.jsonl", '{"text": "\\ud800"}', r"a\.jsonl, line 1: .*surrogate"),
         ("a.jsonl", '{"text":', r"a\.jsonl, line 1: not valid JSON"),
-        ("a.jsonl", '{\n"text": "a"\n}', r"a\.jsonl, line 1: .*several lines"),
+        ("a.jsonl", '{\n"text": "a"\n}', r"a\.jsonl, line 1: .*within a row"),
         ("a.json", '["a", "b"]', r"a\.json, item 1: 'a'"),
         ("a.txt", '[{"text": "a"}]', r"a\.txt, line 1: \[.*array"),
         ("a.txt", "a\n\0\n", r"a\.txt, line 2: a NUL byte"),  # UTF-16, a tar, NumPy's

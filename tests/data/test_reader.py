@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from decimal import Decimal
 from unittest.mock import Mock
 
 import pytest
@@ -178,6 +179,7 @@ BAD = [  # format, ending of the file's name, content, the place and a word of t
     (NLI, ".jsonl", NLI_LINES + '{"gold_label": "neutral"', "line 5: not valid JSON"),
     (NLI, ".jsonl", NLI_LINES + "[" * 100_000, "line 5: not valid JSON"),
     (NLI, ".jsonl", NLI_LINES + "7", "line 5: 7 is no object"),
+    (PAIRS, ".jsonl", '{"Anchor": "a", "anchor": "b", "positive": "p"}', "line 1: two keys"),
     (NLI, ".jsonl", NLI_LINES + '{"gold_label": "neutral", "sentence1": "a"}', "line 5: the keys are"),
     (NLI, ".jsonl", '{"gold_label": "neutral", "sentence1": null, "sentence2": "b"}', "line 1: a text"),
     (NLI, ".jsonl", NLI_LINES + nli_line("neutral", "a \ud800 b", "c"), "line 5: .*surrogate"),
@@ -411,7 +413,7 @@ def test_true_and_false_are_1_and_0(write):
 
 
 def test_a_number_is_finite():
-    assert [number(value) for value in ("4.5", ".5e1", 7, -0.0)] == [4.5, 5, 7, 0]
+    assert [number(value) for value in ("4.5", ".5e1", 7, -0.0, Decimal("1.5"))] == [4.5, 5, 7, 0, 1.5]
     assert {number(value) for value in ("1e999", "4,5", "nan", 10**400, float("inf"), True, None)} == {None}
 
 
