@@ -20,6 +20,7 @@ Exit codes: 0 everything that was run passed, 1 something did not, 2 the command
 
 import argparse
 import itertools
+import re
 import signal
 import sys
 from pathlib import Path
@@ -131,12 +132,12 @@ def print_mistakes(piece: Piece, result: Result) -> None:
     meanings = ", or when ".join(f'{meaning} ("{name}")' for meaning, name in named)
     print(f"        These are exactly the numbers you get when {meanings}.")
     if result.unexplained:
-        print(f"        They do not explain this check, which fails too: {result.unexplained}")
+        print(f"        Something else is wrong as well: {result.unexplained} fails in another way.")
     print(f"        Read again: {place(piece, result.mistakes[0])}")
 
 
 def hint(lesson: int, name: str | None) -> None:
-    """The hints for a piece up to the next new one."""
+    """The hints for a piece up to the next new one; the first is the one that fits what failed in the last run."""
     progress = Progress()
     pieces = pieces_of(lesson)
     unsolved = [piece for piece in pieces if progress.state(piece) != "passed"] or pieces
@@ -151,7 +152,10 @@ def hint(lesson: int, name: str | None) -> None:
     progress.hints[piece.master] = count
     progress.save()
     print(f"{piece.master}, {count} of {len(piece.hints)} hints")
-    for number, text in enumerate(piece.hints[:count], start=1):
+    failed = progress.results.get(piece.master, {}).get("seen", "")
+    first = next((i for i, pattern in enumerate(piece.fits) if pattern and re.search(pattern, failed)), 0)
+    hints = [piece.hints[first], *piece.hints[:first], *piece.hints[first + 1 :]]
+    for number, text in enumerate(hints[:count], start=1):
         print(f"  {number}. {text}")
     if count == len(piece.hints):
         line = source_of(piece.source).find(piece.path).lineno

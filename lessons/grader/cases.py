@@ -29,6 +29,7 @@ def case(name: str, expected: Any, function: Callable, *args: Any, **kwargs: Any
     return Case(name, partial(function, *args, **kwargs), expected)
 
 
+ORDINALS = "first second third fourth".split()
 Cases = Callable[[], Iterator[Case]]
 EXAMPLES: dict[str, Cases] = {}  # by master's name: numbers small enough to check by eye, right to the digits written
 TRAPS: dict[str, Cases] = {}  # by master's name: inputs on which code fails that is otherwise right
@@ -133,7 +134,7 @@ def describe(ours: Any, expected: Any, tolerance: float) -> str:
     if isinstance(expected, tuple) and isinstance(ours, tuple) and len(ours) == len(expected):
         texts = [describe(one, other, tolerance) for one, other in zip(ours, expected, strict=True)]
         at = next(i for i, text in enumerate(texts) if text)
-        return f"returned value {at + 1} of {len(ours)}: {texts[at]}"
+        return f"the {ORDINALS[at]} of its {len(ours)} results: {texts[at]}"
     if isinstance(ours, np.ndarray) and isinstance(expected, np.ndarray):
         ours, expected = as_tensor(ours), as_tensor(expected)
     if isinstance(expected, dict) and isinstance(ours, dict):
@@ -143,7 +144,7 @@ def describe(ours: Any, expected: Any, tolerance: float) -> str:
     if not isinstance(ours, Tensor) or not isinstance(expected, Tensor):
         return "yours {}, expected {}".format(*both(ours, expected)) + float32(ours, expected)
     if expected.dtype == torch.bool and not expected.ndim:
-        return "not so with yours"  # a fact, which the name of the check states
+        return "this is not true of your function"  # a fact, which the name of the check states
     if ours.shape != expected.shape:
         return f"yours has the shape {tuple(ours.shape)}, expected {tuple(expected.shape)}"
     difference = (ours.detach().double() - expected.detach().double()).abs()
@@ -214,9 +215,9 @@ def form_problem(result: Any, expected: Any) -> str:
     if isinstance(expected, tuple):
         if type(result) is not tuple or len(result) != len(expected):
             return f"returns {kind(result)}, not {len(expected)} results"
-        for at, (ours, theirs) in enumerate(zip(result, expected, strict=True), start=1):
+        for at, (ours, theirs) in enumerate(zip(result, expected, strict=True)):
             if problem := form_problem(ours, theirs):
-                return f"result {at} of {len(expected)}: {problem}"
+                return f"the {ORDINALS[at]} of its {len(expected)} results: {problem}"
         return ""
     if isinstance(expected, float):
         return "" if number(result) else f"returns {kind(result)}, not a number (a Python float)"

@@ -68,12 +68,16 @@ class Trouble(Exception):
 
 
 def look_at(piece: Piece, function: Callable, guard: bool = True) -> list[Finding]:
-    """The findings of all checks with this function in the piece's place."""
+    """The findings of all checks with this function in the piece's place.
+
+    Without warnings: a division by zero is a finding if its result is wrong.
+    """
     torch.manual_seed(0)  # a mistake that draws random numbers must give the same ones each time
     found: list[Finding] = []
     calls: list[None] = []  # one entry per call of the function
     stand_in = watched(piece, function, found, calls, guard)
-    with unfused(), replaced(piece.original, stand_in, piece.owner, piece.path[-1]):
+    quiet = warnings.catch_warnings(action="ignore")
+    with quiet, unfused(), replaced(piece.original, stand_in, piece.owner, piece.path[-1]):
         for rung, name, run in checks_of(piece):
             before = len(calls)
             findings = attempt(rung, name, run)
@@ -331,11 +335,10 @@ def same(one: Any, other: Any) -> bool:
 def look_at_mistake(name: str, piece: Piece) -> list[Finding]:
     """The findings for a piece with a known mistake in it, or in one of its parts."""
     mistake = MISTAKES[name]
-    with warnings.catch_warnings(action="ignore"):  # it may divide by zero: that is no message for the learner
-        if mistake.target == piece.master:
-            return look_at(piece, mistake.stand_in, guard=False)
-        with planted(mistake):
-            return look_at(piece, piece.original, guard=False)
+    if mistake.target == piece.master:
+        return look_at(piece, mistake.stand_in, guard=False)
+    with planted(mistake):
+        return look_at(piece, piece.original, guard=False)
 
 
 def numbers(found: list[Finding]) -> dict[tuple[str, str], Any]:

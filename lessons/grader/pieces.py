@@ -42,6 +42,7 @@ class Piece:
     what_for: str
     checks: tuple[str, ...]  # parity checks that it must pass
     hints: tuple[str, ...]
+    fits: tuple[str, ...] = ()  # of each hint: a pattern of what failed, for which it is the first to show; or empty
     parts: tuple[str, ...] = ()  # other functions whose known mistakes may be in it as well
     refused: tuple[str, ...] = ()  # ready-made functions that would do its work
     needs: tuple[str, ...] = ()  # classes of the package that it is written with; all names of a ``stub``
@@ -89,6 +90,8 @@ def stars(level: int) -> str:
 
 def _read() -> tuple[dict[int, str], dict[str, Piece]]:
     cards = tomllib.loads((Path(__file__).parent / "cards.toml").read_text(encoding="utf-8"))
+    for card in cards["pieces"]:
+        card["fits"], card["hints"] = zip(*(hint.rpartition(" ?: ")[::2] for hint in card["hints"]), strict=True)
     tuples = ("checks", "hints", "needs", "parts", "refused")
     pieces = [Piece(**card | {key: tuple(card[key]) for key in tuples if key in card}) for card in cards["pieces"]]
     return {int(number): title for number, title in cards["lessons"].items()}, {p.master: p for p in pieces}

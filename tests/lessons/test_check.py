@@ -128,6 +128,11 @@ def test_hints_for_the_next_unsolved_piece_or_a_named_one(work, graded, capsys):
         capsys.readouterr()
         command("hint", *arguments)
         assert capsys.readouterr().out.startswith(f"bert.{piece}, 1 of 3")
+    graded["bert.attention"] = Result("bert.attention", "failed", [(RUNGS["traps"], False, "values at the pads")])
+    command("run", "5")
+    capsys.readouterr()
+    command("hint", "5", "attention")
+    assert "  1. A pad must get a share of exactly 0" in capsys.readouterr().out  # it fits what failed
     command("hint", "15", "CrossHead.forward")
     assert capsys.readouterr().out.startswith("heads.CrossHead.forward, 1 of")
     for lesson, name, says in (
