@@ -300,8 +300,9 @@ assert without == 0, "no way at all"
 
 # %% [markdown]
 # The way back through the other half, by the **chain rule**: a dense layer with GELU, y = gelu(z) and z = x W^T + b,
-# gets dL/dy from the layer above and hands on. P is the standard normal distribution, p its density:
+# gets dL/dy from the layer above and hands on. P is the standard normal distribution, p its slope, the bell curve:
 #
+#     p(z)  = exp(-z^2 / 2) / sqrt(2 pi)
 #     dL/dz = dL/dy * ( P(z) + z p(z) )          the slope of z P(z)
 #     dL/dx = dL/dz W          dL/dW = dL/dz^T x          dL/db = sum over rows of dL/dz
 

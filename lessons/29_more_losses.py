@@ -36,6 +36,8 @@ from minisbert.training import losses as more_losses
 #   answers for u_i, too.
 # - *CoSENT* has no right answer, only an order: pairs with a higher score shall have a higher cosine. The 1 is exp(0).
 #
+# The last two overflow: they are written with lesson 10's `logsumexp`.
+#
 # And the space, with every vector scaled to length 1:
 #
 #     alignment   =  mean over pairs of |u - v|^2                                           how near are the pairs
