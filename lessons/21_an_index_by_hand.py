@@ -439,5 +439,5 @@ assert read > 0.95 * N, "everything"
 #
 # ## What you have now
 #
-# You have built the index that large searches use, and measured what it misses. Part III is done. Next: [what changed
-# since BERT](23_what_changed_since_bert.py).
+# You have built the index that large searches use, and measured what it misses. Next: [an engine of your
+# own functions](22_your_own_engine.py).

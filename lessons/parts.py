@@ -15,7 +15,7 @@ class Part(NamedTuple):
 PARTS = {
     "I": Part("Read a sentence", (0, 1, 2, 3, 4, 5, 6, 7, 8)),
     "II": Part("Judge and train", (9, 10, 11, 12, 13, 14)),
-    "III": Part("Search", (15, 16, 17, 18, 19, 20, 21)),
+    "III": Part("Search", (15, 16, 17, 18, 19, 20, 21, 22)),
     "IV": Part("Since BERT, and from nothing", (23, 24)),
     "A": Part("Appendix", (25, 26, 27, 28, 29)),
     "B": Part("Sheets", (30, 31)),
@@ -47,6 +47,7 @@ NEEDS = {
     19: (15, 18),
     20: (19,),
     21: (18,),
+    22: (20, 21),
     23: (11,),
     24: (15, 18),
     25: (11,),

@@ -9,7 +9,7 @@ NAMES = {
     0: "before", 1: "embedding", 2: "text to ids", 3: "weights file", 4: "embeddings", 5: "attention", 6: "layer",
     7: "encoder", 8: "pooling", 9: "similarity", 10: "losses", 11: "the loop", 12: "one number", 13: "for real",
     14: "your pieces", 15: "three heads", 16: "search", 17: "fewer bytes", 18: "your engine", 19: "one or many",
-    20: "two stages", 21: "an index", 23: "since BERT", 24: "from nothing", 25: "packing",
+    20: "two stages", 21: "an index", 22: "a tool", 23: "since BERT", 24: "from nothing", 25: "packing",
     26: "fewer passes", 27: "fewer layers", 28: "big batches", 29: "more losses", 30: "in the wild", 31: "failures",
 }  # fmt: skip
 # lesson -> column and top
@@ -18,7 +18,7 @@ PLACES = {
     6: (0, 94), 7: (1, 94), 8: (2, 94), 3: (4, 94),
     9: (0, 184), 10: (1, 184), 11: (2, 184), 12: (3, 184), 13: (4, 184), 14: (2, 252),
     15: (0, 342), 16: (1, 342), 17: (2, 342), 18: (4, 342),
-    20: (2, 410), 19: (3, 410), 21: (4, 410),
+    22: (1, 410), 20: (2, 410), 19: (3, 410), 21: (4, 410),
     23: (0, 494), 24: (2, 494),
     25: (0, 578), 26: (1, 578), 27: (2, 578), 28: (3, 578), 29: (4, 578),
     30: (0, 662), 31: (1, 662),
@@ -36,6 +36,7 @@ TURNS = {
 FAR = {
     3: (2,),
     14: (8,),
+    22: (21,),
     23: (11,),
     24: (15, 18),
     25: (11,),

@@ -1,0 +1,347 @@
+"""A search engine over a folder of yours, made of the functions that you wrote (lesson 22).
+
+    python -m lessons.engine ~/notes                              opens a page on this machine, for your browser
+    python -m lessons.engine ~/notes --ask "where is the spare key?"
+    python -m lessons.engine ~/notes --questions questions.tsv    a card: nDCG of your questions, bytes, whose parts
+
+Reads Markdown, text and code, cuts them into chunks, encodes these with all-MiniLM-L6-v2 and searches by words and by
+vectors at once. Of its six functions those that you have written, and that the grader passes, are yours; the package's
+do for the others, and are marked. A line of the questions' file is a question, a tab, and a part of the right file's
+path. Nothing leaves this machine.
+"""
+
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import numpy as np
+import torch
+
+from lessons.grader import sandbox
+from lessons.grader.pieces import MINE, PIECES, mine, pieces_of
+from lessons.search.docstrings import terms
+from lessons.search.graph import Graph
+from lessons.search.measure import interval, ndcg_of_each
+from minisbert.core import InputError
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.search import quantized
+from minisbert.system.console import bounded, command_parser, run_command, say
+
+MODEL = "all-MiniLM-L6-v2"
+KINDS = {".md", ".markdown", ".rst", ".txt", ".org", ".tex", ".py", ".js", ".ts", ".c", ".h", ".cpp", ".java", ".go"}
+KINDS |= {".rs", ".rb", ".sh", ".sql", ".html", ".css", ".toml", ".yaml", ".yml", ".json", ".csv"}
+LARGEST = 2**20  # bytes of a file: a longer one is data and not a text
+WORDS, OVERLAP = 80, 10  # of a chunk, as in lesson 20
+CANDIDATES = 50  # of each engine, before their ranks are added
+PARTS = {
+    "dense.top_k": "search",
+    "quantized.to_int8": "bytes",
+    "bm25.bm25_scores": "words",
+    "by_tokens.max_sim": "sentence",
+    "fusion.reciprocal_ranks": "joining",
+    "graph.walk": "index",
+}
+
+
+@dataclass(frozen=True)
+class Chunk:
+    path: str  # below the folder
+    line: int
+    text: str
+
+
+def files(folder: Path, skipped: Counter) -> Iterator[Path]:
+    """The folder's texts, in order; what is left out is counted in ``skipped`` by its reason."""
+
+    def unreadable(error: OSError) -> None:
+        skipped["no permission to open the folder"] += 1
+
+    for here, folders, names in os.walk(folder, onerror=unreadable):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            if Path(name).suffix.lower() in KINDS:
+                yield Path(here, name)
+            else:
+                skipped["another kind of file"] += 1
+
+
+def read(path: Path, skipped: Counter) -> str:
+    """A file's text; "" if it has none, with the reason in ``skipped``."""
+    try:
+        if not path.is_file():
+            skipped["no regular file"] += 1
+        elif path.stat().st_size > LARGEST:
+            skipped["longer than a megabyte"] += 1
+        elif b"\0" in (data := path.read_bytes()):
+            skipped["binary"] += 1
+        elif text := data.decode("utf-8-sig").strip():
+            return text
+        else:
+            skipped["empty"] += 1
+    except UnicodeDecodeError:
+        skipped["not UTF-8"] += 1
+    except OSError as error:
+        skipped[error.strerror or type(error).__name__] += 1
+    return ""
+
+
+def chunks_of(path: str, text: str) -> Iterator[Chunk]:
+    """Pieces of ``WORDS`` words; each begins with the last ``OVERLAP`` of the one before, and knows its line."""
+    words = [(match[0], match.start()) for match in re.finditer(r"\S+", text)]
+    for start in range(0, max(1, len(words) - OVERLAP), WORDS - OVERLAP):
+        part = words[start : start + WORDS]
+        begin, end = part[0][1], part[-1][1] + len(part[-1][0])
+        yield Chunk(path, text.count("\n", 0, begin) + 1, text[begin:end])
+
+
+def read_folder(folder: Path, most: int) -> tuple[list[Chunk], Counter]:
+    """All chunks of a folder, at most ``most``, and how many files were left out for which reason."""
+    if not folder.is_dir():
+        raise InputError(f"{folder} is no folder")
+    found: list[Chunk] = []
+    skipped: Counter = Counter()
+    for path in files(folder, skipped):
+        if text := read(path, skipped):
+            found += chunks_of(path.relative_to(folder).as_posix(), text)
+        if len(found) >= most:
+            say(f"stopped at {most:,} chunks, in {path.relative_to(folder)}: --most reads more")
+            return found[:most], skipped
+    return found, skipped
+
+
+def parts() -> tuple[dict[str, Callable], set[str]]:
+    """The six functions by name, and which of them are the reader's own: those that the grader passes."""
+    use, own = {master: PIECES[master].original for master in PARTS}, set()
+    for lesson in sorted({PIECES[master].lesson for master in PARTS}):
+        if (path := mine(lesson)).is_file():
+            passed = [result.master for result in sandbox.grade(lesson) if result.passed and result.master in PARTS]
+            space = sandbox.load(path, path.read_text(encoding="utf-8-sig"), pieces_of(lesson)) if passed else {}
+            for master in passed:
+                use[master], _ = sandbox.find(space, PIECES[master], path)
+            own.update(passed)
+    return use, own
+
+
+class Engine:
+    """Chunks with their words, their vectors in int8, and six functions that search them."""
+
+    def __init__(self, chunks: list[Chunk], walking: bool = False):
+        self.chunks, self.walking = chunks, walking
+        self.use, self.own = parts()
+        self.encoder = SentenceEncoder.load(MODEL)
+        texts = [chunk.text for chunk in chunks]
+        self.words = [terms(text) for text in texts]
+        vectors = self.encoder.encode(texts, show_progress_bar=True, dtype="auto")  # (N, D)
+        self.ranges = quantized.calibrate(vectors)
+        self.codes = self.use["quantized.to_int8"](vectors, self.ranges)  # (N, D), a quarter of the bytes
+        self.vectors = quantized.from_int8(self.codes, self.ranges)
+
+    @cached_property
+    def graph(self) -> Graph:
+        say("building the graph")
+        return Graph(self.vectors / np.linalg.norm(self.vectors, axis=1, keepdims=True))
+
+    def by_vectors(self, query: str) -> np.ndarray:
+        """The rows of the nearest chunks, best first."""
+        vector, rows = self.encoder.encode([query]), np.arange(len(self.chunks))
+        if self.walking:
+            found, _ = self.use["graph.walk"](
+                self.graph.vectors, self.graph.levels[0], vector[0], self.graph.start, CANDIDATES
+            )
+            rows = np.array(sorted(found))
+        _, best = self.use["dense.top_k"](vector, self.vectors[rows], min(CANDIDATES, len(rows)))
+        return rows[best[0]]
+
+    def by_words(self, query: str) -> np.ndarray:
+        scores = self.use["bm25.bm25_scores"]([terms(query)], self.words)[0]  # (N,)
+        best = np.argsort(-scores, kind="stable")[:CANDIDATES]
+        return best[scores[best] > 0]
+
+    def joined(self, *rankings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Rows and scores, best first: the sum over rankings of 1 / (60 + rank), nothing where a row is not ranked."""
+        total = np.zeros(len(self.chunks))
+        for ranking in rankings:
+            if len(ranking):
+                places = -np.arange(len(ranking), dtype=np.float64)  # the best has the highest score
+                total[ranking] += self.use["fusion.reciprocal_ranks"](places[None])[0]
+        best = np.argsort(-total, kind="stable")[: np.count_nonzero(total)]
+        return best, total[best]
+
+    def sentence(self, query: str, texts: list[str]) -> list[str]:
+        """Of each text the sentence whose tokens fit the query's best."""
+        cut = [[part for part in re.split(r"(?<=[.!?:])\s+|\n\n+", text) if part.strip()] or [text] for text in texts]
+        flat = [query, *(part for one in cut for part in one)]
+        tokens = [torch.nn.functional.normalize(torch.as_tensor(states), dim=1) for states in self.token_states(flat)]
+        fits = iter(float(self.use["by_tokens.max_sim"](tokens[0], states)) for states in tokens[1:])
+        return [max((next(fits), part) for part in one)[1] for one in cut]
+
+    def token_states(self, texts: list[str]) -> list[Any]:
+        return self.encoder.encode(texts, output_value="token_embeddings")
+
+    def search(self, query: str, top: int = 8) -> dict[str, Any]:
+        """The best chunks of a query as a page shows them, with the milliseconds of each step."""
+        times, start = {}, perf_counter()
+
+        def lap(name: str) -> None:
+            nonlocal start
+            times[name], start = round(1000 * (perf_counter() - start), 1), perf_counter()
+
+        near = self.by_vectors(query)
+        lap("vectors")
+        spoken = self.by_words(query)
+        lap("words")
+        rows, scores = self.joined(near, spoken)
+        shown = [self.chunks[row] for row in rows[:top]]
+        lap("joining")
+        marked = self.sentence(query, [chunk.text for chunk in shown])
+        lap("sentence")
+        hits = [
+            {"path": chunk.path, "line": chunk.line, "score": round(float(score), 4), "text": chunk.text, "mark": mark}
+            for chunk, score, mark in zip(shown, scores, marked, strict=False)
+        ]
+        return {"query": query, "ms": times, "hits": hits}
+
+    def whose(self) -> str:
+        return ", ".join(f"{name} {'yours' if master in self.own else '(package)'}" for master, name in PARTS.items())
+
+    def card(self, questions: list[tuple[str, str]]) -> str:
+        """Whose parts these are, what a chunk costs, and how well each engine finds the files that questions name."""
+        paths = np.array([chunk.path for chunk in self.chunks])
+        right = [{*np.flatnonzero([part in path for path in paths]).tolist()} for _, part in questions]
+        if missing := [part for (_, part), rows in zip(questions, right, strict=True) if not rows]:
+            raise InputError(f"no file of the folder has {missing[0]!r} in its path")
+        found: dict[str, list[list[int]]] = {"words": [], "vectors": [], "joined": []}
+        for query, _ in questions:
+            near, spoken = self.by_vectors(query), self.by_words(query)
+            for name, rows in zip(found, (spoken, near, self.joined(near, spoken)[0]), strict=True):
+                seen = dict.fromkeys(paths[rows].tolist())  # files in the order of their best chunks
+                found[name].append([*seen][:10])
+        said = [f"parts      {self.whose()}", f"chunks     {len(self.chunks):,} of {len({*paths}):,} files"]
+        words = sum(map(len, self.words)) / len(self.words)
+        said.append(f"a chunk    {self.codes.shape[1] * self.codes.itemsize} bytes of vector, {words:.0f} words")
+        for name, lists in found.items():
+            places = [
+                next((i for i, path in enumerate(row) if part in path), -1)
+                for row, (_, part) in zip(lists, questions, strict=True)
+            ]
+            ranked = np.zeros((len(places), 10), dtype=np.int64)
+            for row, place in zip(ranked, places, strict=True):
+                row[place if place >= 0 else slice(0)] = 1
+            each = ndcg_of_each(ranked, np.ones(len(places), dtype=np.int64))
+            low, high = interval(each)
+            said.append(f"{name:10} nDCG@10 {each.mean():.3f}   95 % {low:.3f} .. {high:.3f}")
+        return "\n".join([*said, f"{len(questions)} questions; right is the file, by its best chunk"])
+
+
+def read_questions(path: Path) -> list[tuple[str, str]]:
+    rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    for number, row in enumerate(rows, start=1):
+        if len(row) != 2 or not all(map(str.strip, row)):
+            raise InputError(f"{path}, line {number}: expected a question, a tab and a part of the right file's path")
+    if not rows:
+        raise InputError(f"{path} has no questions")
+    return [(question.strip(), part.strip()) for question, part in rows]
+
+
+PAGE = """<!doctype html><meta charset="utf-8"><title>your engine</title>
+<meta name="viewport" content="width=device-width"><style>
+:root { color-scheme: light dark } body { font: 16px/1.5 system-ui; max-width: 46rem; margin: auto; padding: 1rem }
+input { font: inherit; width: 100%; padding: .5rem; box-sizing: border-box } small { opacity: .7 }
+article { margin: 1.2rem 0; white-space: pre-wrap; overflow-wrap: anywhere } mark { padding: 0 .1em }
+</style><h1>your engine</h1><input autofocus placeholder="ask, and press Enter" aria-label="query">
+<p><small id="about"></small></p><main></main><script>
+const about = document.querySelector('#about'), main = document.querySelector('main')
+fetch('about').then(r => r.text()).then(t => about.textContent = t)
+document.querySelector('input').onchange = async e => {
+  const query = e.target.value.trim(); if (!query) return
+  const found = await (await fetch('search?q=' + encodeURIComponent(query))).json()
+  about.textContent = Object.entries(found.ms).map(([name, ms]) => name + ' ' + ms + ' ms').join(' \\u00b7 ')
+  main.replaceChildren(...found.hits.map(hit => {
+    const [one, head, mark] = ['article', 'small', 'mark'].map(name => document.createElement(name))
+    head.textContent = hit.score + '  ' + hit.path + ':' + hit.line + '\\n'; mark.textContent = hit.mark
+    const at = hit.text.indexOf(hit.mark)
+    one.append(head, hit.text.slice(0, at), mark, hit.text.slice(at + hit.mark.length)); return one }))
+}</script>"""
+
+
+def serve(engine: Engine, port: int) -> None:
+    """The page and its two answers, to this machine only, until Ctrl-C."""
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            url = urlsplit(self.path)
+            if url.path == "/":
+                body, kind = PAGE, "text/html"
+            elif url.path == "/about":
+                body, kind = f"{len(engine.chunks):,} chunks; {engine.whose()}", "text/plain"
+            elif url.path == "/search" and (query := parse_qs(url.query).get("q", [""])[0].strip()):
+                body, kind = json.dumps(engine.search(query)), "application/json"
+            else:
+                self.send_error(404)
+                return
+            data = body.encode("utf-8")
+            self.send_response(200)
+            self.send_header("Content-Type", f"{kind}; charset=utf-8")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *about: Any) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", port), Answers) as server:
+        print(f"http://127.0.0.1:{server.server_port}   (Ctrl-C ends)", flush=True)
+        server.serve_forever()
+
+
+def show(found: dict[str, Any]) -> None:
+    print("   ".join(f"{name} {ms} ms" for name, ms in found["ms"].items()))
+    for hit in found["hits"]:
+        print(f"\n{hit['score']:.4f}  {hit['path']}:{hit['line']}\n        {' '.join(hit['mark'].split())}")
+
+
+parser = command_parser("engine", __doc__)
+parser.prog = "python -m lessons.engine"
+parser.add_argument("folder", type=Path, metavar="FOLDER", help="your notes, documents or code")
+parser.add_argument("--ask", metavar="TEXT", help="answer one question in the terminal")
+parser.add_argument(
+    "--questions", type=Path, metavar="FILE", help="print the card, and keep it in lessons/mine/engine.txt"
+)
+parser.add_argument("--walk", action="store_true", help="search the vectors by your walk over a graph (lesson 21)")
+parser.add_argument("--port", type=bounded(int, 0), default=8000, help="of the page (default: 8000)")
+parser.add_argument(
+    "--most", type=bounded(int, 1), default=20_000, help="read at most so many chunks (default: 20,000)"
+)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    options = parser.parse_args(arguments)
+    questions = read_questions(options.questions) if options.questions else []
+    chunks, skipped = read_folder(options.folder, options.most)
+    for reason, count in skipped.most_common():
+        say(f"skipped {count:,} file{'s' * (count > 1)}: {reason}")
+    if not chunks:
+        raise InputError(f"{options.folder} has no text to search; read are files such as .md, .txt and .py")
+    engine = Engine(chunks, options.walk)
+    say(f"{len(chunks):,} chunks; {engine.whose()}")
+    if questions:
+        card = engine.card(questions)
+        print(card)
+        MINE.mkdir(parents=True, exist_ok=True)
+        (MINE / "engine.txt").write_text(card + "\n", encoding="utf-8")
+    elif options.ask:
+        show(engine.search(options.ask))
+    else:
+        serve(engine, options.port)
+
+
+if __name__ == "__main__":
+    run_command(main)
