@@ -3,6 +3,7 @@
 What passes alone may fail with the others or with real weights. Then it is named, and the book's takes its place.
 """
 
+import os
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ from lessons.by_hand.adamw import AdamW
 from lessons.course import TINY, figure, heatmap, largest_difference
 from lessons.grader.assembly import FILE, IN_THE_BOOK, assemble, difference, owners
 from lessons.grader.classroom import graded_lesson
-from lessons.grader.pieces import LESSONS, MINE, PIECES, mine
+from lessons.grader.pieces import MINE, PIECES, mine
 from lessons.grader.result import Progress
 from minisbert import SentenceEncoder
 from minisbert.checkpoints.layout import find_model
@@ -145,9 +146,15 @@ def partners(book: Any, _: Sequence[str]) -> Findings:
     pairs = [pair for pair in load_scored_pairs("stsb", "test") if pair.score == 5][:32]
     encoder = book.SentenceEncoder.load(find_model(MODEL))
     u, v = (torch.from_numpy(encoder.encode(texts)) for texts in zip(*(pair.texts for pair in pairs), strict=True))
-    for name in ("multiple_negatives_ranking_loss", "simcse_loss", "nt_xent_loss"):
-        right, wrong = (getattr(book, name)(u, other).item() for other in (v, v.roll(1, 0)))
-        yield Finding(f"{name:<36}{right:7.4f} with its partner, {wrong:7.4f} with another's", right < wrong)
+    losses = {
+        "contrastive": partial(book.contrastive_loss, labels=torch.ones(len(u))),
+        "triplet": partial(book.triplet_loss, negative=v.roll(2, 0)),
+        "multiple negatives": book.multiple_negatives_ranking_loss,
+        "SimCSE": book.simcse_loss,
+    }
+    for name, loss in losses.items():
+        right, wrong = (loss(u, other).item() for other in (v, v.roll(1, 0)))
+        yield Finding(f"{name:<20}{right:7.4f} with its partner, {wrong:7.4f} with another's", right < wrong)
 
 
 def losses(book: Any, _: Sequence[str]) -> Findings:
@@ -222,8 +229,11 @@ def your_model(lesson: int | None, sentences: Sequence[str], chapter: str | None
         book = ModuleType("my_minisbert")
         try:
             exec(compile(assembly.text, FILE, "exec"), vars(book))
-            print(f"{LESSONS[lesson]}, by {MINE.name}/{FILE}\n")
-            good, best = shown(show(book, sentences))
+            print(f"{os.path.relpath(MINE / FILE)}: {show.__doc__}\n")
+            good, best = True, 0.0
+            for text, holds, score in show(book, sentences):
+                print(f"  {'' if holds is None else 'ok    ' if holds else 'FAIL  '}{text}", flush=True)
+                good, best = good and holds is not False, max(best, score)
             break
         except Exception as error:
             lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == FILE]
@@ -262,12 +272,3 @@ def verdicts() -> list[str]:
 
 def without(master: str, reason: str) -> None:
     say(f"{master}: the book's is used instead of yours: {reason}")
-
-
-def shown(findings: Findings) -> tuple[bool, float]:
-    """Print each as it comes. Returns whether all equal the reference, and the score."""
-    good, best = True, 0.0
-    for text, holds, score in findings:
-        print(f"  {'' if holds is None else 'ok    ' if holds else 'FAIL  '}{text}", flush=True)
-        good, best = good and holds is not False, max(best, score)
-    return good, best

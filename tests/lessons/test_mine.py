@@ -171,7 +171,13 @@ def test_a_piece_that_fails_in_the_model_is_named_and_a_wrong_one_shows(monkeypa
 def test_the_real_model_of_right_pieces(monkeypatch, capsys, folder, minilm, stsb):
     monkeypatch.setenv("MINISBERT_FIGURES", str(folder))
     passing(monkeypatch, *write_answers())
-    for lesson, says in ((1, "0.67"), (5, "0.69 animal"), (7, "ok    layer 6"), (8, "ok    yours and MiniLM's")):
+    for lesson, says in (
+        (1, "0.67"),
+        (5, "0.69 animal"),
+        (7, "ok    layer 6"),
+        (8, "ok    yours and MiniLM's"),
+        (10, "ok    SimCSE"),
+    ):
         assert your_model.your_model(lesson, [], None)
         assert says in capsys.readouterr().out
     assert (folder / "your_attention.png").stat().st_size > 10_000
