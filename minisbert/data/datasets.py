@@ -63,6 +63,10 @@ class Sources:
     quotes: bool = True
     opened: dict[str, list[Source]] = field(default_factory=dict, repr=False)
 
+    def __post_init__(self) -> None:
+        if "" in (self.data, self.dev, self.test):  # of a shell's variable that is not set
+            raise InputError("--data, --dev or --test is empty: name a file or a data set")
+
     def named(self, split: str) -> Source | None:
         return {"train": self.data, "dev": self.dev, "test": self.test}[split]
 
@@ -316,9 +320,7 @@ def plain_texts(sources: Sources) -> tuple[list[str], str]:
         return sentence_rows(sources)
     else:
         rows, _ = triplet_rows(replace(sources, limit=None))
-    distinct: dict[str, None] = {}  # in the order in which they first occur
-    for row in rows:
-        distinct.update(dict.fromkeys(row))
+    distinct = dict.fromkeys(text for row in rows for text in row)  # in the order in which they first occur
     texts = list(distinct)[: sources.limit]
     return texts, note(data, len(texts), "sentences")
 
@@ -436,8 +438,6 @@ def hold_out(
     copies of a row stay on one side, and the note says so. A row is a ``Row`` or a tuple of texts; the same seed holds
     out the same. Raises ``ValueError`` if a side would be empty.
     """
-    if not splits:
-        return list(rows), {}, ""
     wanted = max(round(share * len(rows)), min(20, len(rows) // (2 + len(splits))), 1)
     copies: dict[frozenset[str], list[Any]] = {}
     for row in rows:

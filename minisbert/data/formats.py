@@ -156,9 +156,9 @@ def checked_text(value: Any) -> str:
 
 def number(value: Any) -> float | None:
     """Convert a cell or a JSON value to a finite number, if it is one: ``number("4.5") = 4.5``, else None."""
-    if isinstance(value, str) and NUMBER.fullmatch(value):
+    if isinstance(value, Decimal) or (isinstance(value, str) and NUMBER.fullmatch(value)):
         value = float(value)
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal) or not abs(value) <= sys.float_info.max:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
         return None
     return float(value)
 
@@ -260,9 +260,7 @@ class RowReader:
         refuse: Callable[[int, str], None] | None = None,
     ):
         self.rows, self.form, self.scale = Rows.of(source, split), form, scale
-        self.columns: list[str] = []
-        if columns:
-            self.columns = [name.strip() for name in columns.lower().split(",")]
+        self.columns = [name.strip() for name in columns.lower().split(",")] if columns else []
         self.unread: list[str] = []
         self.refuse = refuse or self.rows.fail
         self.texts = 0  # of the first row
@@ -326,7 +324,13 @@ class RowReader:
             if list(fields) != seen:  # in a table only once
                 seen = list(fields)
                 names = self.columns or self.form.columns(seen)
-                self.check_judgement(seen, names)
+                judgement = first_of(JUDGEMENTS, seen)
+                if self.form is PAIRS and not self.columns and names and len(names) == 2 and judgement:
+                    pair = ",".join(names)
+                    raise InputError(
+                        f"{self.rows.where}: {judgement} may say that not every pair is a positive: train with binary "
+                        f"or cosine, which read it (--columns {judgement},{pair}), or without it: --columns {pair}"
+                    )
                 self.note_unread([name for name in seen if name not in (names or seen)])
             if names is None or not set(names) <= fields.keys():
                 self.refuse(line, f"the keys are {shown(seen)}; needed are {needed}, or --columns")
@@ -357,16 +361,6 @@ class RowReader:
         if len(splits) > 1 and self.form is not SENTENCES and not self.columns:
             raise InputError(f"{self.rows.where}: rows of {shown(sorted(splits))} in one file: choose a --split")
         return True
-
-    def check_judgement(self, names: Sequence[str], read: Sequence[str] | None) -> None:
-        """Raise ``InputError`` for pairs beside a label or a score: nobody knows whether all of them are positives."""
-        judgement = first_of(JUDGEMENTS, names)
-        if self.form is PAIRS and not self.columns and read and len(read) == 2 and judgement:
-            pair = ",".join(read)
-            raise InputError(
-                f"{self.rows.where}: {judgement} may say that not every pair is a positive: train with binary or "
-                f"cosine, which read it (--columns {judgement},{pair}), or without it: --columns {pair}"
-            )
 
     def fields_by_number(self) -> Iterator[tuple[int, list[str], list[Any]]]:
         """Yield line and values of the columns with these numbers; they have no names."""

@@ -160,6 +160,7 @@ def test_several_nli_files_are_one_after_the_other(tmp_path):
         ("{nli},missing.jsonl", "missing.jsonl does not exist"),
         ("{nli},stsb", "stsb has no rows .*: give snli"),
         ("{nli},{scored}", "scored.tsv: .*gold_label"),
+        ("", "empty"),
     ],
 )
 def test_each_of_several_files_must_serve(files, data, message):
