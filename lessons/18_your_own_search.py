@@ -285,8 +285,9 @@ guess.answer("4 to 15 points")
 # instead of one, and no document can be encoded in advance. Lesson 20 has the two stages.
 #
 # **Exercise 6.** (medium) Rerank the fifty by cosine + weight * BM25, with a weight chosen on dev. Then with a
-# cross-encoder that others have trained, `PairModel.load("cross-encoder/ms-marco-MiniLM-L6-v2")` (the Hub has it). What
-# does each gain here, where nobody asks questions, and at how many milliseconds?
+# cross-encoder: your own (`lessons/reranker.py`, `train` with `group=4`: a query's document and three negatives), or
+# `PairModel.load("cross-encoder/ms-marco-MiniLM-L6-v2")` (the Hub has it). What does each gain here, where nobody asks
+# questions, and at how many milliseconds?
 
 # %% [markdown]
 # ## Fewer bytes
