@@ -1,10 +1,12 @@
 """The table of EXAM.md: what six failing ports of all-MiniLM-L6-v2 return, beside the right vectors.
 
-python -m lessons.exam
+python -m lessons.exam              the table
+python -m lessons.exam --rubric     what a full answer to each question says
 """
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
@@ -65,5 +67,8 @@ def table() -> str:
 
 
 if __name__ == "__main__":
-    argparse.ArgumentParser(prog="python -m lessons.exam", description=__doc__).parse_args()
-    print(table())
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="python -m lessons.exam", description=__doc__, formatter_class=layout)
+    parser.add_argument("--rubric", action="store_true", help="print the answers instead of the table")
+    rubric = Path(__file__).parent / "grader" / "rubric.md"
+    print(rubric.read_text(encoding="utf-8").rstrip() if parser.parse_args().rubric else table())
