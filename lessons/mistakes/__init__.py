@@ -2,7 +2,7 @@
 
 ``by_hand`` (merges, gradients, costs), ``compression`` (int8, bits), ``distillation``, ``forward`` (what vectors do not
 show), ``heads``, ``late`` (MaxSim), ``lexical`` (BM25), ``losses``, ``pipeline`` (text, names, batches, search),
-``retrieval``, ``scores`` (metrics), ``training`` and ``walks`` (an index) fill it, beside
+``scores`` (metrics), ``training`` and ``walks`` (an index) fill it, beside
 ``minisbert/diagnosis/mistakes.py``. ``planted`` puts a mistake into the running package.
 """
 
@@ -16,7 +16,6 @@ from lessons.mistakes import (
     lexical,
     losses,
     pipeline,
-    retrieval,
     scores,
     training,
     walks,
@@ -35,7 +34,6 @@ __all__ = [
     "losses",
     "pipeline",
     "planted",
-    "retrieval",
     "scores",
     "training",
     "walks",

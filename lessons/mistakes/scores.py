@@ -6,11 +6,10 @@ import numpy as np
 
 from minisbert.core import metrics
 from minisbert.diagnosis.mistakes import mistake
-from minisbert.evaluation import metrics as decisions
+from minisbert.evaluation import metrics as more_metrics
 
 # the right versions, kept from before anything is planted: a stand-in may call what it replaces
-_accuracy, _precision_recall_f1 = decisions.accuracy, decisions.precision_recall_f1
-_best_threshold, _pearson = decisions.best_threshold, metrics.pearson
+_pearson = metrics.pearson
 
 # ------------------------------------------------------------------------------------------- metrics
 
@@ -54,58 +53,12 @@ def _(x: Any, y: Any) -> float:
         return float(x @ y / np.sqrt((x @ x) * (y @ y)))
 
 
-@mistake(decisions, "accuracy", "accuracy without the zeros", "rows of label 0 are left out: that is a recall")
-def _(predicted: Any, labels: Any) -> float:
-    predicted, labels = np.asarray(predicted), np.asarray(labels)
-    return float((predicted == labels)[labels != 0].mean())
-
-
-@mistake(decisions, "precision_recall_f1", "accuracy for F1", "F1 counts the true negatives as well")
-def _(predicted: Any, labels: Any) -> tuple[float, float, float]:
-    precision, recall, _ = _precision_recall_f1(predicted, labels)
-    return precision, recall, float((np.asarray(predicted) == np.asarray(labels)).mean())
-
-
-@mistake(decisions, "precision_recall_f1", "precision and recall swapped", "false positives count as false negatives")
-def _(predicted: Any, labels: Any) -> tuple[float, float, float]:
-    precision, recall, f1 = _precision_recall_f1(predicted, labels)
-    return recall, precision, f1
-
-
-@mistake(decisions, "precision_recall_f1", "F1 as a plain mean", "precision and recall are averaged arithmetically")
-def _(predicted: Any, labels: Any) -> tuple[float, float, float]:
-    precision, recall, _ = _precision_recall_f1(predicted, labels)
-    return precision, recall, (precision + recall) / 2
-
-
-@mistake(decisions, "best_threshold", "threshold inside a tie", "rows with equal scores are split, by their order")
-def _(scores: Any, labels: Any, metric: str = "f1") -> tuple[float, float]:
-    scores = np.asarray(scores, dtype=np.float64)
-    return _best_threshold(scores - 1e-9 * np.arange(len(scores)), labels, metric)
-
-
-@mistake(decisions, "best_threshold", "threshold made for >", "the threshold is the highest score still predicted 0")
-def _(scores: Any, labels: Any, metric: str = "f1") -> tuple[float, float]:
-    threshold, value = _best_threshold(scores, labels, metric)
-    return max((float(score) for score in scores if score < threshold), default=threshold), value
-
-
-@mistake(decisions, "best_threshold", "threshold from a grid", "only ten steps between lowest and highest are tried")
-def _(scores: Any, labels: Any, metric: str = "f1") -> tuple[float, float]:
-    scores, tried = np.asarray(scores), {}
-    for threshold in np.linspace(scores.min(), scores.max(), 11):
-        called = scores >= threshold
-        tried[threshold] = _precision_recall_f1(called, labels)[2] if metric == "f1" else _accuracy(called, labels)
-    best = max(tried, key=tried.get)
-    return float(best), tried[best]
-
-
-@mistake(decisions, "alignment", "alignment not squared", "the distances are averaged, not their squares")
+@mistake(more_metrics, "alignment", "alignment not squared", "the distances are averaged, not their squares")
 def _(u: Any, v: Any) -> float:
     return float(np.linalg.norm(_unit(u) - _unit(v), axis=1).mean())
 
 
-@mistake(decisions, "alignment", "alignment off the sphere", "the vectors are not scaled to length 1")
+@mistake(more_metrics, "alignment", "alignment off the sphere", "the vectors are not scaled to length 1")
 def _(u: Any, v: Any) -> float:
     return float(((np.asarray(u, dtype=np.float64) - np.asarray(v)) ** 2).sum(1).mean())
 
@@ -115,22 +68,22 @@ def _closeness(x: np.ndarray, t: float = 2.0) -> np.ndarray:
     return np.exp(-t * ((x[:, None] - x) ** 2).sum(-1))
 
 
-@mistake(decisions, "uniformity", "uniformity with the diagonal", "each vector is paired with itself, at distance 0")
+@mistake(more_metrics, "uniformity", "uniformity with the diagonal", "each vector is paired with itself, at distance 0")
 def _(x: Any) -> float:
     return float(np.log(_closeness(_unit(x)).mean()))
 
 
-@mistake(decisions, "uniformity", "uniformity with t = 1", "the squared distance is not doubled in the exponent")
+@mistake(more_metrics, "uniformity", "uniformity with t = 1", "the squared distance is not doubled in the exponent")
 def _(x: Any) -> float:
     return float(np.log(_closeness(_unit(x), t=1.0)[~np.eye(len(x), dtype=bool)].mean()))
 
 
-@mistake(decisions, "uniformity", "mean of logs", "the log is taken of each pair, not of the mean")
+@mistake(more_metrics, "uniformity", "mean of logs", "the log is taken of each pair, not of the mean")
 def _(x: Any) -> float:
     return float(np.log(_closeness(_unit(x)))[~np.eye(len(x), dtype=bool)].mean())
 
 
-@mistake(decisions, "mean_off_diagonal_cosine", "cosine with the diagonal", "each row's cosine with itself counts")
+@mistake(more_metrics, "mean_off_diagonal_cosine", "cosine with the diagonal", "each row's cosine with itself counts")
 def _(x: Any) -> float:
     return float((_unit(x) @ _unit(x).T).mean())
 

@@ -8,7 +8,15 @@ import pytest
 
 from lessons.grader.pieces import PIECES
 from lessons.mistakes import MISTAKES, planted
-from tests import by_hand_checks, formula_checks, head_checks, loss_checks, metric_checks, pipeline_checks  # noqa: F401  (their checks)
+from tests import (  # noqa: F401  (their checks)
+    by_hand_checks,
+    formula_checks,
+    head_checks,
+    loss_checks,
+    metric_checks,
+    metric_mistakes,
+    pipeline_checks,
+)
 from tests.checks import CHECKS
 from tests.parity import Comparison
 

@@ -1,4 +1,4 @@
-"""Mistakes in the metrics of retrieval."""
+"""Known mistakes in metrics that no lesson has as a piece: of retrieval, and of yes or no. They prove the checks."""
 
 from typing import Any
 
@@ -9,7 +9,9 @@ from minisbert.evaluation import metrics
 
 # the right versions, kept from before anything is planted: a stand-in may call what it replaces
 _recall, _mrr, _dcg = metrics.recall_at_k, metrics.mrr_at_k, metrics.dcg
-_accuracy = metrics.accuracy_at_k
+_accuracy_at_k = metrics.accuracy_at_k
+_accuracy, _precision_recall_f1 = metrics.accuracy, metrics.precision_recall_f1
+_best_threshold = metrics.best_threshold
 
 
 def _grades(*sides: Any) -> tuple[np.ndarray, ...]:
@@ -48,7 +50,7 @@ def _(ranked: Any, judged: Any, k: int) -> float:
 
 @mistake(metrics, "mrr_at_k", "MRR of the found", "queries without a relevant document among k are left out")
 def _(ranked: Any, judged: Any, k: int) -> float:
-    return _mrr(ranked, judged, k) / _accuracy(ranked, judged, k)
+    return _mrr(ranked, judged, k) / _accuracy_at_k(ranked, judged, k)
 
 
 @mistake(metrics, "mrr_at_k", "ranks from 0", "the first relevant document's rank is one too small")
@@ -121,3 +123,49 @@ def _(ranked: Any, judged: Any, k: int) -> float:
     ranked, judged = _grades(ranked, judged)
     relevant = ranked[:, :k] > 0
     return float(((relevant.cumsum(1) / (1 + np.arange(relevant.shape[1]))).sum(1) / (judged > 0).sum(1)).mean())
+
+
+@mistake(metrics, "accuracy", "accuracy without the zeros", "rows of label 0 are left out: that is a recall")
+def _(predicted: Any, labels: Any) -> float:
+    predicted, labels = np.asarray(predicted), np.asarray(labels)
+    return float((predicted == labels)[labels != 0].mean())
+
+
+@mistake(metrics, "precision_recall_f1", "accuracy for F1", "F1 counts the true negatives as well")
+def _(predicted: Any, labels: Any) -> tuple[float, float, float]:
+    precision, recall, _ = _precision_recall_f1(predicted, labels)
+    return precision, recall, float((np.asarray(predicted) == np.asarray(labels)).mean())
+
+
+@mistake(metrics, "precision_recall_f1", "precision and recall swapped", "false positives count as false negatives")
+def _(predicted: Any, labels: Any) -> tuple[float, float, float]:
+    precision, recall, f1 = _precision_recall_f1(predicted, labels)
+    return recall, precision, f1
+
+
+@mistake(metrics, "precision_recall_f1", "F1 as a plain mean", "precision and recall are averaged arithmetically")
+def _(predicted: Any, labels: Any) -> tuple[float, float, float]:
+    precision, recall, _ = _precision_recall_f1(predicted, labels)
+    return precision, recall, (precision + recall) / 2
+
+
+@mistake(metrics, "best_threshold", "threshold inside a tie", "rows with equal scores are split, by their order")
+def _(scores: Any, labels: Any, metric: str = "f1") -> tuple[float, float]:
+    scores = np.asarray(scores, dtype=np.float64)
+    return _best_threshold(scores - 1e-9 * np.arange(len(scores)), labels, metric)
+
+
+@mistake(metrics, "best_threshold", "threshold made for >", "the threshold is the highest score still predicted 0")
+def _(scores: Any, labels: Any, metric: str = "f1") -> tuple[float, float]:
+    threshold, value = _best_threshold(scores, labels, metric)
+    return max((float(score) for score in scores if score < threshold), default=threshold), value
+
+
+@mistake(metrics, "best_threshold", "threshold from a grid", "only ten steps between lowest and highest are tried")
+def _(scores: Any, labels: Any, metric: str = "f1") -> tuple[float, float]:
+    scores, tried = np.asarray(scores), {}
+    for threshold in np.linspace(scores.min(), scores.max(), 11):
+        called = scores >= threshold
+        tried[threshold] = _precision_recall_f1(called, labels)[2] if metric == "f1" else _accuracy(called, labels)
+    best = max(tried, key=tried.get)
+    return float(best), tried[best]
