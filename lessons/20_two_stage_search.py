@@ -315,6 +315,7 @@ assert more > 0.02, "two stages against one"
 #
 # **Exercise 6.** (hard) **Distil** the judge back into the encoder: on lesson 18's names of the training modules, train
 # 20 cosines by `margin_mse_loss` to differ as 20 times the late scores do. Does the first stage get the judge's gain?
+# And what do the same rows give by their labels?
 
 # %% [markdown]
 # ## A word before each text

@@ -1,4 +1,4 @@
-"""A judge of pairs, trained in a minute on a CPU: lessons 15, 18 and 20 use it.
+"""A judge of pairs, trained in a minute on a CPU: lesson 15, and exercises of 18.
 
 What a judge should see and a cosine does not: one word that changes the meaning. STS-B's sentences are changed by rule,
 so that nobody has to label anything: a negation, another number, or two roles that change places make another
@@ -134,9 +134,9 @@ def train(
     rates = [{"params": [*head.parameters()], "lr": 1e-3}, {"params": [*layers.parameters()], "lr": 2e-4}]
     optimizer = torch.optim.AdamW(rates, weight_decay=0.01, fused=True)
 
-    def loss_of(model: PairModel, batch: Sequence[int]) -> Tensor:
+    def loss_of(module: torch.nn.Module, batch: Sequence[int]) -> Tensor:
         rows = [group * first + i for first in batch for i in range(group)]
-        return loss(model(*model.batch(encoded, rows)), batch)
+        return loss(module(*model.batch(encoded, rows)), batch)
 
     def schedule(step: int) -> float:
         return linear_schedule(step, steps // 10, steps)
