@@ -119,6 +119,7 @@ def test_the_session_of_the_docs_from_training_to_search(tiny, tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     assert training[:2] == ["minisbert", "train"]
     train(training[2:])
+    commands += [[word.replace("int8", "binary") for word in words] for words in commands]
     for _, name, *arguments in commands:  # minisbert NAME ...
         {"encode": encode, "search": main}[name](arguments)
     encoder = SentenceEncoder.load(tmp_path / "run" / "model")

@@ -392,7 +392,7 @@ def test_the_projection_is_trained_and_never_saved(run, tiny, monkeypatch):
         ("triplet", "--data {scored}", "anchor"),
         ("mnr", "--data {sentences}", "anchor"),
         ("simcse", "--data {triplets}", "text"),
-        ("simcse", "--data {nli}", "line 1: the keys"),
+        ("simcse", "--data {nli}", "the keys"),
         ("cosine", "--data snli", "snli has no rows of the kind that is needed: give stsb or a file of scored pairs"),
         ("binary", "--data missing.tsv", "missing.tsv does not exist"),
         *((name, "--batch-size 1", f"objective {name}") for name in (*IN_BATCH, "cosent")),
