@@ -15,7 +15,7 @@ from minisbert.core import heads, loop
 # ## The question
 #
 # A published notebook trains the three heads of lesson 15 on STS-B. Its loss falls, and it prints scores that a first
-# try might have. Lesson 15 has planted three of its bugs. Which other lines do not do what they say? And what would
+# try might have. Lesson 15 has planted four of its bugs. Which other lines do not do what they say? And what would
 # have told its author, who saw no error?
 #
 # ## The formula

@@ -61,7 +61,7 @@ def run_command(main: Callable[[], None]) -> None:
             message = str(error)
             if isinstance(error, OSError) and error.strerror:
                 message = ": ".join(filter(None, [error.filename and str(error.filename), error.strerror]))
-                message += ADVICE.get(error.errno, "") if error.filename else ""
+                message += ADVICE.get(error.errno or 0, "") if error.filename else ""
         if message is None or os.environ.get("MINISBERT_TRACEBACK"):
             raise
         say(f"error: {message[:MESSAGE]}")
