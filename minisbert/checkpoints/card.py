@@ -74,6 +74,7 @@ def training_section(command: str, data: Mapping[str, str], scores: Mapping[str,
 
 
 def digest(text: str) -> str:
+    """Hash the part of a card above its last line."""
     return hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()[:12]
 
 

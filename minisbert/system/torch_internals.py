@@ -53,7 +53,8 @@ class OneDNNLayers(TorchFunctionMode):
         if function is nn.functional.linear and len(arguments) == 3 and suits(*arguments[:2]):
             x, weight, bias = arguments
             return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-        if function is nn.functional.scaled_dot_product_attention and not options and few_scores(*arguments):
+        attends = function is nn.functional.scaled_dot_product_attention
+        if attends and len(arguments) <= 4 and not options and few_scores(*arguments):
             return attention_by_products(*arguments)
         return function(*arguments, **(options or {}))
 

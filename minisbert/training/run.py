@@ -121,8 +121,13 @@ def open_log(out: Path) -> TextIO:
 
 
 def replace_model(model: SentenceEncoder | PairModel, folder: Path) -> None:
-    """Save a model in place of the one at ``folder``; a kill at any moment leaves one of them complete."""
-    model.save(folder.with_name(folder.name + NEW))
+    """Save a model in place of the one at ``folder``; a kill at any moment leaves one of them complete.
+
+    A ``README.md`` there that the user wrote is kept.
+    """
+    new = folder.with_name(folder.name + NEW)
+    model.save(new)
+    model.write_card(new, former=folder)
     put_in_place(folder)
 
 

@@ -123,8 +123,9 @@ class MaskedWords(Objective):
                 right.append(guessed)
         if not any(map(len, right)):
             raise InputError(f"{split} {self.notes[split]}: no word of it was chosen to be guessed; give more rows")
-        found = {"masked_accuracy": torch.cat(right).double().mean().item()}
-        found["loss"] = torch.cat(losses).double().mean().item()
+        # on the CPU: Apple's GPU has no float64
+        found = {"masked_accuracy": torch.cat(right).cpu().double().mean().item()}
+        found["loss"] = torch.cat(losses).cpu().double().mean().item()
         return found | vector_scores(model, pairs)
 
 
