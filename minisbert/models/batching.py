@@ -30,8 +30,9 @@ TOKENIZED = 2**16  # characters to tokenize at once: two such chunks keep all co
 LONG = 512  # a longer text alone in a batch has no pads: decoders would build a mask of T x T numbers for them
 UNPADDED = 24  # nor has a shorter text alone in a call: a pad takes 3 % of its time. Between, kernels would be too many
 SHORT = 200  # of rows up to this length compiled packages may compute attention in another way: they share no batch
-# Above it, batches of so few tokens keep the scores of written-out attention near the caches, so on AMD they are 1.24
-# times as fast in int8 and 1.27 times in bfloat16, those of 2,048 tokens 1.13 and 1.23 (8 x 256 tokens, a Zen 5)
+# Above it, batches of so few tokens keep the scores of written-out attention near the caches: measured in a prototype
+# (8 x 256 tokens, a Zen 5), 512 to 1,024 tokens were 1.24 times as fast in int8 and 1.27 in bfloat16, 2,048 tokens 1.13
+# and 1.23 times
 LONG_TOKENS = 512
 FEW_PADS = 32  # cost about as much time as one more forward pass
 ROW = 60  # tokens of a row that short texts share, on average: 56 and 62 were within 2 % (float32, a Zen 4)

@@ -468,7 +468,8 @@ class Run:
             # somebody may have changed the folder before a run was resumed
             if self.options.resume and state.best_dev:
                 found = objective.scores("dev")[objective.best]
-                if not math.isclose(found, state.best_dev[objective.best], abs_tol=1e-4):
+                # another machine's rounding may turn a few rows' labels; another model is farther off
+                if not math.isclose(found, state.best_dev[objective.best], abs_tol=1e-2):
                     raise InputError(f"{folder / MODEL} is not the model of step {state.best_step}: it was changed")
             after = {"dev": state.best_dev, "test": objective.scores("test")}
         except KeyboardInterrupt:
