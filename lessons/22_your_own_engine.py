@@ -36,8 +36,8 @@ from lessons import engine as search
 #
 # ## The real function
 #
-# A folder that every reader has: twenty modules of Python's standard library. Two files that are no text show what the
-# engine leaves out.
+# A folder that every reader has: twenty modules of Python's standard library. Two files that are no text show what
+# the engine leaves out.
 
 # %%
 MODULES = (
@@ -64,9 +64,9 @@ assert first.text.split()[-10:] == second.text.split()[:10], "ten words are in b
 assert all(len(chunk.text.split()) <= 80 for chunk in chunks)
 
 # %% [markdown]
-# A chunk knows its file and its line, because an answer that cannot be looked up is not worth much. Why chunks at all,
-# and why of that size? [Lesson 20](20_two_stage_search.py): MiniLM reads 256 tokens and drops the rest, and a vector of
-# a whole file is about everything in it.
+# A chunk knows its file and its line, because an answer that cannot be looked up is not worth much. Why chunks at
+# all, and why of that size? [Lesson 20](20_two_stage_search.py): MiniLM reads 256 tokens and drops the rest, and a
+# vector of a whole file is about everything in it.
 
 # %%
 engine = search.Engine(chunks)
@@ -77,8 +77,8 @@ search.show(found)
 assert {hit["path"] for hit in found["hits"][:3]} & {"heapq.py", "queue.py"}
 
 # %% [markdown]
-# The score is no cosine. It is a sum of two fractions: a chunk that both engines rank first has 2 / 61 = .0328, and no
-# chunk can have more. It says which answer is better than which. It does not say whether the best is any good: a
+# The score is no cosine. It is a sum of two fractions: a chunk that both engines rank first has 2 / 61 = .0328, and
+# no chunk can have more. It says which answer is better than which. It does not say whether the best is any good: a
 # question that the folder cannot answer gets the same scores, because something is always first.
 
 # %%
@@ -142,7 +142,7 @@ assert scores["joined"][0] > scores["words"][0] - 0.02, "joining costs words not
 guess.answer("both joined")
 
 # %% [markdown]
-# **2.** Vectors .865, joined .891 here. Is the joined engine better?
+# **2.** Vectors .865, joined .876 here. Is the joined engine better?
 
 # %%
 guess = predict("22.2", "From these twenty questions:", ["yes", "nobody can tell"])
@@ -155,8 +155,8 @@ assert abs(apart) < width, "twenty questions are enough to find a bug, not two p
 guess.answer("nobody can tell")
 
 # %% [markdown]
-# Twenty questions find a broken engine at once and cannot tell two good ones apart. [Lesson 18](18_your_own_search.py)
-# had 811 for that, and its interval was still six points wide.
+# Twenty questions find a broken engine at once and cannot tell two good ones apart. [Lesson
+# 18](18_your_own_search.py) had 811 for that, and its interval was still six points wide.
 #
 # ## The figure
 #
@@ -217,5 +217,5 @@ assert len({*added.tolist()} & {*alone.tolist()}) >= 7, "vectors have nothing to
 #
 # ## What you have now
 #
-# You have a search engine whose every ranking function you wrote. Part III is done. Next: [what changed since
-# BERT](23_what_changed_since_bert.py).
+# You have a search engine that runs on your own functions, as many as you have written. Part III is done. Next: [what
+# changed since BERT](23_what_changed_since_bert.py).

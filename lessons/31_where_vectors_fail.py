@@ -99,9 +99,9 @@ guess.answer("2")
 # %% [markdown]
 # Two of thirty, where a coin gets fifteen. The model is not confused: it is consistently wrong, because it measures
 # what a text is *about*, and "not" does not change the subject. For search that is right. For deciding whether a
-# claim is true, a contract is the same or a dose is safe, it is the wrong tool, and its cosine of .98 says so to
-# nobody. What reads both texts at once can do better: [lesson 15](15_heads.py). Which kinds it learns, you can
-# measure with the triples above.
+# claim is true, a contract is the same or a dose is safe, it is the wrong tool, and a cosine of .98 for exchanged
+# roles says so to nobody. A model that is trained on such pairs does better, most of all one that reads both texts at
+# once: [lesson 15](15_heads.py) trains it. Ask it the thirty triples above.
 #
 # ## How many answers fit into one vector
 #
@@ -109,8 +109,9 @@ guess.answer("2")
 # documents has a query. The vectors need not come from a model: we may put them wherever we like.
 #
 # Two columns first. Unit vectors are points on a circle, and the two nearest to any direction are neighbours on it.
-# So n documents have n possible answers, and n (n - 1) / 2 were asked for: with four documents, 4 of 6. More columns
-# make more neighbours, but their number is finite for every width, whatever the training.
+# So n documents have n possible answers, and n (n - 1) / 2 were asked for: with four documents, 4 of 6. (Descent will
+# find 3 of the 6: a bound says what cannot be, not what is found.) More columns make more neighbours, but their
+# number is finite for every width, whatever the training.
 #
 # **2.** We let gradient descent place vectors of 4 columns. Up to how many documents does it find every pair?
 
@@ -200,10 +201,10 @@ assert recalls[0, 0] > 0.8, "vectors too, of four people"
 assert recalls[-1, 0] < 0.5, "and fewer with every person"
 
 # %% [markdown]
-# Counting words answers all of it, and 384 columns, which could hold it, lose half of it at twenty people: the model
-# never learned that a list is to be kept item by item. That is why engines that must not miss a name or a part number
-# keep an index of words beside the vectors ([lesson 20](20_two_stage_search.py) joins the two), or a vector for each
-# token ([lesson 19](19_one_vector_many_or_none.py)).
+# Counting words answers all of it, and 384 columns, which could hold it, lose three fifths of it at twenty people:
+# the model never learned that a list is to be kept item by item. That is why engines that must not miss a name or a
+# part number keep an index of words beside the vectors ([lesson 20](20_two_stage_search.py) joins the two), or a
+# vector for each token ([lesson 19](19_one_vector_many_or_none.py)).
 #
 # ## The figure
 #
@@ -268,5 +269,4 @@ figure("31_where_vectors_fail", draw)
 #
 # ## What you have now
 #
-# You know three things to measure before you trust a cosine. Back to
-# [the course](README.md).
+# You know three things to measure before you trust a cosine. Back to [the course](README.md).

@@ -7,7 +7,8 @@
 Reads Markdown, text and code, cuts them into chunks, encodes these with all-MiniLM-L6-v2 and searches by words and by
 vectors at once. Of its six functions those that you have written, and that the grader passes, are yours; the package's
 do for the others, and are marked. A line of the questions' file is a question, a tab, and a part of the right file's
-path. Nothing leaves this machine.
+path. A folder is encoded anew at each start. Nothing leaves
+this machine.
 """
 
 import json
@@ -34,7 +35,7 @@ from lessons.search.measure import interval, ndcg_of_each
 from minisbert.core import InputError
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search import quantized
-from minisbert.system.console import bounded, command_parser, run_command, say
+from minisbert.system.console import bounded, check_usage, command_parser, run_command, say
 
 MODEL = "all-MiniLM-L6-v2"
 KINDS = {".md", ".markdown", ".rst", ".txt", ".org", ".tex", ".py", ".js", ".ts", ".c", ".h", ".cpp", ".java", ".go"}
@@ -42,14 +43,14 @@ KINDS |= {".rs", ".rb", ".sh", ".sql", ".html", ".css", ".toml", ".yaml", ".yml"
 LARGEST = 2**20  # bytes of a file: a longer one is data and not a text
 WORDS, OVERLAP = 80, 10  # of a chunk, as in lesson 20
 CANDIDATES = 50  # of each engine, before their ranks are added
-PARTS = {
-    "dense.top_k": "search",
-    "quantized.to_int8": "bytes",
-    "bm25.bm25_scores": "words",
-    "by_tokens.max_sim": "sentence",
-    "fusion.reciprocal_ranks": "joining",
-    "graph.walk": "index",
-}
+PARTS = (
+    "dense.top_k",
+    "quantized.to_int8",
+    "bm25.bm25_scores",
+    "by_tokens.max_sim",
+    "fusion.reciprocal_ranks",
+    "graph.walk",
+)
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,8 @@ class Engine:
         texts = [chunk.text for chunk in chunks]
         self.words = [terms(text) for text in texts]
         vectors = self.encoder.encode(texts, show_progress_bar=True, dtype="auto")  # (N, D)
-        self.ranges = quantized.calibrate(vectors)
+        widest = np.abs(vectors).max(axis=0)  # (D,), of one chunk too
+        self.ranges = np.stack([-widest, widest])
         self.codes = self.use["quantized.to_int8"](vectors, self.ranges)  # (N, D), a quarter of the bytes
         self.vectors = quantized.from_int8(self.codes, self.ranges)
 
@@ -211,14 +213,15 @@ class Engine:
         return {"query": query, "ms": times, "hits": hits}
 
     def whose(self) -> str:
-        return ", ".join(f"{name} {'yours' if master in self.own else '(package)'}" for master, name in PARTS.items())
+        """``top_k yours, to_int8 the package's (lesson 17), ...``."""
+        missing = {master: f"the package's (lesson {PIECES[master].lesson})" for master in PARTS}
+        return ", ".join(
+            f"{master.split('.')[1]} {missing[master] if master not in self.own else 'yours'}" for master in PARTS
+        )
 
     def card(self, questions: list[tuple[str, str]]) -> str:
         """Whose parts these are, what a chunk costs, and how well each engine finds the files that questions name."""
         paths = np.array([chunk.path for chunk in self.chunks])
-        right = [{*np.flatnonzero([part in path for path in paths]).tolist()} for _, part in questions]
-        if missing := [part for (_, part), rows in zip(questions, right, strict=True) if not rows]:
-            raise InputError(f"no file of the folder has {missing[0]!r} in its path")
         found: dict[str, list[list[int]]] = {"words": [], "vectors": [], "joined": []}
         for query, _ in questions:
             near, spoken = self.by_vectors(query), self.by_words(query)
@@ -273,12 +276,15 @@ document.querySelector('input').onchange = async e => {
 }</script>"""
 
 
-def serve(engine: Engine, port: int) -> None:
+def serve(engine: Engine, server: ThreadingHTTPServer) -> None:
     """The page and its two answers, to this machine only, until Ctrl-C."""
 
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             url = urlsplit(self.path)
+            if self.headers.get("Host") not in {f"{name}:{server.server_port}" for name in ("127.0.0.1", "localhost")}:
+                self.send_error(403)  # a page of another site, whose name leads to this machine
+                return
             if url.path == "/":
                 body, kind = PAGE, "text/html"
             elif url.path == "/about":
@@ -297,7 +303,8 @@ def serve(engine: Engine, port: int) -> None:
 
         def log_message(self, *about: Any) -> None: ...
 
-    with ThreadingHTTPServer(("127.0.0.1", port), Answers) as server:
+    server.RequestHandlerClass = Answers
+    with server:
         print(f"http://127.0.0.1:{server.server_port}   (Ctrl-C ends)", flush=True)
         server.serve_forever()
 
@@ -316,7 +323,7 @@ parser.add_argument(
     "--questions", type=Path, metavar="FILE", help="print the card, and keep it in lessons/mine/engine.txt"
 )
 parser.add_argument("--walk", action="store_true", help="search the vectors by your walk over a graph (lesson 21)")
-parser.add_argument("--port", type=bounded(int, 0), default=8000, help="of the page (default: 8000)")
+parser.add_argument("--port", type=bounded(int, 0, 65536), default=8000, help="of the page (default: 8000)")
 parser.add_argument(
     "--most", type=bounded(int, 1), default=20_000, help="read at most so many chunks (default: 20,000)"
 )
@@ -330,6 +337,18 @@ def main(arguments: list[str] | None = None) -> None:
         say(f"skipped {count:,} file{'s' * (count > 1)}: {reason}")
     if not chunks:
         raise InputError(f"{options.folder} has no text to search; read are files such as .md, .txt and .py")
+    for question, part in questions:
+        if not any(part in chunk.path for chunk in chunks):
+            raise InputError(f"{question!r}: no file of the folder has {part!r} in its path")
+    check_usage((options.ask is not None and not options.ask.strip(), "--ask needs a question"))
+    server = None
+    if not questions and not options.ask:
+        try:  # before the minutes of encoding
+            server = ThreadingHTTPServer(("127.0.0.1", options.port), BaseHTTPRequestHandler)
+        except OSError as error:
+            raise InputError(
+                f"port {options.port} cannot be used ({error.strerror}): choose another by --port"
+            ) from error
     engine = Engine(chunks, options.walk)
     say(f"{len(chunks):,} chunks; {engine.whose()}")
     if questions:
@@ -337,10 +356,10 @@ def main(arguments: list[str] | None = None) -> None:
         print(card)
         MINE.mkdir(parents=True, exist_ok=True)
         (MINE / "engine.txt").write_text(card + "\n", encoding="utf-8")
-    elif options.ask:
-        show(engine.search(options.ask))
+    elif server:
+        serve(engine, server)
     else:
-        serve(engine, options.port)
+        show(engine.search(options.ask))
 
 
 if __name__ == "__main__":

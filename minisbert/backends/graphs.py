@@ -160,9 +160,10 @@ def attention_by_length(qkv: Tensor, bias: Tensor) -> Tensor:
     """Choose the faster kernel for the rows at hand, when the graph runs.
 
     ``bfloat16_attention`` makes a package of all-MiniLM-L6-v2 in bfloat16 so many times as fast, by rows x tokens, on
-    two cores: on a Zen 4 .99 (1 x 40), 1.08 (4 x 60), 1.12 (34 x 60), 1.08 (20 x 100), 1.04 (8 x 256), 1.09 (4 x 512);
-    on a Zen 5, in CPU time, 1.15 (8 x 256; 1.23 by the clock), 1.23 (4 x 512). So AMD's CPUs take it while the scores that it holds are few. On a Xeon
-    with AMX it is slower from some 160 tokens on: there up to SHORT, the length up to which texts share rows.
+    two cores: on a Zen 4 .99 (1 x 40), 1.08 (4 x 60), 1.12 (34 x 60), 1.08 (20 x 100), 1.04 (8 x 256), 1.09 (4 x
+    512); on a Zen 5, in CPU time, 1.15 (8 x 256; 1.23 by the clock), 1.23 (4 x 512). So AMD's CPUs take it while the
+    scores that it holds are few. On a Xeon with AMX it is slower from some 160 tokens on: there up to SHORT, the
+    length up to which texts share rows.
     """
     rows, tokens, _, heads, _ = qkv.shape
     size, most = (rows * heads * tokens**2, MOST_SCORES) if products_attend() else (tokens, SHORT)

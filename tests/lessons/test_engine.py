@@ -1,7 +1,11 @@
 """Lesson 22's engine: what of a folder it reads, whose functions search it, and the card of its questions."""
 
+import json
 import os
+import socket
+import threading
 from collections import Counter
+from http.client import HTTPConnection
 
 import numpy as np
 import pytest
@@ -88,13 +92,36 @@ def test_a_piece_that_passes_is_used_and_one_that_fails_is_not(engine, folder):
     assert search.parts()[1] == set()
 
 
-def test_the_card_ranks_files_and_names_a_question_without_one(engine, tmp_path):
+def test_the_card_ranks_files_and_names_a_question_without_one(engine, notes, tmp_path):
     card = engine.card([("spare key flower pot", "home"), ("boil leeks cream", "soup.txt")])
     assert "words      nDCG@10 1.000" in card
     assert "2 of 2 files" in card
-    with pytest.raises(InputError, match="attic"):
-        engine.card([("spare key", "attic")])
-    bad = tmp_path / "questions.tsv"
-    bad.write_text("a question without a file\n")
-    with pytest.raises(InputError, match="line 1"):
-        search.read_questions(bad)
+    file = tmp_path / "questions.tsv"
+    for text, says in (("spare key\tattic\n", "attic"), ("a question without a file\n", "line 1")):
+        file.write_text(text)
+        with pytest.raises(InputError, match=says):
+            search.main([str(notes), "--questions", str(file)])
+
+
+def test_one_chunk_is_a_folder_too_and_a_page_answers_this_machine_only(engine, tmp_path):
+    one = search.Engine(engine.chunks[:1])
+    assert one.search("spare key")["hits"][0]["path"] == "home.md"
+    server = search.ThreadingHTTPServer(("127.0.0.1", 0), search.BaseHTTPRequestHandler)
+    thread = threading.Thread(target=search.serve, args=(one, server))
+    thread.start()
+    try:
+        for host, status in (("", 200), ("evil.example", 403)):
+            connection = HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+            connection.request("GET", "/search?q=key", headers={"Host": host} if host else {})
+            response = connection.getresponse()
+            assert response.status == status
+            assert host or json.loads(response.read())["hits"]
+            connection.close()
+    finally:
+        server.shutdown()
+        thread.join()
+    (tmp_path / "a.md").write_text("a text")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        with pytest.raises(InputError, match="--port"):
+            search.main([str(tmp_path), "--port", port])
