@@ -77,7 +77,7 @@ def test_what_is_inside_one_piece_concerns_that_piece_alone():
     assert look(text, pieces_of(6)).keys() == {"bert.gelu"}
     assert look("from torch.nn import GELU\n" + text, pieces_of(6)).keys() == {p.master for p in pieces_of(6)}
     found = look("from minisbert.losses import cosine\n", pieces_of(11))  # as in files of an older version
-    assert found["losses.mse_loss"].endswith("this lesson may import minisbert.core.encoder.cosine")
+    assert "this lesson may import minisbert.core.encoder.cosine" in found["losses.mse_loss"]
     found = look("from minisbert.training.losses import mlm_losses\n", pieces_of(24))  # its mean is the piece
     assert "would be the answer" in found["losses.mlm_loss"]
 

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -180,6 +181,7 @@ def test_the_real_model_of_right_pieces(monkeypatch, capsys, folder, minilm, sts
     ):
         assert your_model.your_model(lesson, [], None)
         assert says in capsys.readouterr().out
-    assert (folder / "your_attention.png").stat().st_size > 10_000
+    if find_spec("matplotlib"):
+        assert (folder / "your_attention.png").stat().st_size > 10_000
     assert your_model.your_model(9, [], None)
     assert "they score 82.03" in capsys.readouterr().out

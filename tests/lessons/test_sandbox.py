@@ -40,11 +40,11 @@ def here(lesson: int, text: str, *masters: str) -> dict[str, Result]:
 
 
 def test_a_lesson_in_a_process(folder, capfd):
-    """All right but for the last piece, which asks for 80 GB."""
+    """Two are right, the third asks for 80 GB, the fourth is not written."""
     greedy = RIGHT.replace("attended, shares =", "torch.ones(10**10, dtype=torch.float64)\n        attended, shares =")
     mine(6).write_text("print('hello')\n" + greedy)
     results = sandbox.grade(6)
-    assert [result.status for result in results] == ["passed", "passed", "failed"]
+    assert [result.status for result in results][:3] == ["passed", "passed", "failed"]
     assert "allocate memory" in results[2].rungs[0][2]
     assert results[0].line == 6
     out, err = capfd.readouterr()
@@ -58,7 +58,7 @@ def test_after_an_endless_loop_and_a_crash_the_next_piece_is_graded(folder):
     text = RIGHT.replace("return x * 0.5", "\n    while True: pass\n    return x * 0.5")
     text = text.replace("return self.down(gelu", f"{crash}\n        return self.down(gelu")
     mine(6).write_text(text)
-    loop, crashed, fine = sandbox.grade(6, seconds=3.0)
+    loop, crashed, fine, _ = sandbox.grade(6, seconds=3.0)
     assert (loop.status, crashed.status, fine.status) == ("failed", "failed", "passed")
     assert "still running after 3 seconds" in loop.rungs[0][2]
     assert "it ended the process (signal SIGSEGV)" in crashed.rungs[0][2]
@@ -143,6 +143,7 @@ def test_junk_on_the_channel_a_forged_pass_and_a_process_left_behind(folder, tmp
     script.write_text(f"#!/bin/sh\n{said}\nsleep 60 &\necho $! > {tmp_path}/pid\n")
     script.chmod(0o755)
     monkeypatch.setattr(sandbox.sys, "executable", str(script))
+    monkeypatch.setattr(sandbox, "pieces_of", lambda lesson: pieces_of(lesson)[:3])
     right, forged, late = sandbox.grade(6, seconds=0.3)
     assert (right.status, forged.status, late.status) == ("passed", "failed", "failed")
     assert forged.rungs[0][2] == "it is reported as passed, but was not checked"
