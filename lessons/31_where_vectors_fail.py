@@ -269,4 +269,5 @@ figure("31_where_vectors_fail", draw)
 #
 # ## What you have now
 #
-# You know three things to measure before you trust a cosine. Back to [the course](README.md).
+# You know three things to measure before you trust a cosine. Next: [reading a
+# leaderboard](32_reading_a_leaderboard.py).
