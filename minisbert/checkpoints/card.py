@@ -91,9 +91,9 @@ def base_model_of(folder: Path) -> str | None:
         if asset.kind == "weights" and folder == asset.folder:
             return asset.sources[0].get("hub")
     for part in folder.parts:
-        if cached := re.fullmatch("models--(.+?)--(.+)", part):  # in the cache of huggingface_hub
-            return f"{cached[1]}/{cached[2]}"
+        if part.startswith("models--"):  # in the cache of huggingface_hub
+            return part.removeprefix("models--").replace("--", "/", 1)
     if (folder / CARD).is_file():
-        stated = re.search(r"^base_model: (\S+/\S+)$", (folder / CARD).read_text("utf-8", "replace"), re.MULTILINE)
+        stated = re.search(r"^base_model: (\S+)$", (folder / CARD).read_text("utf-8", "replace"), re.MULTILINE)
         return stated and stated[1]
     return None

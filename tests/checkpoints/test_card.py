@@ -78,6 +78,7 @@ def test_the_base_model_is_the_hubs_name_and_passed_on(tiny, tmp_path):
     for folder in ("first", "second"):
         assert front_matter((tmp_path / folder / CARD).read_text())["base_model"] == " owner/its--name"
     assert base_model_of(tiny) is None
+    assert base_model_of(tmp_path / "models--bert-base-uncased" / "snapshots" / "abc") == "bert-base-uncased"
 
 
 def test_a_static_model_has_a_card(tmp_path, tiny):
