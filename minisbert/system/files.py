@@ -102,8 +102,8 @@ def atomic_file(target: str | Path) -> Iterator[Path]:
         new.unlink(missing_ok=True)
 
 
-# what a model that is replaced may take along
-OF_FORMER_MODEL = re.compile(r"\.gitattributes|\d+_\w+/(config\.json|model\.safetensors)")
+# what a model that is replaced may take along; tokenizer.json has what is in the vocabularies of older versions
+OF_FORMER_MODEL = re.compile(r"\.gitattributes|vocab\.(txt|json)|merges\.txt|\d+_\w+/(config\.json|model\.safetensors)")
 
 
 @contextmanager
