@@ -223,4 +223,5 @@ assert pooled_gain > 0.5, "more than twice the captions decide, and yet it is ah
 #
 # ## What you have now
 #
-# You can say what a point on a board is made of. Back to [the course](README.md).
+# You can say what a point on a board is made of. Next: [instructions and
+# prompts](33_instructions_and_prompts.py).

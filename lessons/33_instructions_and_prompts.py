@@ -1,0 +1,213 @@
+# %% [markdown]
+# # Sheet 33: instructions and prompts
+#
+# About 45 minutes, after lesson 11. You will teach MiniLM two meanings of "similar" that contradict each other, ask
+# for either by a few words before the text, and see what happens if they are forgotten.
+
+# %%
+import random
+import tempfile
+
+from course import figure, predict
+
+from minisbert import SentenceEncoder
+from minisbert.train import train
+
+# %% [markdown]
+# ## The question
+#
+# Is "three red apples" more like "seven red chairs" or like "three green chairs"? It depends on what you are after.
+# An encoder has one vector for a text, so it must have decided. Unless it is told: newer models read an
+# **instruction** or **prompt** before the text, "query: ", "passage: ", or a whole sentence that says what the vector
+# is for.
+#
+# ## The formula
+#
+#     u  =  encode(prompt + text)        the same text, another prompt: another vector
+#
+# A prompt is text like any other. It is not a switch, and nothing in the architecture knows of it: only training
+# gives it a meaning. The mean over tokens includes the prompt's own, unless the model's folder says `include_prompt:
+# false`.
+#
+# ## The real function
+#
+# Triples of an anchor, a text that is like it and one that is not. Asked for the colour, "seven red chairs" is right
+# and "three green chairs" wrong; asked for the number, it is the other way round. What is tested has colours, numbers
+# and things that training has not seen.
+
+# %%
+COLOURS = "red green blue yellow black white orange purple".split()
+NUMBERS = "two three four five six seven eight nine".split()
+THINGS = (
+    "apples chairs cars birds books boats coats dogs doors flowers hats horses houses keys "
+    "lamps shoes tables trees wheels windows"
+).split()
+chance = random.Random(0)
+
+
+def triples(colours, numbers, things, count):
+    """(what is asked for, anchor, what is like it, what is not): two for each drawing, with sides exchanged."""
+    found = []
+    for _ in range(count):
+        (c, other_c), (n, other_n), (thing, other) = (
+            chance.sample(words, 2) for words in (colours, numbers, things)
+        )
+        anchor, by_colour, by_number = (
+            f"{n} {c} {thing}",
+            f"{other_n} {c} {other}",
+            f"{n} {other_c} {other}",
+        )
+        found += [
+            ("colour", anchor, by_colour, by_number),
+            ("number", anchor, by_number, by_colour),
+        ]
+    return found
+
+
+training = triples(COLOURS[:6], NUMBERS[:6], THINGS[:14], 480)
+held_out = triples(COLOURS[6:], NUMBERS[6:], THINGS[14:], 100)
+print(*training[:2], sep="\n")
+
+PROMPTS = {"colour": "same colour: ", "number": "same number: "}
+OTHER = {"colour": PROMPTS["number"], "number": PROMPTS["colour"]}
+NONE = {"colour": "", "number": ""}
+
+
+def share_right(encoder, prompts):
+    """Of the held-out triples, how often the text that is like the anchor is nearer."""
+    right = 0
+    for asked in PROMPTS:
+        rows = [triple[1:] for triple in held_out if triple[0] == asked]
+        u, like, unlike = (
+            encoder.encode([row[side] for row in rows], prompt=prompts[asked])
+            for side in range(3)
+        )
+        right += int(((u * like).sum(1) > (u * unlike).sum(1)).sum())
+    return right / len(held_out)
+
+
+# %% [markdown]
+# ## Predict, then run
+#
+# **1.** MiniLM has never been trained with these prompts. How often is it right?
+
+# %%
+guess = predict("33.1", "Untrained, with the right prompt:", ["0.5", "0.75", "0.95"])
+
+# %%
+encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
+before = {
+    name: share_right(encoder, prompts)
+    for name, prompts in (("right", PROMPTS), ("none", NONE), ("other", OTHER))
+}
+print(before)
+assert before["none"] == 0.5, (
+    "one vector for both questions: right for one, wrong for the other"
+)
+assert abs(before["right"] - 0.5) < 0.1, (
+    "to an untrained model a prompt is three more tokens"
+)
+guess.answer("0.5")
+
+# %% [markdown]
+# Without a prompt every model gets exactly half, the best of them too: both questions have the same three vectors,
+# and whichever of the two is nearer answers one of them. No training can mend that.
+#
+# **2.** Sixty steps with the triplet loss of lesson 10, prompts before all three texts. Afterwards, with the *other*
+# question's prompt?
+
+# %%
+guess = predict(
+    "33.2", "Trained, with the other prompt:", ["0.5", "nearly 0", "nearly 1"]
+)
+
+# %%
+rows = [tuple(PROMPTS[asked] + text for text in texts) for asked, *texts in training]
+trained = train(encoder, rows, loss="triplet", epochs=2)
+after = {
+    name: share_right(trained, prompts)
+    for name, prompts in (("right", PROMPTS), ("none", NONE), ("other", OTHER))
+}
+print(after)
+assert after["right"] > 0.9, "on words that it has not been trained on"
+assert after["none"] == 0.5, "by arithmetic, as before"
+assert after["other"] < 0.1, "it does what it is told"
+guess.answer("nearly 0")
+
+# %% [markdown]
+# The same weights are right always, half of the time, or never: by two words in front of the text. That is why a
+# model that was trained with prompts must be used with *its* prompts, on the side of the query and on that of the
+# document. Forget them, and no error tells you; the scores are lower, that is all.
+#
+# So they belong in the model's folder and not in somebody's notebook. There they have names.
+
+# %%
+trained.settings.prompts.update(PROMPTS)
+with tempfile.TemporaryDirectory() as folder:
+    trained.save(folder)
+    loaded = SentenceEncoder.load(folder)
+by_name = loaded.encode("three red apples", prompt_name="colour")
+by_hand = loaded.encode("same colour: three red apples")
+print(loaded.settings.prompts)
+assert (by_name == by_hand).all(), "a prompt is text before the text"
+
+# %% [markdown]
+# ## The figure
+#
+# ![Share of triples right, by prompt](figures/33_instructions_and_prompts.png)
+
+
+# %%
+def draw(plt):
+    drawn, axes = plt.subplots(figsize=(5.6, 2.6), layout="constrained")
+    for shift, shares, ink, label in (
+        (-0.18, before, "#bbbbbb", "before"),
+        (0.18, after, "#1f4e79", "after"),
+    ):
+        places = [place + shift for place in range(3)]
+        axes.bar(places, shares.values(), 0.34, color=ink, label=f"{label} training")
+    axes.set_xticks(range(3), ["the right prompt", "none", "the other prompt"])
+    axes.set(ylabel="share of triples right", ylim=(0, 1.05))
+    axes.legend(frameon=False, loc="upper right")
+    return drawn
+
+
+figure("33_instructions_and_prompts", draw)
+
+# %% [markdown]
+# ## Break it
+#
+# Store the vectors of a corpus with one prompt, and ask with another: every document is still there, and the answers
+# are not.
+
+# %%
+rows = [triple[1:] for triple in held_out if triple[0] == "colour"]
+u = trained.encode([row[0] for row in rows], prompt=PROMPTS["colour"])
+like, unlike = (
+    trained.encode([row[side] for row in rows], prompt=PROMPTS["number"])
+    for side in (1, 2)
+)
+mixed = float(((u * like).sum(1) > (u * unlike).sum(1)).mean())
+print(f"query for the colour, documents for the number: {mixed:.2f} right")
+assert mixed < after["right"], "two sides that speak of different things"
+
+# %% [markdown]
+# ## Exercises
+#
+# `python -m lessons.check answer 33 1` gives a hint, and asked again, an answer.
+#
+# **Exercise 1.** Write the prompts with a capital letter, without the colon, or as "the colour is the same: ". Which
+# of them still work, and what would you have to do so that all do?
+#
+# **Exercise 2.** A model's card says "query: " and "passage: ". You compare sentences with each other, as STS-B does.
+# Which of the two do you take, and for which side?
+#
+# ## Sources
+#
+# - Su et al. 2022, *One Embedder, Any Task: Instruction-Finetuned Text Embeddings* (arXiv 2212.09741).
+# - Wang et al. 2022, *Text Embeddings by Weakly-Supervised Contrastive Pre-training* (arXiv 2212.03533): E5, with
+#   "query: " and "passage: " (year and number unverified).
+#
+# ## What you have now
+#
+# You know what a prompt is, and why its absence is silent. Back to [the course](README.md).
