@@ -174,7 +174,7 @@ things = [
 def limit(n):
     """Recall at 2 of MiniLM and of BM25 if each two of n people like a thing of their own."""
     pairs = list(itertools.combinations(range(n), 2))
-    liked = dict(zip(things, pairs, strict=False))
+    liked = dict(zip(things[: len(pairs)], pairs, strict=True))
     likes = {k: [thing for thing, pair in liked.items() if k in pair] for k in range(n)}
     documents = [f"{names[k]} likes {', '.join(likes[k])}." for k in range(n)]
     queries = [f"Who likes {thing}?" for thing in liked]

@@ -208,7 +208,7 @@ class Engine:
         lap("sentence")
         hits = [
             {"path": chunk.path, "line": chunk.line, "score": round(float(score), 4), "text": chunk.text, "mark": mark}
-            for chunk, score, mark in zip(shown, scores, marked, strict=False)
+            for chunk, score, mark in zip(shown, scores[:top], marked, strict=True)
         ]
         return {"query": query, "ms": times, "hits": hits}
 

@@ -53,8 +53,10 @@ def write_card(
     lines += [f"base_model: {base_model}"] * bool(base_model)
     lines += ["# license: as the data and the base model allow", "---", ""]
     lines += [f"# {TASKS[kind].capitalize()} model" + f" based on {base_model}" * bool(base_model), "", about]
-    packages = {"minisbert": "load", "sentence_transformers": kind}
-    for package, call in list(packages.items())[: 1 + in_both]:
+    ways = [("minisbert", "load")]
+    if in_both:
+        ways.append(("sentence_transformers", kind))
+    for package, call in ways:
         opening = f'model = {call}("path/to/this/folder")  # or owner/name on the Hub'
         calls = PREDICT if kind in ("CrossEncoder", "PairModel") else ENCODE
         lines += ["", "```python", f"from {package} import {call}", "", opening, calls, "```"]
