@@ -6,8 +6,7 @@
 A table stands below a comment that names its file and itself, ``<!-- figures: zen4 start -->``. A file says which CPU
 it is of, and ``--measure`` refuses to run on another one; of a new CPU write a file with the line that
 ``benchmarks.machine`` prints first, the commands to be run and the headings that they print. A table that was put
-together from several runs has their ``commands``; ``unnamed`` has the tables of pages that name no CPU, nearly all
-of them scores.
+together from several runs has their ``commands``.
 """
 
 import argparse
