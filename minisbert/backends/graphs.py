@@ -27,8 +27,11 @@ from minisbert.models.pair_model import SEVERAL, PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder, evaluating
 from minisbert.system.console import run_command
 from minisbert.system.devices import bfloat16_hardware, choose_dtype, cpu_flags, fastest_products, products_attend
-from minisbert.system.torch_internals import MOST_SCORES, int8_products, unsigned_products
+from minisbert.system.torch_internals import int8_products, unsigned_products
 
+# Attention by two products holds the scores of all pairs of tokens. So many, 32 MiB in bfloat16, are those of 2,048
+# tokens in rows of 512 with 16 heads. A row of 8,192 tokens with 12 heads would have 1.6 GB
+MOST_SCORES = 2**24
 INSTRUCTIONS = "avx512_vnni", "avx2"  # int8 by signed activations, by unsigned ones; else number by number
 # largest code of a weight. AVX2 adds two products in 16 bits before it adds in 32: 2 * 255 * 64 < 2^15 < 2 * 255 * 65
 WIDE, NARROW = 127, 64

@@ -30,7 +30,7 @@ from minisbert.models.sentence_encoder import BATCH_SIZE, TEXT_TOKENS, NotFinite
 from minisbert.system.devices import move_to
 from minisbert.system.files import atomic_folder, write_json
 from minisbert.system.progress import Progress
-from minisbert.system.torch_internals import fastest_layers
+from minisbert.system.torch_internals import fastest_linear
 
 SEVERAL = ("classes", "labels")  # tasks with an output for each label
 TASKS = ("regression", "binary", "logit", *SEVERAL)
@@ -271,7 +271,7 @@ class PairModel(PairScorer, nn.Module):
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        with evaluating(self), fastest_layers():
+        with evaluating(self), fastest_linear():
             yield
 
     @PairScorer.max_length.setter  # type: ignore[attr-defined]  # mypy looks for it in this class

@@ -79,7 +79,7 @@ from minisbert.system.console import say
 from minisbert.system.devices import choose_device, choose_dtype, move_to, too_little_memory
 from minisbert.system.files import atomic_folder
 from minisbert.system.progress import Progress, as_progress
-from minisbert.system.torch_internals import fastest_layers
+from minisbert.system.torch_internals import fastest_linear
 
 BATCH_SIZE, TEXT_TOKENS = 32, 64  # texts of a batch, and the tokens that one of them stands for
 BATCH_TOKENS = BATCH_SIZE * TEXT_TOKENS  # on two cores no other size is faster, and larger ones need more memory
@@ -502,7 +502,7 @@ class SentenceEncoder(TextEncoder):
         if dtype is not None:
             products, _ = choose_dtype(dtype, self.device)
         # pooling, like the losses, is never in bfloat16, not even if the caller has switched autocast on
-        with evaluating(self), fastest_layers(), torch.autocast(self.device.type, enabled=False):
+        with evaluating(self), fastest_linear(), torch.autocast(self.device.type, enabled=False):
             yield products
 
     def states(  # type: ignore[override]  # each kind of encoder makes its own batches

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from minisbert.system.devices import fastest_products, products_attend
+from minisbert.system.devices import fastest_products
 
 # the linear layer that ``torch.compile`` chooses on a CPU: on AMD's with AVX-512 twice as fast as torch's own
 ONEDNN = (
@@ -25,10 +25,6 @@ if QLINEAR:
     # torch cannot export the layout of a constant weight without being told its size
     with suppress(RuntimeError):  # of a later version, which can
         torch.library.register_fake("onednn::qlinear_prepack")(lambda weight, sizes: weight.mT)
-
-# Attention by two products holds the scores of all pairs of tokens. So many, 32 MiB in bfloat16, are those of 2,048
-# tokens in rows of 512 with 16 heads. A row of 8,192 tokens with 12 heads would have 1.6 GB
-MOST_SCORES = 2**24
 
 
 def products(a: Tensor, b: Tensor) -> Tensor:
@@ -46,54 +42,26 @@ def laid_out(matrix: Tensor) -> Tensor:
     return matrix
 
 
-class OneDNNLayers(TorchFunctionMode):
-    """Route float32 linear layers and bfloat16 attention on the CPU to oneDNN while gradients are disabled."""
+class OneDNNLinear(TorchFunctionMode):
+    """Route float32 linear layers on the CPU to oneDNN while gradients are disabled."""
 
     def __torch_function__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
         if function is nn.functional.linear and len(arguments) == 3 and suits(*arguments[:2]):
             x, weight, bias = arguments
             return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-        attends = function is nn.functional.scaled_dot_product_attention
-        if attends and len(arguments) <= 4 and not options and few_scores(*arguments):
-            return attention_by_products(*arguments)
         return function(*arguments, **(options or {}))
 
 
 def suits(x: Tensor, weight: Tensor) -> bool:
-    """Return whether ``OneDNNLayers`` may multiply x (..., D) and weight (C, D)."""
+    """Return whether ``OneDNNLinear`` may multiply x (..., D) and weight (C, D)."""
     if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
         return False
     return all(each.device.type == "cpu" and each.dtype == torch.float32 for each in (x, weight))
 
 
-def few_scores(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> bool:
-    """Return whether ``attention_by_products`` may compute this, in the memory that it may take."""
-    if torch.is_grad_enabled() or not products_attend() or (mask is not None and mask.dtype != torch.bool):
-        return False
-    if any(each.device.type != "cpu" or each.dtype != torch.bfloat16 for each in (query, key, value)):
-        return False
-    return query.shape[:-1].numel() * key.shape[-2] <= MOST_SCORES
-
-
-def attention_by_products(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Compute ``scaled_dot_product_attention`` by two products and a softmax, all in bfloat16.
-
-    torch's operation multiplies by MKL. On a Zen 5 this makes ``encode`` 1.18 times as fast at 256 tokens, 1.02 times
-    at 60 and at 128, and with the softmax in float32 1.09 times at 256. Numbers of all-MiniLM-L6-v2's vectors are then
-    off float32 by 2.2e-4 on average, by 2.1e-4 with torch's operation (bfloat16 emulated on a Zen 3).
-    """
-    (*batch, tokens, width), keys = query.shape, key.shape[-2]
-    q, k, v = query.reshape(-1, tokens, width), key.reshape(-1, keys, width), value.reshape(-1, keys, value.shape[-1])
-    scores = torch.bmm(q, (k * width**-0.5).mT).view(*batch, tokens, keys)  # (B, H, T, S)
-    if mask is not None:
-        scores.masked_fill_(~mask, float("-inf"))
-    probabilities = scores.softmax(dim=-1).view(-1, tokens, keys)  # (B H, T, S)
-    return torch.bmm(probabilities, v).view(*batch, tokens, -1)  # (B, H, T, K)
-
-
-def fastest_layers() -> AbstractContextManager:
-    """Return a context in which layers without gradients are oneDNN's on CPUs where those are faster."""
-    return OneDNNLayers() if ONEDNN and fastest_products()[0] == "oneDNN" else nullcontext()
+def fastest_linear() -> AbstractContextManager:
+    """Return a context in which linear layers without gradients are oneDNN's on CPUs where those are faster."""
+    return OneDNNLinear() if ONEDNN and fastest_products()[0] == "oneDNN" else nullcontext()
 
 
 def int8_products(a: Tensor, b: Tensor) -> Tensor:
