@@ -24,7 +24,7 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.sparse_encoder import SparseEncoder
 from minisbert.models.static_encoder import StaticEncoder
 from minisbert.system.console import say
-from minisbert.system.devices import choose_device
+from minisbert.system.devices import choose_device, move_to
 
 Encoder = SentenceEncoder | StaticEncoder | CompiledEncoder | CudaEncoder
 ENCODER_CLASSES = {
@@ -150,4 +150,5 @@ def uncompiled(encoder: Encoder) -> Encoder:
     if not isinstance(encoder, CompiledEncoder | CudaEncoder):
         return encoder
     folder = ModelFolder(encoder.folder)
-    return SentenceEncoder.from_folder(folder, encoder.pooling_mode, encoder.max_seq_length).on(encoder.device)
+    original = SentenceEncoder.from_folder(folder, encoder.pooling_mode, encoder.max_seq_length)
+    return move_to(original, original.bert, encoder.device)

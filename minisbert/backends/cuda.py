@@ -28,7 +28,7 @@ from minisbert.backends.graphs import RowAttention
 from minisbert.checkpoints.layout import ModelFolder
 from minisbert.core import InputError, one_line
 from minisbert.core.bert import Attention, attention
-from minisbert.models.batching import Tokens, budgeted_batches, check_ids, lengths_of, reporting, unpack
+from minisbert.models.batching import Tokens, budgeted_batches, check_ids, reporting, unpack
 from minisbert.models.sentence_encoder import TEXT_TOKENS, SentenceEncoder, TextEncoder
 from minisbert.system.console import say
 from minisbert.system.devices import bfloat16_hardware, fitting_tokens
@@ -240,7 +240,7 @@ class CudaEncoder(TextEncoder):
 
     def started(self, tokens: Tokens, batch_tokens: int) -> Iterator[RaggedBatch]:
         """Yield batches that the GPU computes: each is begun before the one ahead of it is copied and stored."""
-        lengths = lengths_of(tokens.ids).astype(np.int32)
+        lengths = np.fromiter(map(len, tokens.ids), np.int32, len(tokens.ids))
         waiting = None
         for texts in budgeted_batches(cast(Sequence[int], lengths), batch_tokens):
             joined = b"".join([tokens.ids[text] for text in texts])  # type: ignore[misc]  # arrays

@@ -33,7 +33,6 @@ from minisbert.checkpoints.tokenizer_files import read_tokenizer
 from minisbert.core import InputError, one_line, reading
 from minisbert.models.batching import LONG_TOKENS, PackedBatch
 from minisbert.models.pair_model import PairScorer
-from minisbert.models.pooling import choose_pooling
 from minisbert.models.properties import check_choice
 from minisbert.models.sentence_encoder import TextEncoder
 from minisbert.system.assets import file_hash, home
@@ -93,7 +92,7 @@ def package_identity(folder: ModelFolder, dtype: str, pooling: str | None = None
         digest.update(f"{path.relative_to(folder.path)} {file_hash(path)}\n".encode(errors="surrogateescape"))
     about = {"dtype": dtype, "weights": digest.hexdigest(), "minisbert": code_hash()}
     if not folder.holds_pair_model:
-        return about | {"kind": "SentenceEncoder", "pooling": choose_pooling(folder, pooling)}
+        return about | {"kind": "SentenceEncoder", "pooling": folder.choose_pooling(pooling)}
     if pooling:
         raise InputError(f"pooling {pooling}: {folder.path} holds a head for pairs, which chooses what it reads")
     return about | {"kind": "PairModel"}

@@ -35,6 +35,7 @@ from minisbert.core import InputError, one_line, read_json, reading
 from minisbert.core.encoder import OWN, pooling_modes
 from minisbert.core.weights import BERT, BertConfig, Family, read_config
 from minisbert.system.assets import assets, download_model, ensure, is_hub_name
+from minisbert.system.console import say
 from minisbert.system.files import MOST_BYTES, write_json
 
 CONFIG, WEIGHTS, TOKENIZER_CONFIG = "config.json", "model.safetensors", "tokenizer_config.json"
@@ -348,6 +349,15 @@ class ModelFolder:
             return "+".join(modes)
         return None
 
+    def choose_pooling(self, mode: str | None) -> str:
+        """Return ``mode``, or the folder's pooling, or the mean if it states none, as sentence-transformers does."""
+        if mode is None:
+            mode = self.pooling
+        if mode is None:
+            say(f"{self.path} states no pooling (1_Pooling/config.json): the mean is taken, unless you choose another")
+            mode = "mean"
+        return mode
+
     @property
     def normalize(self) -> bool:
         """True if vectors are scaled to length 1."""
@@ -390,16 +400,16 @@ def find_model(model: str | Path) -> Path:
         return folder
     weights = {name: asset for name, asset in assets().items() if asset.kind == "weights"}
     if model in weights:
-        return ensure(model)
+        return ensure(weights[model])
     shown = one_line(str(model))
     if os.path.lexists(model):
         raise InputError(f"no model {shown}: a file or a broken link")
     if isinstance(model, Path):
         raise InputError(f"no model {shown}: there is no such folder, and a Path is not looked up as a name")
     # a repository of the manifest is that asset, at its fixed revision, unless another revision is named
-    for name, asset in weights.items():
+    for asset in weights.values():
         if model in [source.get("hub") for source in asset.sources]:
-            return ensure(name)
+            return ensure(asset)
     if is_hub_name(model):
         return download_model(model)
     raise InputError(

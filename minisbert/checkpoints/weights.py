@@ -35,15 +35,6 @@ ADAPTER = "adapter_config.json"  # of peft: weights to add to the encoder's
 MOST_FAULTS = 20  # lines of a message
 
 
-def load_transformer(folder: str | Path | ModelFolder) -> Bert:
-    """Load the encoder of a folder, of any family, float32, in eval mode.
-
-    Raises ``InputError`` with a list of missing, unexpected and misshapen tensors.
-    """
-    folder = folder if isinstance(folder, ModelFolder) else ModelFolder(folder)
-    return fill_bert(folder, *read_encoder(folder))
-
-
 def read_encoder(folder: ModelFolder) -> tuple[Path, dict[str, Tensor]]:
     """Return the file to name in errors, and every tensor of a folder under its canonical name."""
     # first, so that errors in the config come before those in the weights
@@ -55,10 +46,11 @@ def read_encoder(folder: ModelFolder) -> tuple[Path, dict[str, Tensor]]:
     path = files[0] if len(files) == 1 else folder.path / WEIGHTS_INDEX
     tensors: dict[str, Tensor] = {}
     for file in files:
-        for name, tensor in weights.read_tensors(check_present(file), family).items():
+        for stored, tensor in read_weights(file).items():
+            name = family.canonical(stored)
             if name in tensors:
-                raise InputError(f"{file} and another shard hold {one_line(name)}")
-            if not name.endswith(SAVED_CONSTANTS):
+                raise InputError(f"{file} holds {one_line(name)} twice, or another shard holds it")
+            if name not in family.skipped and not name.endswith(SAVED_CONSTANTS):
                 tensors[name] = tensor
     # floats beside this key are the weights before they were quantized, or dequantized ones: they count as they are;
     # integers and the eight bits of a float8 do not
@@ -87,18 +79,15 @@ def weight_files(folder: ModelFolder) -> list[Path]:
     return [folder.path / name for name in sorted(set(shards.values())) or [WEIGHTS]]
 
 
-def check_present(path: Path) -> Path:
-    """Return the path; ``InputError`` if the file is missing, naming what is there instead."""
-    if has_file(path):
-        return path
-    old = path.with_name("pytorch_model.bin")
-    advice = f"; docs/assets.md says how to write it from {old.name}" if old.exists() else ""
-    raise InputError(f"{path} is missing{advice}")
+def load_transformer(folder: str | Path | ModelFolder, found: tuple[Path, dict[str, Tensor]] | None = None) -> Bert:
+    """Load the encoder of a folder, of any family, float32, in eval mode.
 
-
-def fill_bert(folder: ModelFolder, path: Path, tensors: dict[str, Tensor]) -> Bert:
-    """Build an encoder around the tensors of ``read_encoder``, without memory or random numbers for its weights."""
+    ``found`` is what ``read_encoder`` has returned, less the tensors of a head. Raises ``InputError`` with a list of
+    missing, unexpected and misshapen tensors.
+    """
+    folder = folder if isinstance(folder, ModelFolder) else ModelFolder(folder)
     family, config = folder.config
+    path, tensors = found or read_encoder(folder)
     # no setting says whether a file has a pooler
     pooler = any(name.startswith(f"{stored}.") for stored in family.pooler.values() for name in tensors)
     with reading(folder.path / CONFIG), unfilled():
@@ -148,7 +137,11 @@ def unfilled() -> Iterator[None]:
 
 def read_weights(path: Path) -> dict[str, Tensor]:
     """Read every tensor of a model's file by name. Raises ``InputError`` if it is missing or damaged."""
-    return read_safetensors(check_present(path))
+    if not has_file(path):
+        old = path.with_name("pytorch_model.bin")
+        advice = f"; docs/assets.md says how to write it from {old.name}" if old.exists() else ""
+        raise InputError(f"{path} is missing{advice}")
+    return read_safetensors(path)
 
 
 def read_metadata(path: Path) -> dict[str, str]:

@@ -64,11 +64,6 @@ def budgeted_batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int
     return batches
 
 
-def lengths_of(rows: Sequence[Sequence[int]]) -> np.ndarray:
-    """Count the tokens of each text, (N,)."""
-    return np.fromiter(map(len, rows), np.int64, len(rows))
-
-
 @dataclass
 class Tokens(Encoded):
     """The tokens of a call: ids as arrays, in a tenth of the memory of lists, and what happens to them."""
@@ -89,19 +84,15 @@ def with_limit(tokenizer: Tokenizer, limit: int) -> Tokenizer:
 
 def tokenize(tokenizer: Tokenizer, texts: Sequence[str]) -> Tokens:
     """Tokenize many texts in chunks, because the lists of all ids at once would take ten times as much memory."""
-    if sum(map(len, texts)) < TOKENIZED:
-        return joined([tokenizer.encode(texts)])
-    # In two threads, because the library computes outside of Python's lock and hands its results over within it.
-    with ThreadPoolExecutor(2) as pool:
-        return joined(pool.map(tokenizer.encode, chunks(texts, TOKENIZED)))
-
-
-def joined(parts: Iterable[Encoded]) -> Tokens:
-    """Join the tokens of chunks of texts, one chunk at a time."""
     tokens = Tokens([], [], [])
-    for encoded in parts:
-        tokens.ids += [array("i", ids) for ids in encoded.ids]
-        tokens.truncated += encoded.truncated
+    # In two threads, because the library computes outside of Python's lock and hands its results over within it. Few
+    # texts start none.
+    few = sum(map(len, texts)) < TOKENIZED
+    with ThreadPoolExecutor(2) as pool:
+        parts = [tokenizer.encode(texts)] if few else pool.map(tokenizer.encode, chunks(texts, TOKENIZED))
+        for encoded in parts:
+            tokens.ids += [array("i", ids) for ids in encoded.ids]
+            tokens.truncated += encoded.truncated
     return tokens
 
 
@@ -169,7 +160,7 @@ def packed_batches(tokens: Tokens, batch_tokens: int, long_tokens: float = math.
     if len(tokens.ids) == 1:
         yield single_batch(tokens)
         return
-    lengths = lengths_of(tokens.ids)
+    lengths = np.fromiter(map(len, tokens.ids), np.int64, len(tokens.ids))  # (N,)
     rows = share_rows(lengths, min(ROW, batch_tokens))
     tokens_of = [int(lengths[row].sum()) for row in rows]
     # The longest first: rows of similar length share a batch, and memory does not grow towards the end.

@@ -22,7 +22,7 @@ from minisbert.checkpoints.layout import (
 )
 from minisbert.checkpoints.tokenizer_files import read_tokenizer, write_tokenizer
 from minisbert.checkpoints.weights import (
-    fill_bert,
+    load_transformer,
     named_tensors,
     read_encoder,
     stored_config,
@@ -87,7 +87,7 @@ def read_cross_encoder(
     with reading(folder.path / CONFIG), unfilled():  # the weights are replaced at once
         head = ClassifierHead(config.hidden_size, rate, outputs, between)
     fill(head, stored, path, names)
-    bert = fill_bert(folder, path, tensors)
+    bert = load_transformer(folder, (path, tensors))
     # The head reads the hidden state of [CLS], so that the encoder's pooling is only used if it is saved by itself.
     encoder = SentenceEncoder(read_tokenizer(folder, limit), bert, Pooling("cls"), normalize=False)
     return encoder, head, task, labels

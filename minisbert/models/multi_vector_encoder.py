@@ -12,7 +12,7 @@ punctuation is skipped. Folders are those of sentence-transformers' class of the
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ from minisbert.core.checks import check_texts
 from minisbert.core.encoder import Batch, normalize
 from minisbert.core.tokenizer import Tokenizer, pad_batch
 from minisbert.models.batching import Tokens, budgeted_batches, check_ids, check_tokens, reporting, with_limit
-from minisbert.models.pooling import Dense, Pooling, load_dense_layer, sentence_width
+from minisbert.models.pooling import Dense, Pooling, load_dense_layer
 from minisbert.models.properties import check_choice, check_count, role_prompt, with_prompt
 from minisbert.models.sentence_encoder import BATCH_SIZE, TEXT_TOKENS, SentenceEncoder
 from minisbert.search.by_tokens import Matrices, late_top_k
@@ -151,9 +151,7 @@ class MultiVectorEncoder(SentenceEncoder):
     def __init__(
         self, tokenizer: Tokenizer, bert: Bert, dense: Dense, settings: MultiVectorSettings, normalize: bool = True
     ):
-        super().__init__(tokenizer, bert, Pooling("mean"), normalize, [], settings)
-        self.projection = dense
-        self.width = sentence_width(self.pooling, [dense], bert)
+        super().__init__(tokenizer, bert, Pooling("mean"), normalize, [dense], settings)
         vocabulary = tokenizer.backend.get_vocab()
         # Words that are not single tokens cannot be skipped.
         skipped = [vocabulary[word] for word in settings.skiplist_words if word in vocabulary]
@@ -234,8 +232,8 @@ class MultiVectorEncoder(SentenceEncoder):
 
     def vectors(self, hidden: Tensor, mask: Tensor | None = None, given: dict[str, Tensor] | None = None) -> Tensor:
         """Hidden states (B, T, D) -> vectors of the tokens (B, T, K)."""
-        with torch.autocast(self.device.type, enabled=False):  # the projection, as pooling, is never in bfloat16
-            vectors = self.projection(hidden.to(self.dtype))  # (B, T, K)
+        with torch.autocast(self.device.type, enabled=False):  # the dense layer, as pooling, is never in bfloat16
+            vectors = self.dense(hidden.to(self.dtype))  # (B, T, K)
         return normalize(vectors) if self.normalize else vectors
 
     def token_states(self, batch: TokenBatch) -> list[Tensor]:  # type: ignore[override]
@@ -315,7 +313,7 @@ class MultiVectorEncoder(SentenceEncoder):
             modules.append("Normalize")
         _, dense, mask, *normalize = write_modules(folder, modules)
         of_tokens = {"module_input_name": TOKENS, "module_output_name": TOKENS}
-        self.projection.write(folder / dense, **of_tokens)
+        cast(Dense, self.dense[0]).write(folder / dense, **of_tokens)
         settings = self.settings
         about = {"skiplist_words": settings.skiplist_words, "skiplist_tasks": settings.skiplist_tasks}
         write_json(folder / mask / CONFIG, about | {"keep_only_token_ids": None})

@@ -8,7 +8,6 @@ sentence-transformers lacks ``attention``, ``first-last`` and ``pooler``. They a
 it refuses unknown names, so that it cannot open such a model and compute other vectors.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -16,12 +15,10 @@ from torch import Tensor, nn
 
 from minisbert.checkpoints.layout import CONFIG, WEIGHTS, ModelFolder, unsupported
 from minisbert.checkpoints.weights import read_weights, unfilled, write_safetensors
-from minisbert.core import InputError, reading
-from minisbert.core.bert import Bert
+from minisbert.core import reading
 from minisbert.core.encoder import POOLING_FLAGS
 from minisbert.core.pooling import POOLINGS, Pooling, mean_pool
 from minisbert.core.weights import fill
-from minisbert.system.console import say
 from minisbert.system.files import write_json
 
 
@@ -92,30 +89,6 @@ def write_pooling(pooling: Pooling, folder: Path, hidden_size: int, include_prom
         write_safetensors(parameters, folder / WEIGHTS)
 
 
-def load_pooling(folder: ModelFolder, mode: str | None, width: int) -> Pooling:
-    """Open the pooling ``mode``, or for None the folder's, for hidden states of D = ``width``.
-
-    A learned pooling gets the folder's parameters if there are some. Raises ``InputError`` for an unknown name, and for
-    parameters that do not fit.
-    """
-    module = Pooling(choose_pooling(folder, mode), width)
-    # Not if the caller chose attention for a folder that has another pooling: it starts untrained, as the mean.
-    if module.score is not None and "attention" in (folder.pooling or "").split("+"):
-        path = folder.path / folder.places["Pooling"][0] / WEIGHTS
-        fill(module, read_weights(path), path)
-    return module
-
-
-def choose_pooling(folder: ModelFolder, mode: str | None) -> str:
-    """Return ``mode``, or the folder's pooling, or the mean if it states none, as sentence-transformers does."""
-    if mode is None:
-        mode = folder.pooling
-    if mode is None:
-        say(f"{folder.path} states no pooling (1_Pooling/config.json): the mean is taken, unless you choose another")
-        mode = "mean"
-    return mode
-
-
 DENSE_ACTIVATIONS = {
     "identity": nn.Identity(),
     "tanh": nn.Tanh(),
@@ -168,15 +141,3 @@ def load_dense_layer(folder: ModelFolder, place: str, reads: str = "sentence_emb
     weights = folder.path / place / WEIGHTS
     fill(dense, read_weights(weights), weights)
     return dense
-
-
-def sentence_width(pooling: Pooling, dense: Sequence[Dense], bert: Bert) -> int:
-    """Return the columns of a vector after pooling and dense layers. Raises ``InputError`` if the parts do not fit."""
-    width = bert.config.hidden_size * len(pooling.names)
-    for layer in dense:
-        if layer.linear.in_features != width:
-            raise InputError(f"a dense layer for {layer.linear.in_features} columns gets {width} (other pooling?)")
-        width = layer.linear.out_features
-    if "pooler" in pooling.names and bert.pooler is None:
-        raise InputError("this checkpoint has no pooler weights: choose another pooling than 'pooler'")
-    return width

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from numbers import Integral
-from typing import Any, Literal, Protocol, Self, TypedDict, Unpack, cast, overload
+from typing import Any, Literal, Protocol, TypedDict, Unpack, cast, overload
 
 import numpy as np
 import torch
@@ -115,24 +115,6 @@ class EncoderProperties:
     def similarity_fn_name(self, name: str) -> None:
         check_choice("similarity_fn_name", name, SIMILARITIES)
         self.settings = replace(self.settings, similarity_fn_name=name)
-
-    def configured(
-        self,
-        truncate_dim: int | None,
-        prompts: Mapping[str, str] | None,
-        default_prompt_name: str | None,
-        similarity_fn_name: str | None,
-    ) -> Self:
-        """Override the folder's settings with the arguments that are not None."""
-        if truncate_dim is not None:
-            self.truncate_dim = truncate_dim
-        if prompts is not None:
-            self.prompts = self.prompts | dict(prompts)
-        if default_prompt_name is not None:
-            self.default_prompt_name = default_prompt_name
-        if similarity_fn_name is not None:
-            self.similarity_fn_name = similarity_fn_name
-        return self
 
     def get_embedding_dimension(self) -> int:
         """The number of columns of a vector as ``encode`` returns it."""

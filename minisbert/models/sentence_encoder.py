@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from minisbert.checkpoints.card import base_model_of, write_card
 from minisbert.checkpoints.layout import (
     LARGEST_SIZE,
+    WEIGHTS,
     EncoderSettings,
     ModelFolder,
     find_model,
@@ -34,13 +35,14 @@ from minisbert.checkpoints.layout import (
     write_settings,
 )
 from minisbert.checkpoints.tokenizer_files import read_tokenizer, text_settings, write_tokenizer
-from minisbert.checkpoints.weights import load_transformer, save_bert
+from minisbert.checkpoints.weights import load_transformer, read_weights, save_bert
 from minisbert.core import InputError, encoder, one_line
 from minisbert.core.bert import Bert
 from minisbert.core.checks import check_texts
 from minisbert.core.encoder import normalize
 from minisbert.core.pooling import Pooling
 from minisbert.core.tokenizer import Tokenizer, pad_batch
+from minisbert.core.weights import fill
 from minisbert.models.batching import (
     PackedBatch,
     Tokens,
@@ -55,14 +57,7 @@ from minisbert.models.batching import (
     unpack,
     valid_texts,
 )
-from minisbert.models.pooling import (
-    Dense,
-    first_last_pool,
-    load_dense_layer,
-    load_pooling,
-    sentence_width,
-    write_pooling,
-)
+from minisbert.models.pooling import Dense, first_last_pool, load_dense_layer, write_pooling
 from minisbert.models.properties import (
     PROMPT_NAMES,
     EncoderProperties,
@@ -96,6 +91,7 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
     folder_class: ClassVar[str]  # class whose folders ``load`` accepts, a user's subclass too
     normalize: bool  # scale each vector to length 1
     reads_empty_texts = False  # texts without a single token
+    stays_on_cpu = False  # whatever device is asked for
     dtype: torch.dtype
     device: torch.device
     pooling_mode: str
@@ -175,16 +171,31 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
         folder = ModelFolder(find_model(model), cls.folder_class)
         encoder = cls.from_folder(folder, pooling, max_seq_length)
         encoder.base_model = base_model_of(folder.path)
-        return encoder.configured(truncate_dim, prompts, default_prompt_name, similarity_fn_name).on(device)
+        encoder = encoder.configured(truncate_dim, prompts, default_prompt_name, similarity_fn_name)
+        return encoder if cls.stays_on_cpu else move_to(encoder, encoder.bert, device)
 
     @classmethod
     def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> Self:
         """Open the encoder in a folder, on the CPU."""
         raise NotImplementedError
 
-    def on(self, device: str | torch.device) -> Self:
-        """Move the encoder to a device."""
-        return move_to(self, self.bert, device)
+    def configured(
+        self,
+        truncate_dim: int | None,
+        prompts: Mapping[str, str] | None,
+        default_prompt_name: str | None,
+        similarity_fn_name: str | None,
+    ) -> Self:
+        """Override the folder's settings with the arguments that are not None."""
+        if truncate_dim is not None:
+            self.truncate_dim = truncate_dim
+        if prompts is not None:
+            self.prompts = self.prompts | dict(prompts)
+        if default_prompt_name is not None:
+            self.default_prompt_name = default_prompt_name
+        if similarity_fn_name is not None:
+            self.similarity_fn_name = similarity_fn_name
+        return self
 
     def computing(self, dtype: str | None) -> AbstractContextManager:
         """Return the context in which batches are computed. Raises ``InputError`` for an unsupported dtype."""
@@ -307,7 +318,8 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
             batch_tokens = TEXT_TOKENS * (batch_size or BATCH_SIZE)
             raise too_little_memory(self.device, batch_tokens, self.hidden_size, TEXT_TOKENS) from error
         vectors = torch.from_numpy(found)  # outside of inference mode: gradients may be computed with it
-        check_finite(self.tokenizer, computed, vectors)
+        if not np.isfinite(found).all():
+            raise not_finite(self.tokenizer, computed, vectors)
         if columns < self.width:
             vectors = vectors[:, :columns]
         # a model that scales its vectors has done so already, unless columns were cut
@@ -324,7 +336,8 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
             for batch in self.batches(tokens, batch_size):
                 for text, matrix in zip(batch.texts, self.token_states(batch), strict=True):
                     states[text] = matrix.cpu()
-        check_finite(self.tokenizer, tokens, states)
+        if not all(matrix.isfinite().all() for matrix in states):
+            raise not_finite(self.tokenizer, tokens, states)
         return [matrix.clone() for matrix in states]  # outside of inference mode: gradients may be computed
 
     def encode_stream(
@@ -358,18 +371,14 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
         return self.encode(texts, **options)
 
 
-def check_finite(tokenizer: Tokenizer, tokens: Tokens, results: Tensor | list[Tensor]) -> None:
-    """Raise ``NotFinite`` with the first text whose numbers, a row or a matrix of ``results``, are not finite."""
-    if isinstance(results, Tensor) and np.isfinite(results.numpy()).all():
-        return
+def not_finite(tokenizer: Tokenizer, tokens: Tokens, results: Tensor | list[Tensor]) -> NotFinite:
+    """Make the error with the first text whose numbers, a row or a matrix of ``results``, are not finite."""
     damaged = [number for number, result in enumerate(results) if not result.isfinite().all()]
-    if not damaged:
-        return
     # The first one may only have shared a row with the text at fault: the cause is the weights, not the text.
     name, others = one_line(tokenizer.backend.decode(list(tokens.ids[damaged[0]]))), ""
     if len(damaged) > 1:
         others = f", like those of {len(damaged) - 1:,} more texts"
-    raise NotFinite(f"the vector of {name} holds NaN or infinity{others}: the model's weights are too large")
+    return NotFinite(f"the vector of {name} holds NaN or infinity{others}: the model's weights are too large")
 
 
 def codes_of(vectors: Tensor, precision: str) -> Tensor:
@@ -402,15 +411,25 @@ class SentenceEncoder(TextEncoder):
         if bert is None or pooling is None:  # as sentence-transformers' class is called, with a name alone
             raise TypeError(f"use {type(self).__name__}.load({str(tokenizer)!r})")
         super().__init__(tokenizer, bert, pooling, normalize)
-        self.dense = nn.Sequential(*dense)  # empty in most models
-        self.width, self.hidden_size = sentence_width(pooling, dense, bert), bert.config.hidden_size
+        self.dense, self.hidden_size = nn.Sequential(*dense), bert.config.hidden_size  # no dense layer in most models
+        for layer in dense:
+            if layer.linear.in_features != self.width:
+                received = f"gets {self.width} (other pooling?)"
+                raise InputError(f"a dense layer for {layer.linear.in_features} columns {received}")
+            self.width = layer.linear.out_features
+        if "pooler" in pooling.names and bert.pooler is None:
+            raise InputError("this checkpoint has no pooler weights: choose another pooling than 'pooler'")
         self.settings = settings or EncoderSettings()
         self.pools_more = bool({"first-last", "pooler"} & {*pooling.names})  # than the last hidden states
 
     @classmethod
     def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> Self:
         bert = load_transformer(folder.encoder)
-        module = load_pooling(folder, pooling, bert.config.hidden_size)
+        module = Pooling(folder.choose_pooling(pooling), bert.config.hidden_size)
+        # not if the caller chose attention for a folder that has another pooling: it starts untrained, as the mean
+        if module.score is not None and "attention" in (folder.pooling or "").split("+"):
+            path = folder.path / folder.places["Pooling"][0] / WEIGHTS
+            fill(module, read_weights(path), path)
         dense = [load_dense_layer(folder, place) for place in folder.places["Dense"]]
         tokenizer = read_tokenizer(folder.encoder, limit)
         return cls(tokenizer, bert, module, folder.normalize, dense, EncoderSettings.read(folder)).eval()

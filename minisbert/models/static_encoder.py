@@ -39,7 +39,7 @@ from minisbert.checkpoints.weights import read_weights, write_safetensors
 from minisbert.core import InputError, one_line, reading
 from minisbert.core.checks import check_texts
 from minisbert.core.tokenizer import Encoded, Tokenizer
-from minisbert.models.batching import Tokens, lengths_of, reporting
+from minisbert.models.batching import Tokens, reporting
 from minisbert.models.properties import check_count
 from minisbert.models.sentence_encoder import SentenceEncoder, TextEncoder
 from minisbert.system.files import atomic_folder, write_json
@@ -112,7 +112,8 @@ def bags(tokens: Tokens) -> Iterator[Bags]:
     for start in range(0, len(tokens.ids), BAG_TEXTS):
         some = tokens.ids[start : start + BAG_TEXTS]
         ids = np.frombuffer(b"".join(cast(list[array], some)), dtype=np.intc).astype(np.int64)
-        yield Bags(torch.from_numpy(ids), torch.from_numpy(lengths_of(some)), range(start, start + len(some)))
+        lengths = torch.from_numpy(np.fromiter(map(len, some), np.int64, len(some)))
+        yield Bags(torch.from_numpy(ids), lengths, range(start, start + len(some)))
 
 
 class StaticEncoder(TextEncoder):
@@ -121,6 +122,7 @@ class StaticEncoder(TextEncoder):
     folder_class = "StaticEncoder"
     pooling_mode, most_tokens = "mean", UNLIMITED
     reads_empty_texts = True
+    stays_on_cpu = True  # where the texts are: a table is fastest there
 
     def __init__(self, table: Tensor, tokenizer: Tokenizer, normalize: bool, settings: EncoderSettings | None = None):
         nn.Module.__init__(self)  # not the book's constructor: there is no BERT
@@ -135,10 +137,6 @@ class StaticEncoder(TextEncoder):
     @property
     def device(self) -> torch.device:  # type: ignore[override]
         return self.embedding.weight.device
-
-    def on(self, device: str | torch.device) -> Self:
-        """Stay on the CPU: a table is fastest where the texts are."""
-        return self
 
     @classmethod
     def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> Self:

@@ -101,12 +101,12 @@ def local_path(model: str) -> Path:
     return manifest[model].folder if model in manifest else Path(model)
 
 
-def ensure(name: str) -> Path:
-    """Return the folder of an asset, after fetching it unless it is complete.
+def ensure(wanted: str | Asset) -> Path:
+    """Return the folder of an asset, given by its name or as it is, after fetching it unless it is complete.
 
     Raises ``InputError`` if no source can serve it, or if ``MINISBERT_OFFLINE=1`` forbids the download.
     """
-    wanted = asset(name)
+    wanted = asset(wanted) if isinstance(wanted, str) else wanted
     if problems(wanted, hashed=False):
         fetch(wanted)
     return wanted.folder

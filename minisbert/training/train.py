@@ -15,12 +15,12 @@ from minisbert.checkpoints.layout import SENTENCE_ENCODER, ModelFolder, find_mod
 from minisbert.core import InputError
 from minisbert.core.bert import Attention, Bert
 from minisbert.core.loop import Diverged, adamw, fit, linear_schedule
+from minisbert.core.pooling import Pooling
 from minisbert.data.batches import MICRO_TOKENS, equal_parts
 from minisbert.data.datasets import plain_texts, shared_rows
 from minisbert.evaluation.retrieval import Retrieval, load_retrieval_folder
 from minisbert.models.masked_language_model import MaskedLanguageModel
 from minisbert.models.pair_model import PairModel
-from minisbert.models.pooling import load_pooling
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import cut_message, say
 from minisbert.system.devices import choose_dtype, save_training_memory, use_threads
@@ -57,7 +57,7 @@ def load_trainable(options: RunSettings, device: torch.device) -> SentenceEncode
         # a CrossEncoder: its head is not in the way of another one
         encoder = PairModel.load(folder.path, device=device, max_length=options.max_length).encoder
         if traits.reads == "pooled" and options.pooling:
-            pooling = load_pooling(folder, options.pooling, encoder.hidden_size).to(device)
+            pooling = Pooling(options.pooling, encoder.hidden_size).to(device)
             encoder = SentenceEncoder(encoder.tokenizer, encoder.bert, pooling).eval()
     else:
         if folder.model_class != SENTENCE_ENCODER:

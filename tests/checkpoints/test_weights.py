@@ -157,7 +157,7 @@ def test_a_tensor_in_two_shards_is_a_fault(folder):
     split(folder)
     name, tensor = next(iter(load_file(folder / FIRST).items()))
     save_file(load_file(folder / SECOND) | {name: tensor}, folder / SECOND)
-    with pytest.raises(InputError, match=f"{SECOND} and another shard hold '{name}'"):
+    with pytest.raises(InputError, match=f"{SECOND} holds '{name}' twice, or another shard"):
         load_transformer(folder)
 
 

@@ -114,7 +114,7 @@ def test_golden_values_also_after_saving(tmp_path, formulas, saved):
     rows = encoder.rows([encoder.settings.prompts["document"] + text for text in SENTENCES], query=False)
     vectors, counted = encoder(rows.ids, rows.own, query=False)
     (vectors[counted] * expected["pull"]).sum().backward()
-    for name, parameter in (("projection", encoder.projection.linear), ("words", encoder.bert.embeddings.word)):
+    for name, parameter in (("projection", encoder.dense[0].linear), ("words", encoder.bert.embeddings.word)):
         assert_parity(name, parameter.weight.grad, expected[f"gradients.{name}"], GRADIENT)
 
 
@@ -159,7 +159,7 @@ def test_in_bfloat16_the_vectors_are_nearly_the_same_and_in_float32(folder, monk
 def test_weights_that_are_too_large_are_named(folder):
     encoder = MultiVectorEncoder.load(folder)
     with torch.no_grad():
-        encoder.projection.linear.weight.mul_(1e38).mul_(10)
+        encoder.dense[0].linear.weight.mul_(1e38).mul_(10)
     with pytest.raises(InputError, match=r"the vector of .* holds NaN or infinity"):
         encoder.encode(["a cat"], query=False)
 

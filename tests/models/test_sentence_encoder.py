@@ -65,7 +65,7 @@ def unit(x: np.ndarray) -> np.ndarray:
 
 def test_loads_a_path_a_string_or_a_name_in_eval_mode(tiny, monkeypatch):
     asked = []
-    monkeypatch.setattr("minisbert.checkpoints.layout.ensure", lambda name: asked.append(name) or tiny)
+    monkeypatch.setattr("minisbert.checkpoints.layout.ensure", lambda asset: asked.append(asset.name) or tiny)
     for folder in (tiny, str(tiny), "all-MiniLM-L6-v2"):
         model = SentenceEncoder.load(folder)
         assert (model.width, model.pooling.mode, model.normalize) == (24, "mean", True)
