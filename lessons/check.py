@@ -10,10 +10,8 @@
     python -m lessons.check mine 05         your model: one file of your pieces and the book's, and what it does
     python -m lessons.check all --json results.json
     python -m lessons.check grade handed-in/*/ --out results
-    python -m lessons.check class results --variants variants.json
+    python -m lessons.check class results
     python -m lessons.check project FOLDER  your search engine (lesson 18), on hidden queries
-    python -m lessons.check variants sheet --secret key.txt --out variants.py
-    python -m lessons.check variants grade --secret key.txt handed-in/*/ --json variants.json
 
 Exit codes: 0 everything that was run passed, 1 something did not, 2 the command could not be carried out.
 """
@@ -239,7 +237,6 @@ def parser() -> argparse.ArgumentParser:
     students.add_argument("--limit", type=float, default=600, metavar="S", help="seconds per student (default: 600)")
     table = commands.add_parser("class", help="a table of the results of many students")
     table.add_argument("folder", type=Path, metavar="FOLDER", help="with the files that all --json wrote")
-    table.add_argument("--variants", type=Path, metavar="FILE", help="of variants grade --json, as a last column")
     project = commands.add_parser(
         "project",
         help="grade a search engine (lesson 18) on queries of held-out modules, and add it to a leaderboard",
@@ -250,7 +247,6 @@ def parser() -> argparse.ArgumentParser:
     project.add_argument("--board", type=Path, default=MINE / "leaderboard.csv", metavar="FILE", help=BOARD)
     project.add_argument("--secret", default="", metavar="TEXT", help="ask a random half of the queries, chosen by it")
     project.add_argument("--source", type=Path, metavar="DIR", help="search in the docstrings of this Python source")
-    add_variants(commands)
     model = commands.add_parser("mine", help="your model: write your pieces and the book's rest to one file, run it")
     model.add_argument("lesson", nargs="?", **number)
     model.add_argument("sentences", nargs="*", metavar="SENTENCE", help="for lessons 01, 05 and 08; - reads stdin")
@@ -258,27 +254,10 @@ def parser() -> argparse.ArgumentParser:
     return found
 
 
-def add_variants(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """``variants sheet`` and ``variants grade``."""
-    about = "for teachers: pieces with constants from a secret, for which the book's functions are no answer"
-    actions = commands.add_parser("variants", help=about).add_subparsers(dest="action", required=True, metavar="ACTION")
-    sheet = actions.add_parser("sheet", help="write the stubs for a class, or for one student")
-    sheet.add_argument("--out", type=Path, required=True, metavar="FILE", help="the sheet, as variants.py")
-    sheet.add_argument("--student", default="", metavar="NAME", help="constants for this student alone")
-    grading = actions.add_parser("grade", help="grade folders that hold a variants.py")
-    grading.add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="of a student")
-    grading.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
-    grading.add_argument("--per-student", action="store_true", help="each folder's name is the sheet's --student")
-    for one in (sheet, grading):
-        one.add_argument(
-            "--secret", type=Path, required=True, metavar="FILE", help="with your key, 12 characters or more"
-        )
-
-
 def main(arguments: list[str] | None = None) -> None:
     options = parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through the code that ends the grader's processes
-    if options.command not in ("all", "class", "grade", "variants"):
+    if options.command not in ("all", "class", "grade"):
         MINE.mkdir(parents=True, exist_ok=True)
     good = True
     if options.command == "start":
@@ -304,18 +283,11 @@ def main(arguments: list[str] | None = None) -> None:
     elif options.command == "grade":
         good = grade_class(options.folders, options.out, options.format, options.jobs, options.limit)
     elif options.command == "class":
-        class_table(options.folder, options.variants)
+        class_table(options.folder)
     elif options.command == "project":
         from lessons.grader.project import grade_project
 
         grade_project(options.folder, options.board, options.name, options.secret, options.source)
-    elif options.command == "variants":
-        from lessons.grader.variant_grading import grade_variants, write_sheet
-
-        if options.action == "sheet":
-            write_sheet(options.secret, options.out, options.student)
-        else:
-            good = grade_variants(options.secret, options.folders, options.per_student, options.json)
     elif options.command == "mine":
         from lessons.grader.your_model import your_model
 

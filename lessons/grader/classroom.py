@@ -121,12 +121,8 @@ def in_words(result: Result) -> str:
 # ------------------------------------------------------------------------------------------ a class
 
 
-def class_table(folder: Path, variants: Path | None = None) -> None:
-    """Students by pieces, then the mistakes that were made most, from the files that ``all --json`` wrote there.
-
-    A last column has what ``variants grade --json`` wrote to the file ``variants``.
-    """
-    extra = read_variants(variants) if variants else {}
+def class_table(folder: Path) -> None:
+    """Students by pieces, then the mistakes that were made most, from the files that ``all --json`` wrote there."""
     paths = sorted(folder.glob("*.json"))
     students = {path.stem: read_results(path) for path in paths}
     if not paths:
@@ -135,13 +131,12 @@ def class_table(folder: Path, variants: Path | None = None) -> None:
     masters = master_digests()
     width = max(len("student"), *map(len, students))
     heads = [f"{lesson:02}".ljust(len(inside)) for lesson, inside in by_lesson.items()]
-    print(f"{'student':<{width}}  passed  {' '.join(x.ljust(2) for x in heads)}{'  variants' * bool(extra)}")
+    print(f"{'student':<{width}}  passed  {' '.join(x.ljust(2) for x in heads)}")
     for name, found in students.items():
         rows = {row["piece"]: row for row in found["pieces"]}
         signs = ["".join(sign(rows.get(p.master), masters.get(p.master)) for p in part) for part in by_lesson.values()]
         passed, marks = sum(row["status"] == "passed" for row in rows.values()), " ".join(x.ljust(2) for x in signs)
-        last = f"{marks}  {extra.get(name, '')}  {found.get('error', '')}"
-        print(f"{name:<{width}}  {f'{passed}/{len(PIECES)}':>6}  {last}".rstrip())
+        print(f"{name:<{width}}  {f'{passed}/{len(PIECES)}':>6}  {marks}  {found.get('error', '')}".rstrip())
     print("\nP passed, M passed with the very code of the package, F failed, R refused, . unwritten, ? not graded;")
     print("pieces in the order of `list`")
     rows = [row for found in students.values() for row in found["pieces"]]
@@ -153,25 +148,12 @@ def class_table(folder: Path, variants: Path | None = None) -> None:
         say(f"these files come from {len(graders)} versions of the grader: grade them again before you compare")
 
 
-def is_rows(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(row, dict) for row in value)
-
-
-def read_variants(path: Path) -> dict[str, str]:
-    """A sign per variant, by student. ``InputError`` for a file that ``variants grade --json`` did not write."""
-    with reading(path):
-        found = read_json(path)
-        if not all(is_rows(rows) for rows in found.values()):
-            raise ValueError("a student's variants must be a list of dicts")
-        return {name: "".join(SIGNS[row["status"]] for row in rows) for name, rows in found.items()}
-
-
 def read_results(path: Path) -> dict[str, Any]:
     """What ``all --json`` wrote; of a damaged file, the error: one file must not cost the others."""
     try:
         with reading(path):
             found = read_json(path)
-            if not is_rows(found["pieces"]):
+            if not isinstance(found["pieces"], list) or not all(isinstance(row, dict) for row in found["pieces"]):
                 raise ValueError("pieces must be a list of dicts")
             found["pieces"] = [row for row in found["pieces"] if row["piece"] in PIECES]
             for row in found["pieces"]:

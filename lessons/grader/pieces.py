@@ -21,12 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CHAPTERS = "checks tokenizer weights bert pooling encoder metrics heads losses data loop".split()
 # where a piece's module is looked for, in this order
 PLACES = ("minisbert/core", "minisbert/search", "minisbert/evaluation", "minisbert/training", "minisbert/architectures")
-PLACES += (
-    "minisbert/training/objectives",
-    "lessons/search",
-    "lessons/by_hand",
-    "lessons/grader",
-)  # the last for variants.py
+PLACES += ("minisbert/training/objectives", "lessons/search", "lessons/by_hand")
 # the learner's files, which git ignores; a teacher points it at a student's folder
 MINE = Path(os.environ.get("MINISBERT_MINE") or ROOT / "lessons" / "mine").resolve()
 
@@ -48,7 +43,7 @@ class Piece:
     needs: tuple[str, ...] = ()  # classes of the package that it is written with; all names of a ``stub``
     note: str = ""  # what its docstring leaves open, for the stub
     stub: str = ""  # the head of the function and its docstring, where the master does more than the lesson tells
-    printed: str = ""  # how the lesson prints it: part of one line of its file; a variant has no lesson
+    printed: str = ""  # how the lesson prints it: part of one line of its file
 
     @property
     def module(self) -> str:

@@ -246,9 +246,8 @@ def test_results_in_gradescopes_format(work, graded):
         check.main(["all", "--format", "gradescope"])
 
 
-def test_a_class_at_a_glance_and_with_its_variants(work, graded, capsys):
-    results, variants = work / "results", work / "variants.json"
-    table = ["class", str(results), "--variants", str(variants)]
+def test_a_class_at_a_glance(work, graded, capsys):
+    results = work / "results"
     results.mkdir()
     with pytest.raises(InputError, match=re.escape("has no *.json")):
         check.main(["class", str(results)])
@@ -263,16 +262,6 @@ def test_a_class_at_a_glance_and_with_its_variants(work, graded, capsys):
     assert lines[2].startswith(f"bob        4/{len(PIECES)}  .  .. .  .. PPPP ...")
     assert "    2  no attention mask, bert.attention" in lines
     assert f"    2  bert.attention, {RUNGS['golden']}" in lines
-    variants.write_text('{"ada": [{"name": "band", "status": "passed"}, {"name": "norm", "status": "refused"}]}')
-    assert command(*table) == 0
-    head, ada, bob = capsys.readouterr().out.splitlines()[:3]
-    assert head.endswith("  variants")
-    assert ada[head.index("variants") :] == "PR"
-    assert len(bob) <= head.index("variants")
-    for wrong in ("[]", '{"ada": [{"name": "band"}]}'):
-        variants.write_text(wrong)
-        with pytest.raises(InputError, match="variants"):
-            check.main(table)
 
 
 def test_damaged_files_cost_no_other_and_the_table_counts_for_itself(folder, graded, capsys):
