@@ -117,13 +117,13 @@ def as_tensor(array: np.ndarray) -> Tensor:
 
 def right(ours: Tensor, expected: Tensor, tolerance: float) -> Tensor:
     """For each number: is it right? Boolean, of the shape of both."""
-    ours, expected = (Tensor.detach(x).double() for x in (ours, expected))  # an instance may have a detach of its own
+    ours, expected = ours.detach().double(), expected.detach().double()
     both = (ours == expected) | (ours.isnan() & expected.isnan())
     return both | ((ours - expected).abs() <= tolerance)
 
 
 def number(value: Any) -> bool:
-    """A plain number: a class that the learner defines could claim to equal everything."""
+    """A plain number."""
     return type(value) in (int, float) or (isinstance(value, np.number) and type(value).__module__ == "numpy")
 
 
@@ -224,8 +224,6 @@ def form_problem(result: Any, expected: Any) -> str:
     if isinstance(expected, Tensor | np.ndarray):
         if type(result) not in (type(expected), nn.Parameter):
             return f"returns {kind(result)}, not {kind(expected)}"
-        if isinstance(result, Tensor) and vars(result):
-            return f"returns a tensor with attributes of its own: {', '.join(vars(result))}"
         if tuple(result.shape) != tuple(expected.shape):
             return f"returns the shape {tuple(result.shape)}, not {tuple(expected.shape)}"
         if result.dtype == expected.dtype:
@@ -242,7 +240,7 @@ def converted(result: Any, expected: Any) -> Any:
         parts = [converted(*pair) for pair in zip(result, expected, strict=True)] if fits else [None]
         return None if any(part is None for part in parts) else tuple(parts)
     if isinstance(expected, Tensor) and type(result) in (Tensor, nn.Parameter) and result.shape == expected.shape:
-        return None if vars(result) else result.to(expected.dtype)
+        return result.to(expected.dtype)
     if isinstance(expected, np.ndarray) and type(result) is np.ndarray and result.shape == expected.shape:
         return result.astype(expected.dtype) if result.dtype.kind in "biuf" else None
     return result if not form_problem(result, expected) else None

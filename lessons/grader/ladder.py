@@ -33,7 +33,7 @@ from lessons.grader import (  # noqa: F401 (their cases)
     cases_text,
 )
 from lessons.grader.cases import BONUS, EXAMPLES, TRAPS, Case, converted, describe, equal, form_problem, right
-from lessons.grader.guard import Refused, refusing, untouched
+from lessons.grader.guard import Refused, refusing
 from lessons.grader.pieces import Piece
 from lessons.grader.result import RUNGS, Result
 from lessons.mistakes import MISTAKES
@@ -247,8 +247,7 @@ def copied(value: Any) -> Any:
 def climb(piece: Piece, function: Callable, guard: bool = True) -> Result:
     """Rung by rung up to the first that fails; ``guard`` refuses the ready-made functions while it runs."""
     try:
-        with untouched() if guard else contextlib.nullcontext():
-            found = look_at(piece, function, guard)
+        found = look_at(piece, function, guard)
     except NotImplementedError:
         return Result(piece.master, "unwritten", [("not written yet", False, "it raises NotImplementedError")])
     except Refused as refused:

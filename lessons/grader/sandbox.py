@@ -9,27 +9,24 @@ import inspect
 import json
 import os
 import queue
-import secrets
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from types import FunctionType
 from typing import Any
 
 from lessons.grader.pieces import PIECES, ROOT, Piece, mine, pieces_of
-from lessons.grader.result import RUNGS, RUNS, Result
+from lessons.grader.result import RUNS, Result
 from lessons.grader.stubs import attributes_of
 
 SECONDS = 20.0  # for one piece, the search for the mistake included; it takes far less than one
 START_SECONDS = 120.0  # until torch is imported, even on a slow disk
 MEMORY = 4 << 30  # bytes that the learner's code may take on top of torch's
 FILE = "the file"  # reported as busy while the file is loaded
-FIELDS = {field.name for field in fields(Result)}
-PROOF = {RUNGS["example"], RUNGS["golden"]}  # without these rungs nothing has passed
 
 # ----------------------------------------------------------------------------------- from outside
 
@@ -53,22 +50,16 @@ def _run_child(lesson: int, masters: list[str], results: dict[str, Result], seco
     """Fill ``results`` from one process; returns what it was busy with when it ended, and how it ended."""
     command = [sys.executable, "-m", "lessons.grader.sandbox", str(lesson), *masters]
     # a session of its own, so that processes which the learner's code started end with it
-    pipe = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "errors": "replace"}
-    with subprocess.Popen(command, cwd=ROOT, start_new_session=True, **pipe) as child:
-        token = secrets.token_hex()  # every message begins with it: what the learner's code writes there does not count
-        with contextlib.suppress(BrokenPipeError):
-            child.stdin.write(f"{token}\n")
-            child.stdin.close()
+    with subprocess.Popen(command, cwd=ROOT, start_new_session=True, stdout=subprocess.PIPE, text=True) as child:
         lines: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=_forward, args=(child.stdout, lines), daemon=True).start()
+        threading.Thread(target=lambda: [*map(lines.put, child.stdout), lines.put("")], daemon=True).start()
         busy, limit = "", START_SECONDS
         try:
             while line := lines.get(timeout=limit):
-                message = understood(line, token)
-                if message is None:
-                    continue
+                message = json.loads(line)
                 busy, limit = message.get("busy", ""), seconds
-                if "result" in message and (result := proven(message["result"])).master in masters:
+                if "result" in message:
+                    result = Result(**message["result"])
                     results[result.master] = result
             code = child.wait(timeout=limit)
         except (queue.Empty, subprocess.TimeoutExpired):
@@ -88,44 +79,16 @@ def stop(child: subprocess.Popen) -> None:
         os.killpg(child.pid, signal.SIGKILL)
 
 
-def understood(line: str, token: str) -> dict[str, Any] | None:
-    """A message of the grader's process; None for anything else that was written to its channel."""
-    try:
-        message = json.loads(line.removeprefix(token)) if line.startswith(token) else None
-    except ValueError:
-        return None
-    fields = message.keys() if isinstance(message, dict) else ()
-    if "result" in fields:
-        return message if isinstance(message["result"], dict) and message["result"].keys() == FIELDS else None
-    return message if list(fields) == ["busy"] else None
-
-
-def proven(fields: dict[str, Any]) -> Result:
-    """A result as reported; to have passed, its examples and golden values must have been run."""
-    result = Result(**fields)
-    if result.passed and not {title for title, holds, _ in result.rungs if holds} >= PROOF:
-        return Result(result.master, "failed", [(RUNS, False, "it is reported as passed, but was not checked")])
-    return result
-
-
-def _forward(stream: Any, lines: queue.Queue[str]) -> None:
-    for line in stream:
-        lines.put(line)
-    lines.put("")  # the end
-
-
 # ------------------------------------------------------------------------------------ from inside
 
 
 def main(arguments: Sequence[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it silently: the parent has the message
-    token = sys.stdin.readline().strip()
     channel = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what the learner's code prints goes to the terminal
 
     def tell(**message: Any) -> None:
-        channel.write(f"{token}{json.dumps(message)}\n")
-        channel.flush()
+        print(json.dumps(message), file=channel, flush=True)
 
     import torch
 
@@ -155,17 +118,19 @@ def grade_here(lesson: int, masters: Sequence[str], tell: Callable[..., None]) -
 
     path, pieces = mine(lesson), pieces_of(lesson)
     tell(busy=FILE)
+    objections: dict[str, str] = {}
+    space: dict[str, Any] = {}
+    reason = ""
     try:
         text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a byte-order mark
         objections = look(text, pieces)
         space = load(path, text, pieces) if len(objections) < len(pieces) else {}
-        reason = ""
     except SyntaxError as error:
-        objections, space, reason = {}, {}, f"line {error.lineno}: not Python: {error.msg}"
+        reason = f"line {error.lineno}: not Python: {error.msg}"
     except Refused as refused:
-        objections, space, reason = dict.fromkeys(masters, str(refused)), {}, ""
+        objections = dict.fromkeys(masters, str(refused))
     except (Exception, SystemExit, KeyboardInterrupt) as error:
-        objections, space, reason = {}, {}, f"the file cannot be loaded: {type(error).__name__}: {error}"
+        reason = f"the file cannot be loaded: {type(error).__name__}: {error}"
     written = dict(space)
     masters_of = {piece.path[0]: piece.original for piece in pieces if len(piece.path) == 1}
     for piece in (PIECES[master] for master in masters):
@@ -185,12 +150,18 @@ def grade_here(lesson: int, masters: Sequence[str], tell: Callable[..., None]) -
 
 
 def load(path: Path, text: str, pieces: list[Piece]) -> dict[str, Any]:
-    """What the learner's file defines, run with guarded builtins."""
-    from lessons.grader.guard import guarded, guarded_builtins, refusing, untouched
+    """What the learner's file defines."""
+    import torch
 
-    space = {"__name__": path.stem, "__file__": str(path), "__builtins__": guarded_builtins(pieces)}
-    with untouched(), refusing(name for piece in pieces for name in piece.refused):
-        exec(guarded(text, str(path)), space)
+    from lessons.grader.guard import refusing
+
+    space: dict[str, Any] = {"__name__": path.stem, "__file__": str(path)}
+    dtype = torch.get_default_dtype()
+    try:
+        with torch.set_grad_enabled(True), refusing(name for piece in pieces for name in piece.refused):
+            exec(compile(text, str(path), "exec", dont_inherit=True), space)
+    finally:
+        torch.set_default_dtype(dtype)
     return space
 
 

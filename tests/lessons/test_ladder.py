@@ -114,30 +114,15 @@ def test_the_rung_that_fails(master, function, rung, says):
     assert all(holds for _, holds, _ in result.rungs[:-1])
 
 
-class AgreesTensor(torch.Tensor):
-    """Claims to equal the reference in every comparison."""
-
-    @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
-        return torch.zeros(())
-
-
-class AgreesFloat(float):
-    def __sub__(self, other):
-        return 0.0
-
-
 @pytest.mark.parametrize(
     ("master", "function", "says"),
     [
-        ("bert.gelu", lambda x: x.as_subclass(AgreesTensor), "returns a AgreesTensor, not a tensor"),
-        ("metrics.pearson", lambda x, y: AgreesFloat(2.0), "returns a AgreesFloat, not a number"),
         ("tokenizer.split_words", lambda text: type("Words", (list,), {})(), "returns a Words, not a list"),
         ("bert.gelu", torch.nn.functional.gelu, "gelu is ready-made"),
         ("bert.gelu", raises, f"line {raises.__code__.co_firstlineno + 1}:"),
     ],
 )
-def test_a_class_that_claims_equality_a_ready_made_function_and_the_line_of_an_exception(master, function, says):
+def test_a_list_of_another_kind_a_ready_made_function_and_the_line_of_an_exception(master, function, says):
     assert says in climb(PIECES[master], function).rungs[-1][2]
 
 

@@ -5,10 +5,11 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from lessons.grader import sandbox
 from lessons.grader.pieces import PIECES, mine, pieces_of
-from lessons.grader.result import RUNGS, Result
+from lessons.grader.result import Result
 from lessons.grader.stubs import lesson_stubs
 
 RIGHT = """
@@ -71,15 +72,15 @@ def test_after_an_endless_loop_and_a_crash_the_next_piece_is_graded(folder):
         ("1 / 0\n" + RIGHT, "failed", "the file cannot be loaded: ZeroDivisionError"),
         ("raise SystemExit\n" + RIGHT, "failed", "the file cannot be loaded: SystemExit"),
         ("import transformers\n" + RIGHT, "refused", "line 1: transformers may not be imported"),
-        ("import torch\ng = getattr(torch, 'gel' 'u')\n" + RIGHT, "refused", "gelu is ready-made"),
-        ("f = getattr\nf(f, 'ge' + 'lu', 0)\n" + RIGHT, "refused", "gelu is ready-made"),
-        ("x = __builtins__\n" + RIGHT, "refused", "__builtins__ leads out"),
+        ("import torch\ngetattr(torch.nn.functional, 'ge' 'lu')(torch.ones(1))", "refused", "gelu is ready-made"),
+        ("import torch\ntorch.set_default_dtype(torch.float64)\n1 / 0\n", "failed", "ZeroDivisionError"),
     ],
 )
 def test_a_file_that_cannot_be_graded(folder, text, status, says):
     results = here(6, text)
     assert {result.status for result in results.values()} == {status}
     assert says in results["bert.gelu"].rungs[0][2]
+    assert torch.get_default_dtype() == torch.float32
 
 
 @pytest.mark.parametrize(
@@ -116,37 +117,21 @@ def test_a_child_that_reports_nothing_is_an_error_and_not_a_pass(folder, monkeyp
         sandbox.grade(6)
 
 
-REPORTED = {"status": "passed", "mistakes": [], "meanings": [], "unexplained": "", "line": 1}
-
-
 def dead(pid: int) -> bool:
     state = Path(f"/proc/{pid}/stat")
     return not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
-def test_junk_on_the_channel_a_forged_pass_and_a_process_left_behind(folder, tmp_path, monkeypatch):
-    """A child that is a shell script: what it says is not trusted, and what it started ends with it."""
-    proven = [[RUNGS["example"], True, ""], [RUNGS["golden"], True, ""]]
-    results = [
-        REPORTED | {"master": "bert.gelu", "rungs": proven},
-        REPORTED | {"master": "nobody.asked", "rungs": proven},
-    ]
-    results += [REPORTED | {"master": "bert.FeedForward.forward", "rungs": proven[:1]}]
-    lines = ["junk", "3", "[]", '{"busy": 1, "other": 2}', '{"result": 5}', '{"result": {"master": "bert.gelu"}}']
-    lines += [json.dumps({"result": result}) for result in results] + ['{"busy": "bert.Layer.forward"}']
-    (tmp_path / "said").write_text("\n".join(lines) + "\n")
-    unsigned = REPORTED | {"master": "bert.Layer.forward", "rungs": proven}
-    (tmp_path / "forged").write_text(json.dumps({"result": unsigned}) + "\n")
+def test_a_process_left_behind_ends_with_the_grader(folder, tmp_path, monkeypatch):
+    """The child is a shell script that starts another process and then says nothing more."""
+    (tmp_path / "said").write_text(json.dumps({"busy": "bert.gelu"}) + "\n")
     script = tmp_path / "python"
-    said = f'read token\ncat {tmp_path}/forged\nsed "s/^/$token/" {tmp_path}/said'
-    script.write_text(f"#!/bin/sh\n{said}\nsleep 60 &\necho $! > {tmp_path}/pid\n")
+    script.write_text(f"#!/bin/sh\ncat {tmp_path}/said\nsleep 60 &\necho $! > {tmp_path}/pid\n")
     script.chmod(0o755)
     monkeypatch.setattr(sandbox.sys, "executable", str(script))
-    monkeypatch.setattr(sandbox, "pieces_of", lambda lesson: pieces_of(lesson)[:3])
-    right, forged, late = sandbox.grade(6, seconds=0.3)
-    assert (right.status, forged.status, late.status) == ("passed", "failed", "failed")
-    assert forged.rungs[0][2] == "it is reported as passed, but was not checked"
+    monkeypatch.setattr(sandbox, "pieces_of", lambda lesson: pieces_of(lesson)[:1])
+    (late,) = sandbox.grade(6, seconds=0.3)
     assert "still running after 0.3 seconds" in late.rungs[0][2]
     left = int((tmp_path / "pid").read_text())
     for _ in range(100):  # it has been told to end, and may take a moment
