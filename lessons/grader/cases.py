@@ -20,19 +20,24 @@ from torch import Tensor, nn
 class Case:
     """One call and its expected result, which never comes from the package."""
 
+    rung: str
     name: str
     run: Callable[[], Any]
     expected: Any
 
 
-def case(name: str, expected: Any, function: Callable, *args: Any, **kwargs: Any) -> Case:
-    return Case(name, partial(function, *args, **kwargs), expected)
+def example(name: str, expected: Any, function: Callable, *args: Any, **kwargs: Any) -> Case:
+    """Numbers small enough to check by eye, right to the digits written."""
+    return Case("example", name, partial(function, *args, **kwargs), expected)
+
+
+def trap(name: str, expected: Any, function: Callable, *args: Any, **kwargs: Any) -> Case:
+    """An input on which code fails that is otherwise right."""
+    return Case("traps", name, partial(function, *args, **kwargs), expected)
 
 
 ORDINALS = "first second third fourth".split()
-Cases = Callable[[], Iterator[Case]]
-EXAMPLES: dict[str, Cases] = {}  # by master's name: numbers small enough to check by eye, right to the digits written
-TRAPS: dict[str, Cases] = {}  # by master's name: inputs on which code fails that is otherwise right
+CASES: dict[str, Callable[[], Iterator[Case]]] = {}  # by master's name
 
 # By master's name: what the lesson does not teach, as a pattern that is searched in the names of cases, of checks and
 # of what they find. Whoever types the lesson's formula passes; what fails here is named, and costs nothing.
@@ -54,17 +59,14 @@ BONUS: dict[str, str] = {
 }
 
 
-def example(master: str) -> Callable[[Cases], Cases]:
-    return partial(_enter, EXAMPLES, master)
+def cases(master: str) -> Callable:
+    """Decorator: a piece's cases are what the function yields; each is run before the next one is asked for."""
 
+    def enter(function: Callable[[], Iterator[Case]]) -> Callable[[], Iterator[Case]]:
+        CASES[master] = function
+        return function
 
-def trap(master: str) -> Callable[[Cases], Cases]:
-    return partial(_enter, TRAPS, master)
-
-
-def _enter(table: dict[str, Cases], master: str, cases: Cases) -> Cases:
-    table[master] = cases
-    return cases
+    return enter
 
 
 # ------------------------------------------------------------------------------------ small inputs

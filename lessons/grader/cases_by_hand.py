@@ -6,56 +6,47 @@ import numpy as np
 import torch
 
 from lessons.by_hand import backward, paired, sheet, vocabulary
-from lessons.grader.cases import case, d, example, t, trap
+from lessons.grader.cases import cases, d, example, t, trap
 from minisbert.core.weights import BertConfig
 
 LOW = {"low": 5, "lower": 2, "newest": 6, "widest": 3}
 
 
-@example("vocabulary.learn_merges")
+@cases("vocabulary.learn_merges")
 def _():
     learn = vocabulary.learn_merges
-    yield case("low, lower, newest, widest", [("e", "s"), ("es", "t"), ("l", "o"), ("lo", "w")], learn, LOW, 4)
-    yield case("ab twice, bc three times", [("b", "c"), ("a", "b")], learn, {"ab": 2, "bc": 3}, 2)
-
-
-@trap("vocabulary.learn_merges")
-def _():
-    learn = vocabulary.learn_merges
-    yield case("no joins asked for", [], learn, LOW, 0)
-    yield case("words of one letter", [], learn, {"a": 9, "b": 2}, 5)
-    yield case("more joins than there are", [("a", "b"), ("ab", "c")], learn, {"abc": 1}, 5)
+    yield example("low, lower, newest, widest", [("e", "s"), ("es", "t"), ("l", "o"), ("lo", "w")], learn, LOW, 4)
+    yield example("ab twice, bc three times", [("b", "c"), ("a", "b")], learn, {"ab": 2, "bc": 3}, 2)
+    yield trap("no joins asked for", [], learn, LOW, 0)
+    yield trap("words of one letter", [], learn, {"a": 9, "b": 2}, 5)
+    yield trap("more joins than there are", [("a", "b"), ("ab", "c")], learn, {"abc": 1}, 5)
     # aa a b: then a b is as frequent as aa a, and a has the lower number
-    yield case("from the left: aaa is aa a", [("a", "a"), ("a", "b"), ("aa", "ab")], learn, {"aaab": 2}, 3)
+    yield trap("from the left: aaa is aa a", [("a", "a"), ("a", "b"), ("aa", "ab")], learn, {"aaab": 2}, 3)
     # b a is as frequent as a c; b comes after a
-    yield case("equal pairs in alphabetical order", [("a", "c"), ("b", "ac")], learn, {"bac": 1}, 2)
+    yield trap("equal pairs in alphabetical order", [("a", "c"), ("b", "ac")], learn, {"bac": 1}, 2)
     # ab and c are as frequent as d and e, and every letter has a lower number than ab
-    yield case("letters before joined pieces", [("a", "b"), ("d", "e")], learn, {"ab": 5, "abc": 2, "de": 2}, 2)
+    yield trap("letters before joined pieces", [("a", "b"), ("d", "e")], learn, {"ab": 5, "abc": 2, "de": 2}, 2)
 
 
-@example("backward.dense_gelu_backward")
+@cases("backward.dense_gelu_backward")
 def _():
     inputs = t([1.0, 2.0]), t([2.0, -1.0]), t(0.0), t([4.0])
     expected = t([4.0, -2.0]), t([2.0, 4.0]), t(2.0)
-    yield case("z = 0: half of the gradient comes back", expected, backward.dense_gelu_backward, *inputs)
+    yield example("z = 0: half of the gradient comes back", expected, backward.dense_gelu_backward, *inputs)
     ones = t([1.0]), t([1.0]), t(0.0), t([1.0])
     slope = t([1.08332]), t([1.08332]), t(1.08332)  # 0.84134 + 0.24197
-    yield case("z = 1: P(1) + p(1)", slope, backward.dense_gelu_backward, *ones)
-
-
-@trap("backward.dense_gelu_backward")
-def _():
+    yield example("z = 1: P(1) + p(1)", slope, backward.dense_gelu_backward, *ones)
     back = backward.dense_gelu_backward
     zero = torch.zeros(1).double()
-    yield case("z = 40: all of it", (d([3.0]), d([120.0]), d(3.0)), back, d([40.0]), d([1.0]), zero, d([3.0]))
-    yield case("z = -40: nothing", (d([0.0]), d([0.0]), d(0.0)), back, d([-40.0]), d([1.0]), zero, d([3.0]))
+    yield trap("z = 40: all of it", (d([3.0]), d([120.0]), d(3.0)), back, d([40.0]), d([1.0]), zero, d([3.0]))
+    yield trap("z = -40: nothing", (d([0.0]), d([0.0]), d(0.0)), back, d([-40.0]), d([1.0]), zero, d([3.0]))
     # both rows have z = 0, and the weight adds up what they say
     rows = d([1.0, 0.0], [0.0, 1.0]), d([0.0, 0.0]), zero, d([2.0], [6.0])
-    yield case("two rows add up", (d([0.0, 0.0], [0.0, 0.0]), d([1.0, 3.0]), d(4.0)), back, *rows)
+    yield trap("two rows add up", (d([0.0, 0.0], [0.0, 0.0]), d([1.0, 3.0]), d(4.0)), back, *rows)
     # z = 0 through the bias: x weight is -1
     slope = (1 + math.erf(0.0)) / 2
     inputs = d([1.0]), d([-1.0]), d(1.0), d([1.0])
-    yield case("the bias is in z", (d([-slope]), d([slope]), d(slope)), back, *inputs)
+    yield trap("the bias is in z", (d([-slope]), d([slope]), d(slope)), back, *inputs)
 
 
 def costs(forward: int, weights: int, probabilities: int) -> dict[str, int]:
@@ -64,36 +55,27 @@ def costs(forward: int, weights: int, probabilities: int) -> dict[str, int]:
     return found | {"moments": 2 * weights, "probabilities": probabilities}
 
 
-@example("sheet.training_step")
-def _():
-    config = BertConfig(2, 2, 1, 1, 4, 3)
-    # 7 rows of tables, two LayerNorms of the layer and one before it, 4 + 2 matrices: 14 + 12 + 32 + 14 = 72 numbers
-    yield case("one layer of width 2, three tokens", costs(264, 4 * 72, 36), sheet.training_step, config, 1, 3)
-
-
-@trap("sheet.training_step")
+@cases("sheet.training_step")
 def _():
     step = sheet.training_step
     config = BertConfig(2, 2, 1, 1, 4, 3)
-    yield case("one token", costs(2 * (32 + 4), 4 * 72, 4), step, config, 1, 1)
-    yield case("twice the rows", costs(528, 4 * 72, 72), step, config, 2, 3)
+    # 7 rows of tables, two LayerNorms of the layer and one before it, 4 + 2 matrices: 14 + 12 + 32 + 14 = 72 numbers
+    yield example("one layer of width 2, three tokens", costs(264, 4 * 72, 36), step, config, 1, 3)
+    yield trap("one token", costs(2 * (32 + 4), 4 * 72, 4), step, config, 1, 1)
+    yield trap("twice the rows", costs(528, 4 * 72, 72), step, config, 2, 3)
     # 54 numbers and 264 operations a layer; the heads share the columns, but each has probabilities of its own
     config = BertConfig(2, 2, 5, 2, 4, 3)
-    yield case("five layers, two heads", costs(5 * 264, 4 * (18 + 5 * 54), 5 * 72), step, config, 1, 3)
+    yield trap("five layers, two heads", costs(5 * 264, 4 * (18 + 5 * 54), 5 * 72), step, config, 1, 3)
     config = BertConfig(2, 2, 1, 1, 4, 3, type_vocab_size=0)
-    yield case("no table of token types", costs(264, 4 * 68, 36), step, config, 1, 3)
+    yield trap("no table of token types", costs(264, 4 * 68, 36), step, config, 1, 3)
 
 
-@example("paired.paired_gain")
+@cases("paired.paired_gain")
 def _():
     a, b = [70, 74, 72, 76], [69, 72, 71, 74]  # differences 1, 2, 1, 2
-    yield case("four pairs: 1.5, half of sqrt(1/3)", (1.5, 0.28868, 0.92265, 2.07735), paired.paired_gain, a, b)
-
-
-@trap("paired.paired_gain")
-def _():
+    yield example("four pairs: 1.5, half of sqrt(1/3)", (1.5, 0.28868, 0.92265, 2.07735), paired.paired_gain, a, b)
     gain, a = paired.paired_gain, np.array([5.0, 3.0, 4.0])
-    yield case("every run ahead by 2: no doubt", (2.0, 0.0, 2.0, 2.0), gain, a, a - 2)
-    yield case("two pairs, once ahead, once behind", (0.0, 1.0, -2.0, 2.0), gain, [1, 0], [0, 1])
-    yield case("b is better", (-1.5, 0.5, -2.5, -0.5), gain, np.array([0.0, 0.0]), np.array([1.0, 2.0]))
-    yield case("tensors", (1.5, 0.5, 0.5, 2.5), gain, torch.tensor([1.0, 2.0]), torch.zeros(2))
+    yield trap("every run ahead by 2: no doubt", (2.0, 0.0, 2.0, 2.0), gain, a, a - 2)
+    yield trap("two pairs, once ahead, once behind", (0.0, 1.0, -2.0, 2.0), gain, [1, 0], [0, 1])
+    yield trap("b is better", (-1.5, 0.5, -2.5, -0.5), gain, np.array([0.0, 0.0]), np.array([1.0, 2.0]))
+    yield trap("tensors", (1.5, 0.5, 0.5, 2.5), gain, torch.tensor([1.0, 2.0]), torch.zeros(2))

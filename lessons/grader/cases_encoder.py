@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from torch.nn import functional
 
-from lessons.grader.cases import case, d, example, t, trap, with_weights
+from lessons.grader.cases import cases, d, example, t, trap, with_weights
 from minisbert.core import bert
 from minisbert.core.weights import BertConfig
 from tests.checks import normal
@@ -19,35 +19,27 @@ REAL = torch.tensor([[True, True, False]])  # two tokens and a pad
 # ------------------------------------------------------------------------------- embeddings, LayerNorm
 
 
-@example("bert.layer_norm")
+@cases("bert.layer_norm")
 def _():
     x, ones, zeros = t([1.0, 3.0], [10.0, 10.5]), torch.ones(2), torch.zeros(2)
-    yield case("[1, 3] and [10, 10.5]", t([-1.0, 1.0], [-1.0, 1.0]), bert.layer_norm, x, ones, zeros, 1e-12)
+    yield example("[1, 3] and [10, 10.5]", t([-1.0, 1.0], [-1.0, 1.0]), bert.layer_norm, x, ones, zeros, 1e-12)
     name, expected = "[1, 3] with eps 1, weight [2, 3], bias 5", t([5 - 2 * 0.70711, 5 + 3 * 0.70711])
-    yield case(name, expected, bert.layer_norm, x[:1], t(2.0, 3.0), zeros + 5, 1.0)
-
-
-@trap("bert.layer_norm")
-def _():
+    yield example(name, expected, bert.layer_norm, x[:1], t(2.0, 3.0), zeros + 5, 1.0)
     ones, bias = torch.ones(3).double(), d(7.0, 8.0, 9.0)
-    yield case("a token that is constant: only the bias", bias[None], bert.layer_norm, d([4.0] * 3), ones, bias, 1e-12)
+    yield trap("a token that is constant: only the bias", bias[None], bert.layer_norm, d([4.0] * 3), ones, bias, 1e-12)
     x = normal(2, 3).detach() + 1e5  # the mean of squares minus the square of the mean has no digits left here
     expected = functional.layer_norm(x, (3,), ones, bias, 1e-12)
-    yield case("numbers around 1e5", expected, bert.layer_norm, x, ones, bias, 1e-12)
+    yield trap("numbers around 1e5", expected, bert.layer_norm, x, ones, bias, 1e-12)
     x = normal(3).detach()
-    yield case("one vector", functional.layer_norm(x, (3,)), bert.layer_norm, x, ones, 0 * ones, 1e-5)
+    yield trap("one vector", functional.layer_norm(x, (3,)), bert.layer_norm, x, ones, 0 * ones, 1e-5)
 
 
-@example("bert.Embeddings.forward")
+@cases("bert.Embeddings.forward")
 def _():
     tables = {"word__weight": [[0.0, 0.0], [1.0, 0.0], [4.0, 0.0]], "position__weight": [[0.0, 0.0], [0.0, 2.0]] * 2}
     module = with_weights(bert.Embeddings(TWO), **tables, token_type__weight=[[0.0, 0.0], [0.0, 3.0]])
     ids, types = torch.tensor([[1, 2]]), torch.tensor([[0, 1]])
-    yield case("[1, 0] and [4, 2 + 3], normalised", t([[1.0, -1.0], [-1.0, 1.0]]), module, ids, types)
-
-
-@trap("bert.Embeddings.forward")
-def _():
+    yield example("[1, 0] and [4, 2 + 3], normalised", t([[1.0, -1.0], [-1.0, 1.0]]), module, ids, types)
     ids = torch.tensor([[4]])
     for name, config in (
         ("one token", CONFIG),
@@ -58,38 +50,34 @@ def _():
         row = module.word.weight[4] + module.position.weight[config.position_offset]
         row = row if module.token_type is None else row + module.token_type.weight[0]
         expected = functional.layer_norm(row, (12,), module.norm.weight, module.norm.bias, config.layer_norm_eps)
-        yield case(name, expected[None, None], module, ids, None)
+        yield trap(name, expected[None, None], module, ids, None)
     # two texts of three and two tokens in one row: the second one's positions begin again, at the offset
     module = randomised(bert.Embeddings(replace(CONFIG, position_offset=2)))
     ids, positions = torch.tensor([[4, 9, 1, 9, 3]]), torch.tensor([[0, 1, 2, 0, 1]])
     first, second = (module.word(text) + module.position.weight[2 : 2 + len(text)] for text in ids[0].split([3, 2]))
     rows = torch.cat([first, second]) + module.token_type.weight[0]
     expected = functional.layer_norm(rows, (12,), module.norm.weight, module.norm.bias, CONFIG.layer_norm_eps)
-    yield case("two texts in one row, positions given", expected[None], module, ids, None, positions)
+    yield trap("two texts in one row, positions given", expected[None], module, ids, None, positions)
 
 
 # ---------------------------------------------------------------------------------------- attention
 
 
-@example("bert.attention")
+@cases("bert.attention")
 def _():
     query, key = t([[[1.0, 0.0]]]), t([[[0.0, 1.0], [math.sqrt(2.0) * math.log(3.0), 0.0], [9.0, 9.0]]])
     value, mask = t([[[0.0, 4.0], [4.0, 0.0], [99.0, 99.0]]]), REAL[:, None, None]
     expected = t([[[3.0, 1.0]]]), t([[[0.25, 0.75, 0.0]]])
-    yield case("scores 0 and log 3, and a pad", expected, bert.attention, query, key, value, mask)
-
-
-@trap("bert.attention")
-def _():
+    yield example("scores 0 and log 3, and a pad", expected, bert.attention, query, key, value, mask)
     query, key, value = (normal(1, 2, n, 4, seed=n).detach() for n in (3, 5, 5))
     theirs = functional.scaled_dot_product_attention
     only = torch.tensor([True, False, False, False, False])[None, None, None]
     context = lambda *x: bert.attention(*x)[0]  # noqa: E731
-    yield case("large scores", theirs(1e4 * query, key, value), context, 1e4 * query, key, value, None)
-    yield case("all but one key are pads", theirs(query, key, value, only), context, query, key, value, only)
-    yield case("one query, one key", value[:, :, :1], context, query[:, :, :1], key[:, :, :1], value[:, :, :1], None)
+    yield trap("large scores", theirs(1e4 * query, key, value), context, 1e4 * query, key, value, None)
+    yield trap("all but one key are pads", theirs(query, key, value, only), context, query, key, value, only)
+    yield trap("one query, one key", value[:, :, :1], context, query[:, :, :1], key[:, :, :1], value[:, :, :1], None)
     wild = value.masked_fill(~only[0, 0, 0][:, None], 1e30)
-    yield case("huge values at the pads", wild[:, :, :1].expand(1, 2, 3, 4), context, query, key, wild, only)
+    yield trap("huge values at the pads", wild[:, :, :1].expand(1, 2, 3, 4), context, query, key, wild, only)
 
 
 TOKENS = [[[1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0], [9.0, 10.0, 11.0, 12.0]]]
@@ -97,115 +85,87 @@ APART = [[[[1.0, 2.0], [5.0, 6.0], [9.0, 10.0]], [[3.0, 4.0], [7.0, 8.0], [11.0,
 HEADS = bert.Attention(4, 2)  # width 4, two heads of width 2
 
 
-@example("bert.Attention.split")
+@cases("bert.Attention.split")
 def _():
-    yield case("three tokens, two heads", torch.tensor(APART), HEADS.split, torch.tensor(TOKENS))
-
-
-@trap("bert.Attention.split")
-def _():
-    yield case("one token", t([[[1.0, 2.0]], [[3.0, 4.0]]]), HEADS.split, t([[1.0, 2.0, 3.0, 4.0]]))
+    yield example("three tokens, two heads", torch.tensor(APART), HEADS.split, torch.tensor(TOKENS))
+    yield trap("one token", t([[[1.0, 2.0]], [[3.0, 4.0]]]), HEADS.split, t([[1.0, 2.0, 3.0, 4.0]]))
     x = normal(2, 4, 3).detach().transpose(1, 2)  # (2, 3, 4), not contiguous
-    yield case("a transposed input", torch.stack(x.chunk(2, -1), 1), HEADS.split, x)
+    yield trap("a transposed input", torch.stack(x.chunk(2, -1), 1), HEADS.split, x)
 
 
-@example("bert.Attention.merge")
+@cases("bert.Attention.merge")
 def _():
-    yield case("two heads, three tokens", torch.tensor(TOKENS), HEADS.merge, torch.tensor(APART))
-
-
-@trap("bert.Attention.merge")
-def _():
-    yield case("one token", t([[1.0, 2.0, 3.0, 4.0]]), HEADS.merge, t([[[1.0, 2.0]], [[3.0, 4.0]]]))
+    yield example("two heads, three tokens", torch.tensor(TOKENS), HEADS.merge, torch.tensor(APART))
+    yield trap("one token", t([[1.0, 2.0, 3.0, 4.0]]), HEADS.merge, t([[[1.0, 2.0]], [[3.0, 4.0]]]))
     x = normal(2, 3, 2, 2).detach().transpose(1, 2)
-    yield case("a transposed input", torch.cat(x.unbind(1), -1), HEADS.merge, x)
+    yield trap("a transposed input", torch.cat(x.unbind(1), -1), HEADS.merge, x)
 
 
-@example("bert.Attention.forward")
+@cases("bert.Attention.forward")
 def _():
     weights = {"value__weight": EYE, "value__bias": [1.0, 1.0], "output__weight": [[2.0, 0.0], [0.0, 2.0]]}
     module = with_weights(bert.Attention(2, 1), **weights)
     expected = t([[6.0, 10.0], [6.0, 10.0]]), torch.full((1, 1, 2, 2), 0.5)
-    yield case("queries 0, so equal shares of x + 1, doubled", expected, module, t([[0.0, 2.0], [4.0, 6.0]]), None)
-
-
-@trap("bert.Attention.forward")
-def _():
+    yield example("queries 0, so equal shares of x + 1, doubled", expected, module, t([[0.0, 2.0], [4.0, 6.0]]), None)
     module, x = randomised(bert.Attention(12, 3, dropout=0.1)), normal(3, 4, 12).detach()
     mask = torch.tensor([[True] * 4, [True, False, False, False], [True, True, False, False]])
-    yield case("one text of one token", torch_attention(module, x[:1, :1], x[:1, :1], None), module, x[:1, :1], None)
+    yield trap("one text of one token", torch_attention(module, x[:1, :1], x[:1, :1], None), module, x[:1, :1], None)
     expected = torch_attention(module, x, x, mask)
-    yield case("texts that are nearly all pads", expected, module, x, mask[:, None, None])
+    yield trap("texts that are nearly all pads", expected, module, x, mask[:, None, None])
 
 
 # ------------------------------------------------------------------------- feed-forward, layer, model
 
 
-@example("bert.gelu")
+@cases("bert.gelu")
 def _():
-    yield case("1, -1, 0 and 2", t(0.84134, -0.15866, 0.0, 1.95450), bert.gelu, t(1.0, -1.0, 0.0, 2.0))
+    yield example("1, -1, 0 and 2", t(0.84134, -0.15866, 0.0, 1.95450), bert.gelu, t(1.0, -1.0, 0.0, 2.0))
+    yield trap("far out", d(60.0, 0.0, 1e9, 0.0), bert.gelu, d(60.0, -60.0, 1e9, -1e9))
+    yield trap("-5.25, which is not far enough out", d(-5.25 * math.erfc(5.25 / math.sqrt(2)) / 2), bert.gelu, d(-5.25))
+    yield trap("a single number", torch.tensor(0.0).double(), bert.gelu, torch.tensor(0.0).double())
+    yield trap("the slope at 0", d([0.5]), torch.autograd.functional.jacobian, bert.gelu, d(0.0))
 
 
-@trap("bert.gelu")
-def _():
-    yield case("far out", d(60.0, 0.0, 1e9, 0.0), bert.gelu, d(60.0, -60.0, 1e9, -1e9))
-    yield case("-5.25, which is not far enough out", d(-5.25 * math.erfc(5.25 / math.sqrt(2)) / 2), bert.gelu, d(-5.25))
-    yield case("a single number", torch.tensor(0.0).double(), bert.gelu, torch.tensor(0.0).double())
-    yield case("the slope at 0", d([0.5]), torch.autograd.functional.jacobian, bert.gelu, d(0.0))
-
-
-@example("bert.FeedForward.forward")
+@cases("bert.FeedForward.forward")
 def _():
     weights = {"up__weight": EYE, "up__bias": [1.0, -1.0], "down__weight": [[1.0, 1.0], [0.0, 10.0]]}
     module = with_weights(bert.FeedForward(TWO), **weights, down__bias=[0.0, 1.0])
-    yield case("up gives [1, -1], gelu [0.8413, -0.1587]", t([[0.68269, -0.58655]]), module, t([[0.0, 0.0]]))
-
-
-@trap("bert.FeedForward.forward")
-def _():
+    yield example("up gives [1, -1], gelu [0.8413, -0.1587]", t([[0.68269, -0.58655]]), module, t([[0.0, 0.0]]))
     module, x = randomised(bert.FeedForward(CONFIG)), normal(1, 1, 12).detach()
-    yield case("one text of one token", torch_feed_forward(module, x), module, x)
-    yield case("large numbers", torch_feed_forward(module, 1e5 * x), module, 1e5 * x)
+    yield trap("one text of one token", torch_feed_forward(module, x), module, x)
+    yield trap("large numbers", torch_feed_forward(module, 1e5 * x), module, 1e5 * x)
 
 
-@example("bert.Layer.forward")
+@cases("bert.Layer.forward")
 def _():
     module = with_weights(bert.Layer(TWO), attention__output__bias=[2.0, 0.0], feed_forward__down__bias=[0.0, 4.0])
     expected = t([[-1.0, 1.0]]), torch.ones(1, 1, 1, 1)
-    yield case("[0, 1] + [2, 0] -> [1, -1]; + [0, 4] -> [-1, 1]", expected, module, t([[0.0, 1.0]]), None)
-
-
-@trap("bert.Layer.forward")
-def _():
+    yield example("[0, 1] + [2, 0] -> [1, -1]; + [0, 4] -> [-1, 1]", expected, module, t([[0.0, 1.0]]), None)
     module, x = randomised(bert.Layer(CONFIG)), normal(2, 5, 12).detach()
     mask = torch.tensor([[True] * 5, [True] + [False] * 4])
     state = lambda *x: module(*x)[0]  # noqa: E731
-    yield case("one text of one token", torch_layer(module, x[:1, :1], None), state, x[:1, :1], None)
-    yield case("a text that is nearly all pads", torch_layer(module, x, mask), state, x, mask[:, None, None])
+    yield trap("one text of one token", torch_layer(module, x[:1, :1], None), state, x[:1, :1], None)
+    yield trap("a text that is nearly all pads", torch_layer(module, x, mask), state, x, mask[:, None, None])
 
 
-@example("bert.Bert.forward")
+@cases("bert.Bert.forward")
 def _():
     words = [[0.0, 0.0], [0.0, 1.0], [5.0, 2.0]]
     model = with_weights(bert.Bert(TWO, pooler=False), embeddings__word__weight=words)
     ids, mask = torch.tensor([[1, 2, 0]]), torch.tensor([[1, 1, 0]])
-    yield case("a layer that adds nothing", t([[-1.0, 1.0], [1.0, -1.0], [0.0, 0.0]]), model, ids, mask)
-
-
-@trap("bert.Bert.forward")
-def _():
+    yield example("a layer that adds nothing", t([[-1.0, 1.0], [1.0, -1.0], [0.0, 0.0]]), model, ids, mask)
     model = randomised(bert.Bert(replace(CONFIG, num_hidden_layers=2), pooler=False))
     ids, mask = torch.tensor([[3, 5, 2], [7, 0, 0]]), torch.tensor([[1, 1, 1], [1, 0, 0]])
     embedded = lambda ids: model.embeddings(ids, None)  # noqa: E731
     last = lambda x: torch_layer(model.layers[1], torch_layer(model.layers[0], x, None), None)  # noqa: E731
-    yield case("one text of one token", last(embedded(ids[:1, :1])), model, ids[:1, :1])
+    yield trap("one text of one token", last(embedded(ids[:1, :1])), model, ids[:1, :1])
     alone = last(embedded(ids[1:, :1]))
-    yield case("a text that is nearly all pads, mask of 0 and 1", alone, lambda: model(ids, mask)[1:, :1])
+    yield trap("a text that is nearly all pads, mask of 0 and 1", alone, lambda: model(ids, mask)[1:, :1])
     # two texts of three and two tokens in one row, each as it is alone
     row, positions = torch.tensor([[3, 5, 2, 7, 4]]), torch.tensor([[0, 1, 2, 0, 1]])
     each = torch.cat([last(embedded(text)) for text in row.split([3, 2], dim=1)], dim=1)
     together = torch.block_diag(torch.ones(3, 3), torch.ones(2, 2)).bool()[None, None]  # (1, 1, 5, 5)
-    yield case("two texts in one row", each, lambda: model(row, together, positions=positions))
+    yield trap("two texts in one row", each, lambda: model(row, together, positions=positions))
 
     def traced() -> list[str]:
         trace: dict = {}
@@ -213,11 +173,11 @@ def _():
         return sorted(trace)
 
     names = [f"layers.{i}{part}" for i in (0, 1) for part in ("", ".attention")]
-    yield case("names in the trace", ["embeddings", *names], traced)
+    yield trap("names in the trace", ["embeddings", *names], traced)
 
     def in_training() -> tuple[bool, bool]:
         dropping = randomised(bert.Bert(replace(CONFIG, hidden_dropout_prob=0.5), pooler=False)).train()
         first, second = dropping(ids), dropping(ids)
         return torch.equal(first, second), dropping.training and dropping.layers[0].training
 
-    yield case("in training two calls differ, and it stays in training", (False, True), in_training)
+    yield trap("in training two calls differ, and it stays in training", (False, True), in_training)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lessons.grader.cases import case, d, example, trap
+from lessons.grader.cases import cases, d, example, trap
 from minisbert.core import loop
 
 PAIR = [1.0, 2.0]
@@ -62,15 +62,97 @@ def steps(batches: Iterable, schedule: Callable = constant, **options: Any) -> t
     return tuple(map(list, zip(*found, strict=True)))
 
 
-@example("loop.fit")
+@cases("loop.fit")
 def _():
-    yield case("w = 3: two steps at lr 0.1", ([1, 2], [10.0, 2.5], [2.0, 1.5]), steps, [PAIR, PAIR])
+    yield example("w = 3: two steps at lr 0.1", ([1, 2], [10.0, 2.5], [2.0, 1.5]), steps, [PAIR, PAIR])
     expected = ([1, 2, 3], [10.0, 10.0, 5.625], [3.0, 2.5, 1.75])
-    yield case("the multipliers 0, 0.5, 1", expected, steps, [PAIR] * 3, up)
-    yield case("clipped to 5", ([1, 2], [10.0, 5.625], [2.5, 2.0]), steps, [PAIR, PAIR], clip=5.0)
+    yield example("the multipliers 0, 0.5, 1", expected, steps, [PAIR] * 3, up)
+    yield example("clipped to 5", ([1, 2], [10.0, 5.625], [2.5, 2.0]), steps, [PAIR, PAIR], clip=5.0)
     cut = {"micro_batches": lambda rows: [rows[:2], rows[2:]]}
     expected = ([1], [56 / 3], [3 - 0.1 * 56 / 3])  # (4 + 16 + 36) / 3; the gradient is 2 * 2 * (1 + 4 + 9) / 3
-    yield case("rows 1, 2 and 3 as 1, 2 and then 3", expected, steps, [[1.0, 2.0, 3.0]], **cut)
+    yield example("rows 1, 2 and 3 as 1, 2 and then 3", expected, steps, [[1.0, 2.0, 3.0]], **cut)
+
+    def untouched() -> tuple[list, float, float, list]:
+        model, batches = Weight(), iter([PAIR, [5.0]])
+        optimizer = Logged(model)
+        loop.fit(model, squares, batches, optimizer, up)
+        return model.log, model.w.item(), optimizer.param_groups[0]["lr"], next(batches)
+
+    yield trap("nothing happens before the first step is asked for", ([], 3.0, 0.1, PAIR), untouched)
+
+    def once(log: Callable[[Weight], object]) -> object:
+        def batches() -> Iterator[list[float]]:
+            for i in range(1, 4):
+                model.log.append(f"batch {i}")
+                yield PAIR
+
+        model = Weight()
+        next(loop.fit(model, squares, batches(), Logged(model), constant))
+        return log(model)
+
+    yield trap("the first step, and no more", 2.0, once, lambda model: model.w.item())
+    yield trap("one batch, one loss, one step", ["batch 1", "loss of 2", "step at 0.1"], once, lambda model: model.log)
+
+    def in_parts() -> list:
+        model = Weight()
+        cut = lambda rows: [[row] for row in rows]  # noqa: E731
+        list(loop.fit(model, squares, [[1.0, 2.0, 2.0]], Logged(model), constant, micro_batches=cut))
+        return model.log
+
+    yield trap("three micro-batches, one step", ["loss of 1"] * 3 + ["step at 0.1"], in_parts)
+
+    def leftover() -> float:
+        model = Weight()
+        model.w.grad = d(100.0)[0]
+        list(loop.fit(model, squares, [PAIR], Logged(model), constant))
+        return model.w.item()
+
+    yield trap("a gradient that was there before", 2.0, leftover)
+
+    def outside() -> float:
+        """A parameter that the optimizer has and the model has not, as a learned temperature would be."""
+        model, other = Weight(), nn.Parameter(d(3.0)[0])
+        optimizer = Logged(model)
+        optimizer.add_param_group({"params": [other], "lr": 0.1})
+
+        def loss(_: Weight, rows: Sequence[float]) -> Tensor:
+            x = d(*rows)
+            return (other * x - x).pow(2).mean()
+
+        list(loop.fit(model, loss, [PAIR, PAIR], optimizer, constant))
+        return other.item()
+
+    yield trap("a parameter of the optimizer outside the model, two steps", 1.5, outside)
+
+    def reported() -> tuple[bool, list, list]:
+        model, batches = Weight(), [PAIR, [2.0]]
+        found = list(loop.fit(model, squares, batches, Logged(model), up, start=1))
+        same = all(step.batch is batch for step, batch in zip(found, batches, strict=True))
+        return same, [step.number for step in found], [step.multiplier for step in found]
+
+    yield trap("start=1: batches, numbers, multipliers", (True, [2, 3], [0.5, 1.0]), reported)
+
+    def rates() -> list:
+        model, other = Weight(), nn.Parameter(d(0.0))
+        optimizer = Logged(model)
+        optimizer.add_param_group({"params": [other], "lr": 0.8})
+        run = loop.fit(model, squares, [PAIR] * 3, optimizer, lambda step: 0.5)
+        return [[group["lr"] for group in optimizer.param_groups] for _ in run]
+
+    yield trap("half of each group's rate, three times", [[0.05, 0.4]] * 3, rates)
+
+    def mode(training: bool) -> bool:
+        model = Weight().train(training)
+        list(loop.fit(model, squares, [PAIR], Logged(model), constant))
+        return model.training
+
+    yield trap("train mode stays", True, mode, True)
+    yield trap("eval mode stays", False, mode, False)
+    # after the first, good step w is 2, and there it must stay
+    yield trap("a loss of NaN", ("Diverged", 2.0), ended, lambda loss: loss * math.nan)
+    yield trap("an infinite loss with a finite gradient", ("Diverged", 2.0), ended, lambda loss: loss + math.inf)
+    yield trap("a gradient of NaN", ("Diverged", 2.0), ended, lambda loss: loss + (loss * 0).sqrt())
+    yield trap("a loss of NaN in one of two", ("Diverged", 2.0), ended, lambda loss: loss * math.nan, 2)
 
 
 def ended(loss: Callable, micro_batches: int = 1) -> tuple[str, float]:
@@ -88,88 +170,3 @@ def ended(loss: Callable, micro_batches: int = 1) -> tuple[str, float]:
     except loop.Diverged:
         return "Diverged", model.w.item()
     return "nothing", model.w.item()
-
-
-@trap("loop.fit")
-def _():
-    def untouched() -> tuple[list, float, float, list]:
-        model, batches = Weight(), iter([PAIR, [5.0]])
-        optimizer = Logged(model)
-        loop.fit(model, squares, batches, optimizer, up)
-        return model.log, model.w.item(), optimizer.param_groups[0]["lr"], next(batches)
-
-    yield case("nothing happens before the first step is asked for", ([], 3.0, 0.1, PAIR), untouched)
-
-    def once(log: Callable[[Weight], object]) -> object:
-        def batches() -> Iterator[list[float]]:
-            for i in range(1, 4):
-                model.log.append(f"batch {i}")
-                yield PAIR
-
-        model = Weight()
-        next(loop.fit(model, squares, batches(), Logged(model), constant))
-        return log(model)
-
-    yield case("the first step, and no more", 2.0, once, lambda model: model.w.item())
-    yield case("one batch, one loss, one step", ["batch 1", "loss of 2", "step at 0.1"], once, lambda model: model.log)
-
-    def in_parts() -> list:
-        model = Weight()
-        cut = lambda rows: [[row] for row in rows]  # noqa: E731
-        list(loop.fit(model, squares, [[1.0, 2.0, 2.0]], Logged(model), constant, micro_batches=cut))
-        return model.log
-
-    yield case("three micro-batches, one step", ["loss of 1"] * 3 + ["step at 0.1"], in_parts)
-
-    def leftover() -> float:
-        model = Weight()
-        model.w.grad = d(100.0)[0]
-        list(loop.fit(model, squares, [PAIR], Logged(model), constant))
-        return model.w.item()
-
-    yield case("a gradient that was there before", 2.0, leftover)
-
-    def outside() -> float:
-        """A parameter that the optimizer has and the model has not, as a learned temperature would be."""
-        model, other = Weight(), nn.Parameter(d(3.0)[0])
-        optimizer = Logged(model)
-        optimizer.add_param_group({"params": [other], "lr": 0.1})
-
-        def loss(_: Weight, rows: Sequence[float]) -> Tensor:
-            x = d(*rows)
-            return (other * x - x).pow(2).mean()
-
-        list(loop.fit(model, loss, [PAIR, PAIR], optimizer, constant))
-        return other.item()
-
-    yield case("a parameter of the optimizer outside the model, two steps", 1.5, outside)
-
-    def reported() -> tuple[bool, list, list]:
-        model, batches = Weight(), [PAIR, [2.0]]
-        found = list(loop.fit(model, squares, batches, Logged(model), up, start=1))
-        same = all(step.batch is batch for step, batch in zip(found, batches, strict=True))
-        return same, [step.number for step in found], [step.multiplier for step in found]
-
-    yield case("start=1: batches, numbers, multipliers", (True, [2, 3], [0.5, 1.0]), reported)
-
-    def rates() -> list:
-        model, other = Weight(), nn.Parameter(d(0.0))
-        optimizer = Logged(model)
-        optimizer.add_param_group({"params": [other], "lr": 0.8})
-        run = loop.fit(model, squares, [PAIR] * 3, optimizer, lambda step: 0.5)
-        return [[group["lr"] for group in optimizer.param_groups] for _ in run]
-
-    yield case("half of each group's rate, three times", [[0.05, 0.4]] * 3, rates)
-
-    def mode(training: bool) -> bool:
-        model = Weight().train(training)
-        list(loop.fit(model, squares, [PAIR], Logged(model), constant))
-        return model.training
-
-    yield case("train mode stays", True, mode, True)
-    yield case("eval mode stays", False, mode, False)
-    # after the first, good step w is 2, and there it must stay
-    yield case("a loss of NaN", ("Diverged", 2.0), ended, lambda loss: loss * math.nan)
-    yield case("an infinite loss with a finite gradient", ("Diverged", 2.0), ended, lambda loss: loss + math.inf)
-    yield case("a gradient of NaN", ("Diverged", 2.0), ended, lambda loss: loss + (loss * 0).sqrt())
-    yield case("a loss of NaN in one of two", ("Diverged", 2.0), ended, lambda loss: loss * math.nan, 2)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import torch
 
-from lessons.grader.cases import case, d, example, t, trap, with_weights
+from lessons.grader.cases import cases, d, example, t, trap, with_weights
 from minisbert.core import heads, metrics, pooling
 from minisbert.training import losses as more_losses
 from tests.checks import normal
@@ -17,106 +17,82 @@ REAL = torch.tensor([[True, True, False]])  # two tokens and a pad
 # ------------------------------------------------------------------------------------------ pooling
 
 
-@example("pooling.mean_pool")
+@cases("pooling.mean_pool")
 def _():
     hidden = t([[1.0, -1.0], [3.0, -5.0], [100.0, 0.0]])
-    yield case("[1, -1], [3, -5] and a pad", t([2.0, -3.0]), pooling.mean_pool, hidden, REAL)
+    yield example("[1, -1], [3, -5] and a pad", t([2.0, -3.0]), pooling.mean_pool, hidden, REAL)
+    yield from pool_traps(pooling.mean_pool, d([-2.0, -1.0]))
+    yield trap("a token of zeros counts", d([1.0, 2.0]), pooling.mean_pool, d([[0.0, 0.0], [2.0, 4.0]]), REAL[:, :2])
 
 
-@example("pooling.max_pool")
+@cases("pooling.max_pool")
 def _():
     hidden = t([[-1.0, 2.0], [-3.0, 4.0], [100.0, 0.0]])
-    yield case("[-1, 2], [-3, 4] and a pad", t([-1.0, 4.0]), pooling.max_pool, hidden, REAL)
-
-
-def pool_traps(pool, both):
-    """Of mean and max alike; ``both`` is what the tokens [-1, 2] and [-3, -4] give."""
-    hidden = d([[-1.0, 2.0], [-3.0, -4.0], [-1e30, 1e30]])
-    yield case("1e30 at a pad", both, pool, hidden, REAL)
-    yield case("NaN at a pad", both, pool, hidden * d([[1.0, 1.0], [1.0, 1.0], [math.nan, 1.0]]), REAL)
-    yield case("a mask of 0 and 1", both, pool, hidden, REAL.long())
-    yield case("all but one token are pads", d([-1.0, 2.0]), pool, hidden, torch.tensor([[True, False, False]]))
-    yield case("no mask", both, pool, hidden[:, :2], None)
-
-
-@trap("pooling.mean_pool")
-def _():
-    yield from pool_traps(pooling.mean_pool, d([-2.0, -1.0]))
-    yield case("a token of zeros counts", d([1.0, 2.0]), pooling.mean_pool, d([[0.0, 0.0], [2.0, 4.0]]), REAL[:, :2])
-
-
-@trap("pooling.max_pool")
-def _():
+    yield example("[-1, 2], [-3, 4] and a pad", t([-1.0, 4.0]), pooling.max_pool, hidden, REAL)
     yield from pool_traps(pooling.max_pool, d([-1.0, 2.0]))
 
     def slope() -> torch.Tensor:
         hidden = d([[3.0], [3.0], [9.0]]).requires_grad_()
         return torch.autograd.grad(pooling.max_pool(hidden, REAL).sum(), hidden)[0].sum()
 
-    yield case("equal tokens: all of the gradient is theirs", d(1.0)[0], slope)
+    yield trap("equal tokens: all of the gradient is theirs", d(1.0)[0], slope)
 
 
-@example("pooling.attention_pool")
+def pool_traps(pool, both):
+    """Of mean and max alike; ``both`` is what the tokens [-1, 2] and [-3, -4] give."""
+    hidden = d([[-1.0, 2.0], [-3.0, -4.0], [-1e30, 1e30]])
+    yield trap("1e30 at a pad", both, pool, hidden, REAL)
+    yield trap("NaN at a pad", both, pool, hidden * d([[1.0, 1.0], [1.0, 1.0], [math.nan, 1.0]]), REAL)
+    yield trap("a mask of 0 and 1", both, pool, hidden, REAL.long())
+    yield trap("all but one token are pads", d([-1.0, 2.0]), pool, hidden, torch.tensor([[True, False, False]]))
+    yield trap("no mask", both, pool, hidden[:, :2], None)
+
+
+@cases("pooling.attention_pool")
 def _():
     hidden, weight, bias = t([[0.0], [1.0], [7.0]]), t([math.log(3.0)]), t(2.0)
-    yield case("shares 1/4 and 3/4, and a pad", t([0.75]), pooling.attention_pool, hidden, REAL, weight, bias)
-
-
-@trap("pooling.attention_pool")
-def _():
+    yield example("shares 1/4 and 3/4, and a pad", t([0.75]), pooling.attention_pool, hidden, REAL, weight, bias)
     hidden, zero = d([[1.0, 2.0], [3.0, -4.0], [9.0, 9.0]]), d(0.0)
     pool, broken = pooling.attention_pool, hidden.where(hidden < 9, math.nan)
-    yield case("NaN at a pad, weight 0: the mean", d([2.0, -1.0]), pool, broken, REAL, d([0.0, 0.0]), zero)
-    yield case("large scores: one token takes all", d([3.0, -4.0]), pool, hidden, REAL, d([1e4, 0.0]), zero)
-    yield case("no mask, one token", d([1.0, 2.0]), pool, hidden[:, :1], None, d([5.0, 5.0]), zero)
-    yield case("a mask of 0 and 1", d([1.0, 2.0]), pool, hidden, torch.tensor([[1, 0, 0]]), d([1.0, 1.0]), zero)
+    yield trap("NaN at a pad, weight 0: the mean", d([2.0, -1.0]), pool, broken, REAL, d([0.0, 0.0]), zero)
+    yield trap("large scores: one token takes all", d([3.0, -4.0]), pool, hidden, REAL, d([1e4, 0.0]), zero)
+    yield trap("no mask, one token", d([1.0, 2.0]), pool, hidden[:, :1], None, d([5.0, 5.0]), zero)
+    yield trap("a mask of 0 and 1", d([1.0, 2.0]), pool, hidden, torch.tensor([[1, 0, 0]]), d([1.0, 1.0]), zero)
 
 
 # ------------------------------------------------------------------------------------- correlations
 
 
-@example("metrics.pearson")
+@cases("metrics.pearson")
 def _():
-    yield case("pearson([1, 2, 3], [1, 2, 4])", 0.98198, metrics.pearson, [1, 2, 3], [1, 2, 4])
-    yield case("pearson([1, 2, 3], [6, 4, 2])", -1.0, metrics.pearson, [1, 2, 3], [6, 4, 2])
-
-
-@trap("metrics.pearson")
-def _():
+    yield example("pearson([1, 2, 3], [1, 2, 4])", 0.98198, metrics.pearson, [1, 2, 3], [1, 2, 4])
+    yield example("pearson([1, 2, 3], [6, 4, 2])", -1.0, metrics.pearson, [1, 2, 3], [6, 4, 2])
     x, y = np.array([1.0, 2.0, 3.0, 5.0]), np.array([2.0, 1.0, 4.0, 6.0])
     plain = float(np.corrcoef(x, y)[0, 1])
-    yield case("numbers around 1e9", plain, metrics.pearson, x + 1e9, y + 1e9)
-    yield case("tiny numbers", plain, metrics.pearson, 1e-30 * x, y)
-    yield case("numbers whose squares are 0", plain, metrics.pearson, 1e-200 * x, y)
-    yield case("two values", -1.0, metrics.pearson, [1, 2], [7, 3])
-    yield case("tensors", plain, metrics.pearson, torch.tensor(x), torch.tensor(y))
+    yield trap("numbers around 1e9", plain, metrics.pearson, x + 1e9, y + 1e9)
+    yield trap("tiny numbers", plain, metrics.pearson, 1e-30 * x, y)
+    yield trap("numbers whose squares are 0", plain, metrics.pearson, 1e-200 * x, y)
+    yield trap("two values", -1.0, metrics.pearson, [1, 2], [7, 3])
+    yield trap("tensors", plain, metrics.pearson, torch.tensor(x), torch.tensor(y))
 
 
-@example("metrics.ranks")
+@cases("metrics.ranks")
 def _():
-    yield case("ranks([30, 10, 10, 20])", np.array([4.0, 1.5, 1.5, 3.0]), metrics.ranks, [30, 10, 10, 20])
+    yield example("ranks([30, 10, 10, 20])", np.array([4.0, 1.5, 1.5, 3.0]), metrics.ranks, [30, 10, 10, 20])
+    yield trap("all equal", np.array([2.0, 2.0, 2.0]), metrics.ranks, [7, 7, 7])
+    yield trap("two groups of ties", np.array([4.5, 2.0, 4.5, 2.0, 2.0]), metrics.ranks, [0.5, -1.0, 0.5, -1.0, -1.0])
+    yield trap("one value", np.array([1.0]), metrics.ranks, [3.0])
+    yield trap("nearly equal is not equal", np.array([1.0, 2.0]), metrics.ranks, np.array([1.0, 1.0 + 1e-15]))
 
 
-@trap("metrics.ranks")
+@cases("metrics.spearman")
 def _():
-    yield case("all equal", np.array([2.0, 2.0, 2.0]), metrics.ranks, [7, 7, 7])
-    yield case("two groups of ties", np.array([4.5, 2.0, 4.5, 2.0, 2.0]), metrics.ranks, [0.5, -1.0, 0.5, -1.0, -1.0])
-    yield case("one value", np.array([1.0]), metrics.ranks, [3.0])
-    yield case("nearly equal is not equal", np.array([1.0, 2.0]), metrics.ranks, np.array([1.0, 1.0 + 1e-15]))
-
-
-@example("metrics.spearman")
-def _():
-    yield case("spearman([1, 2, 3], [1, 2, 400])", 1.0, metrics.spearman, [1, 2, 3], [1, 2, 400])
-    yield case("spearman([1, 1, 2], [1, 2, 3])", 0.86603, metrics.spearman, [1, 1, 2], [1, 2, 3])
-
-
-@trap("metrics.spearman")
-def _():
+    yield example("spearman([1, 2, 3], [1, 2, 400])", 1.0, metrics.spearman, [1, 2, 3], [1, 2, 400])
+    yield example("spearman([1, 1, 2], [1, 2, 3])", 0.86603, metrics.spearman, [1, 1, 2], [1, 2, 3])
     x = np.arange(6.0)
-    yield case("any growing curve", 1.0, metrics.spearman, x, np.exp(50 * x))
+    yield trap("any growing curve", 1.0, metrics.spearman, x, np.exp(50 * x))
     ties, mixed = [1, 1, 2, 2, 2, 3], [5, 3, 3, 3, 5, 9]  # ranks 1.5 1.5 4 4 4 6 and 4.5 2 2 2 4.5 6
-    yield case(
+    yield trap(
         "ties on both sides",
         float(np.corrcoef([1.5, 1.5, 4, 4, 4, 6], [4.5, 2, 2, 2, 4.5, 6])[0, 1]),
         metrics.spearman,
@@ -128,52 +104,40 @@ def _():
 # -------------------------------------------------------------------------------------------- heads
 
 
-@example("heads.combine")
+@cases("heads.combine")
 def _():
     u, v = t([1.0, 2.0]), t([3.0, 1.0])
     for parts, expected in ((("|u-v|", "u*v"), [2.0, 1.0, 3.0, 2.0]), (("v", "u"), [3.0, 1.0, 1.0, 2.0])):
-        yield case(f"[1, 2] and [3, 1], {', '.join(parts)}", t(expected), heads.combine, u, v, parts)
-
-
-@trap("heads.combine")
-def _():
+        yield example(f"[1, 2] and [3, 1], {', '.join(parts)}", t(expected), heads.combine, u, v, parts)
     u, v = normal(1, 3).detach(), normal(1, 3, seed=1).detach()
-    yield case("one part alone", v, heads.combine, u, v, ["v"])
-    yield case("equal sentences differ by 0", 0 * u, heads.combine, u, u.clone(), ["|u-v|"])
+    yield trap("one part alone", v, heads.combine, u, v, ["v"])
+    yield trap("equal sentences differ by 0", 0 * u, heads.combine, u, u.clone(), ["|u-v|"])
     everything = torch.cat([u, v, (u - v).abs(), u * v], -1)
-    yield case("all four parts", everything, heads.combine, u, v, ["u", "v", "|u-v|", "u*v"])
+    yield trap("all four parts", everything, heads.combine, u, v, ["u", "v", "|u-v|", "u*v"])
 
 
-@example("heads.JointHead.forward")
+@cases("heads.JointHead.forward")
 def _():
     head = with_weights(heads.JointHead(2, hidden=0), mlp__0__weight=[[1.0, 10.0]], mlp__0__bias=[0.5])
-    yield case("weights 1 and 10, bias 0.5", t([21.5]), head, t([[1.0, 2.0], [7.0, 7.0]]))
-
-
-@trap("heads.JointHead.forward")
-def _():
+    yield example("weights 1 and 10, bias 0.5", t([21.5]), head, t([[1.0, 2.0], [7.0, 7.0]]))
     head, x = randomised(heads.JointHead(6, hidden=4, outputs=3)), normal(1, 1, 6).detach()
-    yield case("one pair of one token, three outputs", head.mlp(x[0]), head, x)
+    yield trap("one pair of one token, three outputs", head.mlp(x[0]), head, x)
 
 
-@example("heads.CrossAttention.forward")
+@cases("heads.CrossAttention.forward")
 def _():
     module = with_weights(heads.CrossAttention(2, 1), value__weight=EYE, output__weight=EYE, output__bias=[0.0, 1.0])
     b = t([[1.0, 2.0], [3.0, 4.0], [90.0, 90.0]])
-    yield case("equal shares of b's two real tokens, + [0, 1]", t([[2.0, 4.0]]), module, t([[5.0, 5.0]]), b, REAL)
-
-
-@trap("heads.CrossAttention.forward")
-def _():
+    yield example("equal shares of b's two real tokens, + [0, 1]", t([[2.0, 4.0]]), module, t([[5.0, 5.0]]), b, REAL)
     module, a, b = randomised(heads.CrossAttention(6, 2)), normal(2, 3, 6).detach(), normal(2, 4, 6, seed=1).detach()
     mask = torch.tensor([[True] * 4, [True, False, False, False]])
     theirs = lambda *x: torch_attention(module, *x)[0]  # noqa: E731
-    yield case("no mask, other lengths", theirs(a, b, None), module, a, b)
-    yield case("a mask of 0 and 1, nearly all pads", theirs(a, b, mask), module, a, b, mask.long())
-    yield case("one token each", theirs(a[:1, :1], b[:1, :1], None), module, a[:1, :1], b[:1, :1])
+    yield trap("no mask, other lengths", theirs(a, b, None), module, a, b)
+    yield trap("a mask of 0 and 1, nearly all pads", theirs(a, b, mask), module, a, b, mask.long())
+    yield trap("one token each", theirs(a[:1, :1], b[:1, :1], None), module, a[:1, :1], b[:1, :1])
 
 
-@example("heads.CrossHead.forward")
+@cases("heads.CrossHead.forward")
 def _():
     a, b = t([[5.0, 1.0], [9.0, 9.0]]), t([[1.0, 2.0], [3.0, 4.0], [90.0, 90.0]])
     first = torch.tensor([[True, False]])
@@ -182,60 +146,48 @@ def _():
     for variant, expected in (("published", 3215.0), ("compare", 4023.0)):
         head = heads.CrossHead(2, variant, heads=1, hidden=0)
         with_weights(head, **weights, mlp__0__weight=[[1.0, 10.0, 100.0, 1000.0]])
-        yield case(variant, t([expected]), head, a, b, first, REAL)
-
-
-@trap("heads.CrossHead.forward")
-def _():
+        yield example(variant, t([expected]), head, a, b, first, REAL)
     a, b = normal(1, 1, 8).detach(), normal(1, 1, 8, seed=1).detach()
     for variant in ("published", "compare"):
         head = randomised(heads.CrossHead(8, variant, heads=2, hidden=0))
         found = torch_attention(head.attention, a, b, None)[0]
         sides = (a, found) if variant == "published" else ((a - found).abs(), a * found)
         expected = torch.cat(sides, -1)[:, 0] @ head.mlp[0].weight.T + head.mlp[0].bias
-        yield case(f"{variant}, one token each, no masks", expected, head, a, b)
+        yield trap(f"{variant}, one token each, no masks", expected, head, a, b)
     a, b = normal(1, 3, 8).detach(), normal(1, 3, 8, seed=1).detach()
     mask_a, mask_b = torch.tensor([[True, True, False]]), torch.tensor([[True, False, False]])
     found = torch_attention(head.attention, a, b, mask_b)[0]
     compared = torch.cat([(a - found).abs(), a * found], -1)[:, :2].mean(1)  # a's third token is a pad
     expected = compared @ head.mlp[0].weight.T
-    yield case("compare, other masks of one length", expected + head.mlp[0].bias, head, a, b, mask_a, mask_b)
+    yield trap("compare, other masks of one length", expected + head.mlp[0].bias, head, a, b, mask_a, mask_b)
 
 
 # ------------------------------------------------------------------------------------------- losses
 
 
-@example("losses.weighted_mse_loss")
-def _():
-    scores, target = t(0.5, 0.5), t(0.1, 0.9)
-    yield case("0.5 for 0.1 and for 0.9", torch.tensor(0.24), more_losses.weighted_mse_loss, scores, target)
-
-
-@trap("losses.weighted_mse_loss")
+@cases("losses.weighted_mse_loss")
 def _():
     loss = more_losses.weighted_mse_loss
-    yield case("a batch of one, below the threshold", d(0.5)[0], loss, d(0.5), d(0.0))
-    yield case("at the threshold the weight is 1", d(0.09)[0], loss, d(0.5), d(0.2))
-    yield case("weight 3 below 0.5", d(1.625)[0], loss, d(1.0, 0.5), d(0.0, 1.0), 0.5, 3.0)
+    scores, target = t(0.5, 0.5), t(0.1, 0.9)
+    yield example("0.5 for 0.1 and for 0.9", torch.tensor(0.24), loss, scores, target)
+    yield trap("a batch of one, below the threshold", d(0.5)[0], loss, d(0.5), d(0.0))
+    yield trap("at the threshold the weight is 1", d(0.09)[0], loss, d(0.5), d(0.2))
+    yield trap("weight 3 below 0.5", d(1.625)[0], loss, d(1.0, 0.5), d(0.0, 1.0), 0.5, 3.0)
 
 
-@example("losses.binary_cross_entropy_loss")
-def _():
-    name, labels = "logits 0 and 2, labels 1 and 0, pos_weight 2", torch.tensor([1, 0])
-    yield case(name, torch.tensor(1.75661), more_losses.binary_cross_entropy_loss, t(0.0, 2.0), labels, pos_weight=2.0)
-
-
-@trap("losses.binary_cross_entropy_loss")
+@cases("losses.binary_cross_entropy_loss")
 def _():
     loss = more_losses.binary_cross_entropy_loss
-    yield case("logits of 800, both right", d(0.0)[0], loss, d(800.0, -800.0), torch.tensor([1, 0]))
-    yield case("logits of 800, both wrong", d(800.0)[0], loss, d(800.0, -800.0), torch.tensor([0, 1]))
-    yield case("a batch of one, a label of 0.5", d(0.6931471805599453)[0], loss, d(0.0), d(0.5))
+    name, labels = "logits 0 and 2, labels 1 and 0, pos_weight 2", torch.tensor([1, 0])
+    yield example(name, torch.tensor(1.75661), loss, t(0.0, 2.0), labels, pos_weight=2.0)
+    yield trap("logits of 800, both right", d(0.0)[0], loss, d(800.0, -800.0), torch.tensor([1, 0]))
+    yield trap("logits of 800, both wrong", d(800.0)[0], loss, d(800.0, -800.0), torch.tensor([0, 1]))
+    yield trap("a batch of one, a label of 0.5", d(0.6931471805599453)[0], loss, d(0.0), d(0.5))
     soft = 0.25 * math.log1p(math.exp(-2)) + 0.75 * (2 + math.log1p(math.exp(-2)))
-    yield case("logit 2, a label of 0.25", d(soft)[0], loss, d(2.0), d(0.25))
+    yield trap("logit 2, a label of 0.25", d(soft)[0], loss, d(2.0), d(0.25))
 
     def slopes() -> torch.Tensor:
         logits = d(800.0, -800.0, 800.0).requires_grad_()
         return torch.autograd.grad(loss(logits, torch.tensor([1, 0, 0])), logits)[0]
 
-    yield case("the gradient at logits of 800", d(0.0, 0.0, 1 / 3), slopes)
+    yield trap("the gradient at logits of 800", d(0.0, 0.0, 1 / 3), slopes)

@@ -1,10 +1,12 @@
 """Hand examples and traps of lessons 27 and 17: int8 and bits, rescoring, layers, students, prefixes."""
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from lessons.grader.cases import Case, case, d, example, t, trap
+from lessons.grader.cases import cases, d, example, t, trap
 from minisbert.core import bert, losses
 from minisbert.search import quantized
 from minisbert.training import losses as more_losses
@@ -31,72 +33,55 @@ def int64(*values: list[int]) -> np.ndarray:
 # --------------------------------------------------------------------------------------- fewer bytes
 
 
-@example("quantized.to_int8")
+@cases("quantized.to_int8")
 def _():
     name = "ranges 0 to 255 and -1 to 254: 0 and 1.9, 200.5 and 0"
-    yield case(name, codes([-128, -126], [72, -127]), quantized.to_int8, rows([0.0, 1.9], [200.5, 0.0]), RANGES)
-
-
-@trap("quantized.to_int8")
-def _():
+    yield example(name, codes([-128, -126], [72, -127]), quantized.to_int8, rows([0.0, 1.9], [200.5, 0.0]), RANGES)
     name, x = "values outside the ranges", rows([-7.0, 1e6], [256.0, -1e6])
-    yield case(name, codes([-128, 127], [127, -128]), quantized.to_int8, x, RANGES)
-    yield case("the ends of the ranges", codes([-128, 127]), quantized.to_int8, rows([0.0, 254.0]), RANGES)
+    yield trap(name, codes([-128, 127], [127, -128]), quantized.to_int8, x, RANGES)
+    yield trap("the ends of the ranges", codes([-128, 127]), quantized.to_int8, rows([0.0, 254.0]), RANGES)
     flat = np.array([[2.0], [2.0]], dtype=np.float32)
     x = rows([2.0], [1.0], [4.5])
-    yield case("an empty range: steps of 1", codes([-128], [-128], [-126]), quantized.to_int8, x, flat)
-    yield case("a tensor", codes([-125, -125]), quantized.to_int8, t([3.5, 2.5]), RANGES)
+    yield trap("an empty range: steps of 1", codes([-128], [-128], [-126]), quantized.to_int8, x, flat)
+    yield trap("a tensor", codes([-125, -125]), quantized.to_int8, t([3.5, 2.5]), RANGES)
 
 
-@example("quantized.to_bits")
+@cases("quantized.to_bits")
 def _():
     x = rows([1.0, -1.0, -1.0, -1.0, -1.0, -1.0, -3.0, 2.0], [-1.0, 0.5, 0.5, -1.0, -1.0, -1.0, -1.0, -1.0])
-    yield case("128 + 1, and 64 + 32", as_bytes([129], [96]), quantized.to_bits, x)
+    yield example("128 + 1, and 64 + 32", as_bytes([129], [96]), quantized.to_bits, x)
+    yield trap("0 and -0 are not above 0", as_bytes([0b00110000]), quantized.to_bits, rows([0.0, -0.0, 1e-30, 1.0]))
+    yield trap("nine columns, two bytes", as_bytes([255, 128]), quantized.to_bits, rows([1.0] * 9))
+    yield trap("a tensor", as_bytes([64]), quantized.to_bits, t([-1.0, 1.0]))
 
 
-@trap("quantized.to_bits")
-def _():
-    yield case("0 and -0 are not above 0", as_bytes([0b00110000]), quantized.to_bits, rows([0.0, -0.0, 1e-30, 1.0]))
-    yield case("nine columns, two bytes", as_bytes([255, 128]), quantized.to_bits, rows([1.0] * 9))
-    yield case("a tensor", as_bytes([64]), quantized.to_bits, t([-1.0, 1.0]))
-
-
-@example("quantized.hamming")
+@cases("quantized.hamming")
 def _():
     name = "10000001 with 10000000 and 01111111"
-    yield case(name, int64([1, 7]), quantized.hamming, as_bytes([129]), as_bytes([128], [127]))
-
-
-@trap("quantized.hamming")
-def _():
+    yield example(name, int64([1, 7]), quantized.hamming, as_bytes([129]), as_bytes([128], [127]))
     ones, zeros = np.full((1, 48), 255, dtype=np.uint8), np.zeros((2, 48), dtype=np.uint8)
-    yield case("all of 384 bits", int64([384, 384]), quantized.hamming, ones, zeros)
-    yield case("none of 384 bits", int64([0], [0]), quantized.hamming, zeros, zeros[:1])
-    yield case("9 bytes", int64([0, 3]), quantized.hamming, as_bytes([7] * 9), as_bytes([7] * 9, [7] * 8 + [0]))
+    yield trap("all of 384 bits", int64([384, 384]), quantized.hamming, ones, zeros)
+    yield trap("none of 384 bits", int64([0], [0]), quantized.hamming, zeros, zeros[:1])
+    yield trap("9 bytes", int64([0, 3]), quantized.hamming, as_bytes([7] * 9), as_bytes([7] * 9, [7] * 8 + [0]))
 
 
-@example("quantized.rescore")
+@cases("quantized.rescore")
 def _():
-    # the row 8 points the same way as the query, 3 is at 45 degrees, 5 at 90
     vectors = np.array([[[1.0, 1.0], [0.0, 9.0], [4.0, 0.0]]], dtype=np.float32)
     arguments = (rows([2.0, 0.0]), int64([3, 5, 8]), vectors)
     expected = (rows([1.0, 0.70711]), int64([8, 3]))
-    yield case("the best two of rows 3, 5 and 8", expected, quantized.rescore, *arguments, 2)
-
-
-@trap("quantized.rescore")
-def _():
+    yield example("the best two of rows 3, 5 and 8", expected, quantized.rescore, *arguments, 2)
     same = np.array([[[3.0, 4.0], [6.0, 8.0], [0.0, 0.0]]])
     expected = (rows([1.0, 1.0, 0.0]), int64([2, 9, 4]))
-    yield case(
+    yield trap(
         "ties by row, and a zero vector", expected, quantized.rescore, rows([3.0, 4.0]), int64([9, 2, 4]), same, 3
     )
     close = np.array([[[1.0, 0.0], [1.0, 1e-5]]])  # cosines 1 and 1 - 5e-11: equal in float32, so ordered by row
     expected = (rows([1.0, 1.0]), int64([2, 9]))
-    yield case("equal once rounded", expected, quantized.rescore, rows([1.0, 0.0]), int64([9, 2]), close, 2)
+    yield trap("equal once rounded", expected, quantized.rescore, rows([1.0, 0.0]), int64([9, 2]), close, 2)
     one = np.array([[[1.0, 0.0]], [[-5.0, 0.0]]])
     expected = (rows([1.0], [-1.0]), int64([7], [7]))
-    yield case(
+    yield trap(
         "one candidate for each of two",
         expected,
         quantized.rescore,
@@ -110,16 +95,12 @@ def _():
 # ------------------------------------------------------------------------------------- smaller models
 
 
-@example("losses.spread_layers")
+@cases("losses.spread_layers")
 def _():
     for total, keep, layers in ((6, 3, [0, 3, 5]), (6, 2, [0, 5]), (5, 3, [0, 2, 4])):
-        yield case(f"{keep} of {total}", layers, more_losses.spread_layers, total, keep)
-
-
-@trap("losses.spread_layers")
-def _():
+        yield example(f"{keep} of {total}", layers, more_losses.spread_layers, total, keep)
     for total, keep, layers in ((4, 1, [3]), (1, 1, [0]), (3, 3, [0, 1, 2]), (4, 3, [0, 2, 3]), (8, 3, [0, 4, 7])):
-        yield case(f"{keep} of {total}", layers, more_losses.spread_layers, total, keep)
+        yield trap(f"{keep} of {total}", layers, more_losses.spread_layers, total, keep)
 
 
 def numbered(count: int) -> bert.Bert:
@@ -137,19 +118,17 @@ def numbers(model: bert.Bert) -> list[float]:
     return [layer.feed_forward.up.bias[0].item() for layer in model.layers]
 
 
-def kept(count: int, layers: list[int]) -> Case:
-    name = f"layers {layers} of {count}"
-    return case(name, [float(i) for i in layers], lambda: numbers(more_losses.keep_layers(numbered(count), layers)))
+def kept(count: int, layers: list[int]) -> tuple[str, list[float], Callable]:
+    """The case of these layers of so many."""
+    found = lambda: numbers(more_losses.keep_layers(numbered(count), layers))  # noqa: E731
+    return f"layers {layers} of {count}", [float(i) for i in layers], found
 
 
-@example("losses.keep_layers")
+@cases("losses.keep_layers")
 def _():
-    yield kept(6, [0, 3, 5])
-    yield kept(3, [1])
+    yield example(*kept(6, [0, 3, 5]))
+    yield example(*kept(3, [1]))
 
-
-@trap("losses.keep_layers")
-def _():
     def teacher_after() -> list[float]:
         teacher = numbered(4)
         student = more_losses.keep_layers(teacher, [0, 3])
@@ -157,30 +136,27 @@ def _():
             parameter.data.fill_(9.0)
         return [*numbers(teacher), float(len(teacher.layers)), float(teacher.config.num_hidden_layers)]
 
-    yield case("the teacher stays as it is", [0.0, 1.0, 2.0, 3.0, 4.0, 4.0], teacher_after)
+    yield trap("the teacher stays as it is", [0.0, 1.0, 2.0, 3.0, 4.0, 4.0], teacher_after)
     count = lambda: more_losses.keep_layers(numbered(4), [0, 3]).config.num_hidden_layers  # noqa: E731
-    yield case("the config counts the layers that are left", 2, count)
+    yield trap("the config counts the layers that are left", 2, count)
     trains = lambda: all(p.requires_grad for p in more_losses.keep_layers(numbered(4), [0, 3]).parameters())  # noqa: E731
-    yield case("the student can be trained", True, trains)
-    yield kept(2, [0, 1])
+    yield trap("the student can be trained", True, trains)
+    yield trap(*kept(2, [0, 1]))
 
 
-@example("losses.distillation_loss")
+@cases("losses.distillation_loss")
 def _():
-    yield case("[1, 2] for [0, 4]", torch.tensor(2.5), more_losses.distillation_loss, t([1.0, 2.0]), t([0.0, 4.0]))
+    yield example("[1, 2] for [0, 4]", torch.tensor(2.5), more_losses.distillation_loss, t([1.0, 2.0]), t([0.0, 4.0]))
 
-
-@trap("losses.distillation_loss")
-def _():
     def slopes() -> tuple[Tensor, Tensor]:
         student, teacher = (d([1.0, 2.0]).requires_grad_(), d([0.0, 4.0]).requires_grad_())
         more_losses.distillation_loss(student, 1 * teacher).backward()
         return student.grad, torch.zeros_like(teacher) if teacher.grad is None else teacher.grad
 
-    yield case("the teacher gets no gradient", (d([1.0, -2.0]), d([0.0, 0.0])), slopes)
+    yield trap("the teacher gets no gradient", (d([1.0, -2.0]), d([0.0, 0.0])), slopes)
     u = d([3.0, 4.0], [0.0, 1.0])
-    yield case("equal vectors", d(0.0)[0], more_losses.distillation_loss, u, u.clone())
-    yield case("a batch of two", d(0.5)[0], more_losses.distillation_loss, u, d([4.0, 4.0], [0.0, 2.0]))
+    yield trap("equal vectors", d(0.0)[0], more_losses.distillation_loss, u, u.clone())
+    yield trap("a batch of two", d(0.5)[0], more_losses.distillation_loss, u, d([4.0, 4.0], [0.0, 2.0]))
 
 
 def first(u: Tensor, v: Tensor) -> Tensor:
@@ -188,24 +164,19 @@ def first(u: Tensor, v: Tensor) -> Tensor:
     return (u[:, 0] * v[:, 0]).mean()
 
 
-@example("losses.matryoshka_loss")
+@cases("losses.matryoshka_loss")
 def _():
-    # cut after one column both are [1]; with both, [0.6, 0.8] and [0.8, 0.6]
-    u, v = t([3.0, 4.0]), t([8.0, 6.0])
-    yield case("1 * 1 + 0.6 * 0.8", torch.tensor(1.48), more_losses.matryoshka_loss, first, u, v, dims=(1, 2))
-    expected = torch.tensor(2.24)
-    yield case("weights 2 and 0.5", expected, more_losses.matryoshka_loss, first, u, v, dims=(1, 2), weights=(2.0, 0.5))
-
-
-@trap("losses.matryoshka_loss")
-def _():
-    u, v = d([3.0, 4.0, 12.0]), d([0.0, 2.0, 1.0])
     loss = more_losses.matryoshka_loss
-    yield case("a prefix of zeros", d(0.0)[0], loss, first, u, v, dims=(1,))
+    u, v = t([3.0, 4.0]), t([8.0, 6.0])
+    yield example("1 * 1 + 0.6 * 0.8", torch.tensor(1.48), loss, first, u, v, dims=(1, 2))
+    expected = torch.tensor(2.24)
+    yield example("weights 2 and 0.5", expected, loss, first, u, v, dims=(1, 2), weights=(2.0, 0.5))
+    u, v = d([3.0, 4.0, 12.0]), d([0.0, 2.0, 1.0])
+    yield trap("a prefix of zeros", d(0.0)[0], loss, first, u, v, dims=(1,))
     expected = losses.cosine_mse_loss(u[:, :2], v[:, :2], d(0.5))
     name, target = "one prefix is the loss of the cut vectors", d(0.5)
-    yield case(name, expected, loss, lambda a, b: losses.cosine_mse_loss(a, b, target), u, v, dims=(2,))
-    yield case("one set of vectors", d(1.6)[0], loss, lambda a: a[:, 0].mean(), d([3.0, 4.0]), dims=(2, 1))
+    yield trap(name, expected, loss, lambda a, b: losses.cosine_mse_loss(a, b, target), u, v, dims=(2,))
+    yield trap("one set of vectors", d(1.6)[0], loss, lambda a: a[:, 0].mean(), d([3.0, 4.0]), dims=(2, 1))
     name, weights = "each weight belongs to its width", (2.0, 0.5)
-    yield case(name, d(1.7)[0], loss, lambda a: a[:, 0].mean(), d([3.0, 4.0]), dims=(2, 1), weights=weights)
-    yield case("weight 0", d(0.6)[0], loss, lambda a: a[:, 0].mean(), d([3.0, 4.0]), dims=(1, 2), weights=(0.0, 1.0))
+    yield trap(name, d(1.7)[0], loss, lambda a: a[:, 0].mean(), d([3.0, 4.0]), dims=(2, 1), weights=weights)
+    yield trap("weight 0", d(0.6)[0], loss, lambda a: a[:, 0].mean(), d([3.0, 4.0]), dims=(1, 2), weights=(0.0, 1.0))

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from lessons.grader.cases import case, d, example, t, trap
+from lessons.grader.cases import cases, d, example, t, trap
 from minisbert.core import data, encoder, tokenizer
 from minisbert.core.weights import Family
 from minisbert.search import dense as search
@@ -11,25 +11,21 @@ from minisbert.search import dense as search
 # ------------------------------------------------------------------------------------------ vectors
 
 
-@example("encoder.cosine_matrix")
+@cases("encoder.cosine_matrix")
 def _():
     u, v = t([1.0, 0.0], [0.0, 2.0]), t([3.0, 0.0], [1.0, 1.0], [0.0, -5.0])
-    yield case("two rows with three", t([1.0, 0.70711, 0.0], [0.0, 0.70711, -1.0]), encoder.cosine_matrix, u, v)
-
-
-@trap("encoder.cosine_matrix")
-def _():
+    yield example("two rows with three", t([1.0, 0.70711, 0.0], [0.0, 0.70711, -1.0]), encoder.cosine_matrix, u, v)
     one, zero = d([3.0, 4.0]), d([0.0, 0.0])
-    yield case("a zero vector: 0, not NaN", d([0.0], [0.0]), encoder.cosine_matrix, torch.cat([zero, zero]), one)
-    yield case("one row with one", d([1.0]), encoder.cosine_matrix, one, 1e-3 * one)
-    yield case("vectors of length 2e-4", d([0.8]), encoder.cosine_matrix, 4e-5 * one, 2e-4 * d([0.0, 1.0]))
-    yield case("vectors of length 1e12", d([-1.0]), encoder.cosine_matrix, 1e12 * one, -one)
+    yield trap("a zero vector: 0, not NaN", d([0.0], [0.0]), encoder.cosine_matrix, torch.cat([zero, zero]), one)
+    yield trap("one row with one", d([1.0]), encoder.cosine_matrix, one, 1e-3 * one)
+    yield trap("vectors of length 2e-4", d([0.8]), encoder.cosine_matrix, 4e-5 * one, 2e-4 * d([0.0, 1.0]))
+    yield trap("vectors of length 1e12", d([-1.0]), encoder.cosine_matrix, 1e12 * one, -one)
 
 
 # --------------------------------------------------------------------------------------------- text
 
 
-@example("tokenizer.split_words")
+@cases("tokenizer.split_words")
 def _():
     for text, words in (
         ("Café, it's 5!", ["cafe", ",", "it", "'", "s", "5", "!"]),
@@ -37,11 +33,7 @@ def _():
         ("$1.50 (now)", ["$", "1", ".", "50", "(", "now", ")"]),
         ("中文 text", ["中", "文", "text"]),
     ):
-        yield case(f"split_words({text!r})", words, tokenizer.split_words, text)
-
-
-@trap("tokenizer.split_words")
-def _():
+        yield example(f"split_words({text!r})", words, tokenizer.split_words, text)
     for text, words in (
         ("", []),
         (" \t ", []),
@@ -52,10 +44,10 @@ def _():
         ("\u0915\u093e", ["\u0915\u093e"]),  # a vowel sign is a mark, too, but no accent: category Mc, not Mn
         ("...", [".", ".", "."]),
     ):
-        yield case(f"split_words({text!r})", words, tokenizer.split_words, text)
+        yield trap(f"split_words({text!r})", words, tokenizer.split_words, text)
 
 
-@example("tokenizer.word_pieces")
+@cases("tokenizer.word_pieces")
 def _():
     vocabulary = {"play", "p", "##ing", "##i", "##s", "sing"}
     for word, pieces in (
@@ -67,17 +59,13 @@ def _():
         ("playx", ["[UNK]"]),
         ("plays", ["play", "##s"]),
     ):
-        yield case(f"word_pieces({word!r})", pieces, tokenizer.word_pieces, word, vocabulary)
-
-
-@trap("tokenizer.word_pieces")
-def _():
+        yield example(f"word_pieces({word!r})", pieces, tokenizer.word_pieces, word, vocabulary)
     letters = {"a", "##a"}
-    yield case("100 letters", ["a"] + ["##a"] * 99, tokenizer.word_pieces, "a" * 100, letters)
-    yield case("101 letters are too many", ["[UNK]"], tokenizer.word_pieces, "a" * 101, letters)
-    yield case("another name for unknown", ["<unk>"], tokenizer.word_pieces, "b", letters, unknown="<unk>")
-    yield case("the word '##b'", ["[UNK]"], tokenizer.word_pieces, "##b", letters)
-    yield case("no way back from a long piece", ["[UNK]"], tokenizer.word_pieces, "abcd", {"abc", "ab", "##cd"})
+    yield trap("100 letters", ["a"] + ["##a"] * 99, tokenizer.word_pieces, "a" * 100, letters)
+    yield trap("101 letters are too many", ["[UNK]"], tokenizer.word_pieces, "a" * 101, letters)
+    yield trap("another name for unknown", ["<unk>"], tokenizer.word_pieces, "b", letters, unknown="<unk>")
+    yield trap("the word '##b'", ["[UNK]"], tokenizer.word_pieces, "##b", letters)
+    yield trap("no way back from a long piece", ["[UNK]"], tokenizer.word_pieces, "abcd", {"abc", "ab", "##cd"})
 
 
 # -------------------------------------------------------------------------------------------- names
@@ -102,58 +90,46 @@ ONE_LAYER = {
 POOLER = {"pooler.weight": "pool.dense.weight", "pooler.bias": "pool.dense.bias"}
 
 
-@example("weights.Family.names")
+@cases("weights.Family.names")
 def _():
-    yield case("one layer, no pooler", ONE_LAYER, SMALL.names, 1, False)
-    yield case("one layer and the pooler", ONE_LAYER | POOLER, SMALL.names, 1, True)
-
-
-@trap("weights.Family.names")
-def _():
+    yield example("one layer, no pooler", ONE_LAYER, SMALL.names, 1, False)
+    yield example("one layer and the pooler", ONE_LAYER | POOLER, SMALL.names, 1, True)
     second = {ours.replace("0", "1"): theirs.replace("0", "1") for ours, theirs in ONE_LAYER.items()}
-    yield case("two layers", ONE_LAYER | second, SMALL.names, 2, False)
-    yield case("no layer at all", {"word.weight": "emb.word.weight"} | POOLER, SMALL.names, 0, True)
+    yield trap("two layers", ONE_LAYER | second, SMALL.names, 2, False)
+    yield trap("no layer at all", {"word.weight": "emb.word.weight"} | POOLER, SMALL.names, 0, True)
 
 
 # ------------------------------------------------------------------------------------------ batches
 
 
-@example("tokenizer.pad_batch")
+@cases("tokenizer.pad_batch")
 def _():
     ids, mask = torch.tensor([[1, 2, 3], [4, 9, 9]]), torch.tensor([[True, True, True], [True, False, False]])
-    yield case("[1, 2, 3] and [4], pad 9", (ids, mask), tokenizer.pad_batch, [[1, 2, 3], [4]], 9)
+    yield example("[1, 2, 3] and [4], pad 9", (ids, mask), tokenizer.pad_batch, [[1, 2, 3], [4]], 9)
     whole = torch.tensor([[1, 2], [3, 4]])
-    yield case("two rows of one length", (whole, None), tokenizer.pad_batch, [[1, 2], [3, 4]], 0)
-
-
-@trap("tokenizer.pad_batch")
-def _():
-    yield case("a batch of one", (torch.tensor([[5, 0, 6]]), None), tokenizer.pad_batch, [[5, 0, 6]], 0)
+    yield example("two rows of one length", (whole, None), tokenizer.pad_batch, [[1, 2], [3, 4]], 0)
+    yield trap("a batch of one", (torch.tensor([[5, 0, 6]]), None), tokenizer.pad_batch, [[5, 0, 6]], 0)
     ids, mask = torch.tensor([[0, 1], [2, 0]]), torch.tensor([[True, True], [True, False]])
-    yield case("a real token with the pad's id", (ids, mask), tokenizer.pad_batch, [[0, 1], [2]], 0)
-    yield case("rows that are tuples", (ids, mask), tokenizer.pad_batch, [(0, 1), (2,)], 0)
+    yield trap("a real token with the pad's id", (ids, mask), tokenizer.pad_batch, [[0, 1], [2]], 0)
+    yield trap("rows that are tuples", (ids, mask), tokenizer.pad_batch, [(0, 1), (2,)], 0)
 
 
-@example("data.length_grouped_batches")
+@cases("data.length_grouped_batches")
 def _():
     def batches() -> list[list[int]]:
         found = data.length_grouped_batches([9, 1, 5, 2, 8, 6], 2, torch.Generator().manual_seed(0))
         return sorted(sorted(batch) for batch in found)
 
-    yield case("rows of 9, 1, 5, 2, 8, 6 tokens by two", [[0, 4], [1, 3], [2, 5]], batches)
-
-
-@trap("data.length_grouped_batches")
-def _():
+    yield example("rows of 9, 1, 5, 2, 8, 6 tokens by two", [[0, 4], [1, 3], [2, 5]], batches)
     seeded = torch.Generator().manual_seed
-    yield case("fewer rows than a batch", [[0]], data.length_grouped_batches, [7], 4, seeded(0))
-    yield case("no rows", [], data.length_grouped_batches, [], 4, seeded(0))
+    yield trap("fewer rows than a batch", [[0]], data.length_grouped_batches, [7], 4, seeded(0))
+    yield trap("no rows", [], data.length_grouped_batches, [], 4, seeded(0))
 
     def texts_of_one_length() -> bool:
         first, second = (data.length_grouped_batches([5] * 40, 4, seeded(seed)) for seed in (0, 1))
         return sorted(map(sorted, first)) != sorted(map(sorted, second))
 
-    yield case("with equal lengths, other rows meet in each epoch", True, texts_of_one_length)
+    yield trap("with equal lengths, other rows meet in each epoch", True, texts_of_one_length)
 
     def drawn_from_the_generator_alone() -> bool:
         found = []
@@ -162,7 +138,7 @@ def _():
             found.append(data.length_grouped_batches([3, 1, 2] * 20, 4, seeded(5), window=3))
         return found[0] == found[1]
 
-    yield case("the same generator, the same batches", True, drawn_from_the_generator_alone)
+    yield trap("the same generator, the same batches", True, drawn_from_the_generator_alone)
 
 
 # ------------------------------------------------------------------------------------------- search
@@ -172,19 +148,15 @@ def best(scores: list, indices: list) -> tuple[np.ndarray, np.ndarray]:
     return np.array(scores, dtype=np.float32), np.array(indices, dtype=np.int64)
 
 
-@example("dense.top_k")
+@cases("dense.top_k")
 def _():
     corpus = t([0.0, 5.0], [1.0, 0.0], [2.0, 2.0])
-    yield case("one query, the best two", best([[1.0, 0.70711]], [[1, 2]]), search.top_k, t([3.0, 0.0]), corpus, 2)
-
-
-@trap("dense.top_k")
-def _():
+    yield example("one query, the best two", best([[1.0, 0.70711]], [[1, 2]]), search.top_k, t([3.0, 0.0]), corpus, 2)
     corpus = np.array([[0.0, 1.0], [1.0, 0.0], [2.0, 0.0], [4.0, 0.0], [-1.0, 0.0]])
     query = np.array([[1.0, 0.0]])
-    yield case("ties: the lower index first", best([[1, 1, 1]], [[1, 2, 3]]), search.top_k, query, corpus, 3)
-    yield case("all of the corpus", best([[1, 1, 1, 0, -1]], [[1, 2, 3, 0, 4]]), search.top_k, query, corpus, 5)
-    yield case("a zero query: 0 with everything", best([[0, 0]], [[0, 1]]), search.top_k, 0 * query, corpus, 2)
+    yield trap("ties: the lower index first", best([[1, 1, 1]], [[1, 2, 3]]), search.top_k, query, corpus, 3)
+    yield trap("all of the corpus", best([[1, 1, 1, 0, -1]], [[1, 2, 3, 0, 4]]), search.top_k, query, corpus, 5)
+    yield trap("a zero query: 0 with everything", best([[0, 0]], [[0, 1]]), search.top_k, 0 * query, corpus, 2)
     many = np.tile([0.0, 1.0], (3000, 1))
     many[[2999, 17]] = [2.0, 0.0]
-    yield case("a corpus of 3,000", best([[1, 1, 0]], [[17, 2999, 0]]), search.top_k, query, many, 3)
+    yield trap("a corpus of 3,000", best([[1, 1, 0]], [[17, 2999, 0]]), search.top_k, query, many, 3)

@@ -14,7 +14,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ from lessons.grader import (  # noqa: F401 (their cases)
     cases_small,
     cases_text,
 )
-from lessons.grader.cases import BONUS, EXAMPLES, TRAPS, Case, converted, describe, equal, form_problem, right
+from lessons.grader.cases import BONUS, CASES, Case, converted, describe, equal, form_problem, right
 from lessons.grader.guard import Refused, refusing
 from lessons.grader.pieces import Piece
 from lessons.grader.result import RUNGS, Result
@@ -92,12 +92,13 @@ def look_at(piece: Piece, function: Callable, guard: bool = True) -> list[Findin
 
 def checks_of(piece: Piece) -> Iterator[tuple[str, str, Callable[[], Iterator[Finding]]]]:
     """Rung, name and findings of each check. Cases hold the package's functions as they are when they are made."""
-    for case in EXAMPLES[piece.master]():
-        yield "example", case.name, lambda case=case: from_case("example", case, 6e-5)
-    for name in piece.checks:
-        yield "golden", name, lambda name=name: from_check(name)
-    for case in TRAPS[piece.master]():
-        yield "traps", case.name, lambda case=case: from_case("traps", case, 1e-9)
+    golden = [("golden", name, partial(from_check, name)) for name in piece.checks]
+    for case in CASES[piece.master]():
+        if case.rung == "traps":
+            yield from golden
+            golden = []
+        yield case.rung, case.name, partial(from_case, case)
+    yield from golden
 
 
 def attempt(rung: str, name: str, run: Callable[[], Iterator[Finding]]) -> list[Finding]:
@@ -122,10 +123,10 @@ def attempt(rung: str, name: str, run: Callable[[], Iterator[Finding]]) -> list[
     return found
 
 
-def from_case(rung: str, case: Case, tolerance: float) -> Iterator[Finding]:
+def from_case(case: Case) -> Iterator[Finding]:
     ours = case.run()
-    problem = describe(ours, case.expected, tolerance)
-    yield Finding(rung, case.name, not problem, f"{case.name}: {problem}" if problem else "", ours)
+    problem = describe(ours, case.expected, 6e-5 if case.rung == "example" else 1e-9)
+    yield Finding(case.rung, case.name, not problem, f"{case.name}: {problem}" if problem else "", ours)
 
 
 def from_check(name: str) -> Iterator[Finding]:

@@ -181,7 +181,7 @@ def test_no_warning_of_numpy_reaches_the_learner(recwarn):
 
 def test_no_check_at_all_is_a_failure(monkeypatch):
     piece = PIECES["bert.gelu"]
-    for table, rung in ((ladder.EXAMPLES, "example"), (ladder.CHECKS, "golden")):
+    for table, rung in ((ladder.CASES, "example"), (ladder.CHECKS, "golden")):
         with monkeypatch.context() as patch:
             patch.setitem(table, "gelu" if rung == "golden" else piece.master, lambda: iter(()))
             result = climb(piece, written_again(piece.original))

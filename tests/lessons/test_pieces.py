@@ -5,7 +5,7 @@ import re
 import pytest
 
 from lessons.grader import ladder  # noqa: F401 (it imports all cases and checks)
-from lessons.grader.cases import EXAMPLES, TRAPS
+from lessons.grader.cases import CASES
 from lessons.grader.pieces import LESSONS, PIECES, lesson_file, mine, pieces_of
 from lessons.mistakes import MISTAKES
 from minisbert.core import InputError
@@ -16,10 +16,11 @@ from tests.parity import ROOT
 
 def test_every_card_is_complete():
     targets = {mistake.target for mistake in MISTAKES.values()}
-    assert PIECES.keys() == EXAMPLES.keys() == TRAPS.keys()
+    assert PIECES.keys() == CASES.keys()
     for name, piece in PIECES.items():
         assert callable(piece.original), name
         assert piece.original.__module__ == piece.home, "the card must name the module that defines the function"
+        assert {case.rung for case in CASES[name]()} == {"example", "traps"}, name
         assert piece.hints, name
         assert piece.checks, name
         assert set(piece.checks) <= CHECKS.keys(), name
