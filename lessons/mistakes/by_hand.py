@@ -11,30 +11,53 @@ import torch
 from torch import Tensor
 
 from lessons.by_hand import backward, paired, sheet, vocabulary
+from lessons.mistakes.calls import calls
 from minisbert.core import bert
 from minisbert.core.weights import BertConfig
 from minisbert.diagnosis.mistakes import mistake
 
-Joins = list[tuple[str, str]]
+Join = tuple[str, str]
 Gradients = tuple[Tensor, Tensor, Tensor]
-_learn, _backward, _step = vocabulary.learn_merges, backward.dense_gelu_backward, sheet.training_step
-_paired_gain = paired.paired_gain
+_backward, _step, _paired_gain = backward.dense_gelu_backward, sheet.training_step, paired.paired_gain
 
 # ---------------------------------------------------------------------------------- the vocabulary
 
 
-def _merges(
+def left_to_right(old: list[str], best: Join) -> list[str]:
+    new: list[str] = []
+    for piece in old:
+        if new and (new[-1], piece) == best:
+            new[-1] += piece
+        else:
+            new.append(piece)
+    return new
+
+
+def first_only(old: list[str], best: Join) -> list[str]:
+    at = next((i for i, pair in enumerate(pairwise(old)) if pair == best), None)
+    return old if at is None else [*old[:at], "".join(best), *old[at + 2 :]]
+
+
+def right_to_left(old: list[str], best: Join) -> list[str]:
+    turned = left_to_right([piece[::-1] for piece in old[::-1]], (best[1][::-1], best[0][::-1]))
+    return [piece[::-1] for piece in turned[::-1]]
+
+
+def merges_with(
     words: Mapping[str, int],
     most: int,
-    order: Callable[[tuple[str, str], int, dict[str, int]], tuple],
-    joined: Callable[[list[str], tuple[str, str]], list[str]],
+    *,
+    sign: int = -1,
+    spelling: bool = False,
+    joined: Callable[[list[str], Join], list[str]] = left_to_right,
     anew: bool = True,
-) -> Joins:
-    """``order`` of a pair, its count and the numbers: the lowest is joined; ``anew`` counts before each join."""
+) -> list[Join]:
+    """The pair with the lowest ``sign`` times count is joined, of equal ones by number or ``spelling``; ``anew`` counts
+    before each join."""
     pieces = {word: list(word) for word in words}
     numbers = {letter: number for number, letter in enumerate(sorted(set("".join(words))))}
-    joins: Joins = []
-    counts: Counter[tuple[str, str]] = Counter()
+    joins: list[Join] = []
+    counts: Counter[Join] = Counter()
     while len(joins) < most:
         if anew or not joins:
             counts = Counter()
@@ -44,7 +67,8 @@ def _merges(
                     counts[pair] += times
         if not counts:
             break
-        best = min(counts, key=lambda pair: order(pair, counts[pair], numbers))
+        ranks = {pair: pair if spelling else tuple(numbers[piece] for piece in pair) for pair in counts}
+        best = min(counts, key=lambda pair: (sign * counts[pair], ranks[pair]))
         if not anew:
             del counts[best]
         joins.append(best)
@@ -55,91 +79,35 @@ def _merges(
     return joins
 
 
-def _frequent(pair: tuple[str, str], count: int, numbers: dict[str, int]) -> tuple:
-    return -count, numbers[pair[0]], numbers[pair[1]]
-
-
-def _left_to_right(old: list[str], best: tuple[str, str]) -> list[str]:
-    new: list[str] = []
-    for piece in old:
-        if new and (new[-1], piece) == best:
-            new[-1] += piece
-        else:
-            new.append(piece)
-    return new
-
-
-@mistake(vocabulary, "learn_merges", "each word counted once", "a word that occurs often counts like a rare one")
-def _(words: Mapping[str, int], most: int) -> Joins:
-    return _learn(dict.fromkeys(words, 1), most)
-
-
-@mistake(vocabulary, "learn_merges", "pairs not counted anew", "the counts of the beginning decide about all joins")
-def _(words: Mapping[str, int], most: int) -> Joins:
-    return _merges(words, most, _frequent, _left_to_right, anew=False)
-
-
-@mistake(vocabulary, "learn_merges", "rarest pair joined", "the pair that occurs least often is joined")
-def _(words: Mapping[str, int], most: int) -> Joins:
-    return _merges(words, most, lambda pair, count, n: (count, n[pair[0]], n[pair[1]]), _left_to_right)
-
-
-@mistake(vocabulary, "learn_merges", "equal pairs by their spelling", "a joined piece comes where its letters stand")
-def _(words: Mapping[str, int], most: int) -> Joins:
-    return _merges(words, most, lambda pair, count, _: (-count, *pair), _left_to_right)
-
-
-@mistake(vocabulary, "learn_merges", "one join a word", "a pair is joined at its first place in a word alone")
-def _(words: Mapping[str, int], most: int) -> Joins:
-    def first_only(old: list[str], best: tuple[str, str]) -> list[str]:
-        at = next((i for i, pair in enumerate(pairwise(old)) if pair == best), None)
-        return old if at is None else [*old[:at], "".join(best), *old[at + 2 :]]
-
-    return _merges(words, most, _frequent, first_only)
-
-
-@mistake(vocabulary, "learn_merges", "joined from the right", "of three equal letters the last two are joined")
-def _(words: Mapping[str, int], most: int) -> Joins:
-    def right_to_left(old: list[str], best: tuple[str, str]) -> list[str]:
-        turned = _left_to_right([piece[::-1] for piece in old[::-1]], (best[1][::-1], best[0][::-1]))
-        return [piece[::-1] for piece in turned[::-1]]
-
-    return _merges(words, most, _frequent, right_to_left)
+learned = calls(vocabulary, "learn_merges", merges_with)
+ONCE = "a word that occurs often counts like a rare one"
+learned("each word counted once", ONCE, words=lambda words: dict.fromkeys(words, 1))
+learned("pairs not counted anew", "the counts of the beginning decide about all joins", anew=False)
+learned("rarest pair joined", "the pair that occurs least often is joined", sign=1)
+learned("equal pairs by their spelling", "a joined piece comes where its letters stand", spelling=True)
+learned("one join a word", "a pair is joined at its first place in a word alone", joined=first_only)
+learned("joined from the right", "of three equal letters the last two are joined", joined=right_to_left)
 
 
 # ------------------------------------------------------------------------------ back through a layer
 
 
-def _slope(z: Tensor) -> Tensor:
-    return (1 + torch.erf(z / math.sqrt(2.0))) / 2 + z * torch.exp(-z.pow(2) / 2) / math.sqrt(2 * math.pi)
-
-
-@mistake(backward, "dense_gelu_backward", "GELU's density left out", "the slope of z P(z) is taken to be P(z)")
-def _(x: Tensor, weight: Tensor, bias: Tensor, gradient: Tensor) -> Gradients:
-    dz = gradient * (1 + torch.erf((x @ weight.T + bias) / math.sqrt(2.0))) / 2
+def backward_with(x: Tensor, weight: Tensor, bias: Tensor, gradient: Tensor, *, slope: str = "") -> Gradients:
+    z = x @ weight.T + bias
+    at = bert.gelu(z) if slope == "at the output" else z
+    below = (1 + torch.erf(at / math.sqrt(2.0))) / 2
+    density = torch.exp(-at.pow(2) / 2) / math.sqrt(2 * math.pi)
+    wrong = {"P": below, "none": torch.ones_like(z), "ReLU": (z > 0).to(z.dtype)}
+    dz = gradient * wrong.get(slope, below + at * density)
     return dz @ weight, dz.T @ x, dz.sum(0)
 
 
-@mistake(backward, "dense_gelu_backward", "back without GELU", "the gradient goes back as if there were no GELU")
-def _(x: Tensor, weight: Tensor, bias: Tensor, gradient: Tensor) -> Gradients:
-    return gradient @ weight, gradient.T @ x, gradient.sum(0)
-
-
-@mistake(backward, "dense_gelu_backward", "ReLU's slope", "the slope is 1 above 0 and 0 below it")
-def _(x: Tensor, weight: Tensor, bias: Tensor, gradient: Tensor) -> Gradients:
-    dz = gradient * (x @ weight.T + bias > 0)
-    return dz @ weight, dz.T @ x, dz.sum(0)
-
-
-@mistake(backward, "dense_gelu_backward", "slope at the output", "the slope is taken at y = gelu(z), not at z")
-def _(x: Tensor, weight: Tensor, bias: Tensor, gradient: Tensor) -> Gradients:
-    dz = gradient * _slope(bert.gelu(x @ weight.T + bias))
-    return dz @ weight, dz.T @ x, dz.sum(0)
-
-
-@mistake(backward, "dense_gelu_backward", "slope without the bias", "z is x weight^T alone when the slope is taken")
-def _(x: Tensor, weight: Tensor, bias: Tensor, gradient: Tensor) -> Gradients:
-    return _backward(x, weight, torch.zeros_like(bias), gradient)
+back = calls(backward, "dense_gelu_backward", backward_with)
+back("GELU's density left out", "the slope of z P(z) is taken to be P(z)", slope="P")
+back("back without GELU", "the gradient goes back as if there were no GELU", slope="none")
+back("ReLU's slope", "the slope is 1 above 0 and 0 below it", slope="ReLU")
+back("slope at the output", "the slope is taken at y = gelu(z), not at z", slope="at the output")
+back("slope without the bias", "z is x weight^T alone when the slope is taken", bias=torch.zeros_like)
 
 
 @mistake(backward, "dense_gelu_backward", "mean over the rows", "the gradients of weight and bias are divided by N")
@@ -151,100 +119,49 @@ def _(x: Tensor, weight: Tensor, bias: Tensor, gradient: Tensor) -> Gradients:
 # -------------------------------------------------------------------------------- the costs of a step
 
 
-def _changed(config: BertConfig, B: int, T: int, **factors: float) -> dict[str, int]:
-    """The costs, with some of them multiplied."""
-    return {name: int(value * factors.get(name, 1)) for name, value in _step(config, B, T).items()}
-
-
-@mistake(sheet, "training_step", "multiplications alone", "the additions are not counted as operations")
-def _(config: BertConfig, B: int, T: int) -> dict[str, int]:
-    return _changed(config, B, T, forward=0.5, backward=0.5)
-
-
-@mistake(sheet, "training_step", "back as dear as forth", "one product backward for each product forward, not two")
-def _(config: BertConfig, B: int, T: int) -> dict[str, int]:
-    return _changed(config, B, T, backward=0.5)
-
-
-@mistake(sheet, "training_step", "one moment", "AdamW keeps two numbers for each parameter, and one is counted")
-def _(config: BertConfig, B: int, T: int) -> dict[str, int]:
-    return _changed(config, B, T, moments=0.5)
-
-
-@mistake(
-    sheet, "training_step", "heads share their probabilities", "each head has T x T of its own, and one is counted"
-)
-def _(config: BertConfig, B: int, T: int) -> dict[str, int]:
-    return _changed(config, B, T, probabilities=1 / config.num_attention_heads)
-
-
-@mistake(sheet, "training_step", "tokens do not meet", "the products of queries, keys and values are left out")
-def _(config: BertConfig, B: int, T: int) -> dict[str, int]:
+def step_with(config: BertConfig, B: int, T: int, *, weights="all", between=1, shared=False, **factors: float) -> dict:
+    """The costs with some of them multiplied; of the weights the "matrices" alone, or the "pooler" as well."""
     costs = _step(config, B, T)
-    between = 4 * config.num_hidden_layers * B * T * T * config.hidden_size
-    forward = costs["forward"] - between
-    return costs | {"forward": forward, "backward": 2 * forward}
+    D, F, L = config.hidden_size, config.intermediate_size, config.num_hidden_layers
+    costs["forward"] -= (1 - between) * 4 * L * B * T * T * D
+    costs["backward"] = 2 * costs["forward"]
+    if weights == "matrices":
+        costs["weights"] -= 4 * (2 * D + L * (9 * D + F))
+    if weights == "pooler":
+        costs["weights"] += 4 * (D * D + D)
+    costs |= {"gradients": costs["weights"], "moments": 2 * costs["weights"]}
+    if shared:
+        costs["probabilities"] //= config.num_attention_heads
+    return costs | {name: int(costs[name] * factor) for name, factor in factors.items()}
 
 
-@mistake(
-    sheet, "training_step", "biases and LayerNorms left out", "of the weights only tables and matrices are counted"
-)
-def _(config: BertConfig, B: int, T: int) -> dict[str, int]:
-    costs = _step(config, B, T)
-    D, F = config.hidden_size, config.intermediate_size
-    small = 4 * (2 * D + config.num_hidden_layers * (9 * D + F))
-    weights = costs["weights"] - small
-    return costs | {"weights": weights, "gradients": weights, "moments": 2 * weights}
-
-
-@mistake(sheet, "training_step", "pooler counted", "the pooler's weights and biases count, and no vector needs it")
-def _(config: BertConfig, B: int, T: int) -> dict[str, int]:
-    costs = _step(config, B, T)
-    weights = costs["weights"] + 4 * (config.hidden_size**2 + config.hidden_size)
-    return costs | {"weights": weights, "gradients": weights, "moments": 2 * weights}
-
+billed = calls(sheet, "training_step", step_with)
+billed("multiplications alone", "the additions are not counted as operations", forward=0.5, backward=0.5)
+billed("back as dear as forth", "one product backward for each product forward, not two", backward=0.5)
+billed("one moment", "AdamW keeps two numbers for each parameter, and one is counted", moments=0.5)
+billed("heads share their probabilities", "each head has T x T of its own, and one is counted", shared=True)
+billed("tokens do not meet", "the products of queries, keys and values are left out", between=0)
+MATRICES = "of the weights only tables and matrices are counted"
+billed("biases and LayerNorms left out", MATRICES, weights="matrices")
+billed("pooler counted", "the pooler's weights and biases count, and no vector needs it", weights="pooler")
 
 # ------------------------------------------------------------------------------------- a gain in pairs
 
 
-def _interval(a: Any, b: Any, error: float, width: float = 2.0) -> tuple[float, float, float, float]:
-    gain = float(np.mean(_differences(a, b)))
+def gain_with(a: Any, b: Any, *, together: bool = True, ddof: int = 1, power: float = 0.5, width: float = 2.0) -> tuple:
+    """``together``: the spread of the differences, not of each side; it is divided by n to the ``power``."""
+    a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    spreads = [np.std(side, ddof=ddof) for side in ([a - b] if together else [a, b])]
+    gain, error = float((a - b).mean()), float(math.hypot(*spreads) / len(a) ** power)
     return gain, error, gain - width * error, gain + width * error
 
 
-def _differences(a: Any, b: Any) -> np.ndarray:
-    return np.asarray(a, dtype=np.float64) - np.asarray(b, dtype=np.float64)
-
-
-def _error(values: Any, ddof: int = 1, power: float = 0.5) -> float:
-    return float(np.std(np.asarray(values, dtype=np.float64), ddof=ddof) / len(values) ** power)
-
-
-@mistake(paired, "paired_gain", "error not in pairs", "each side has an error of its own: what both share stays in")
-def _(a: Any, b: Any) -> tuple[float, float, float, float]:
-    return _interval(a, b, math.hypot(_error(a), _error(b)))
-
-
-@mistake(paired, "paired_gain", "deviation by n", "the deviation divides by n: NumPy does, unless it is told ddof=1")
-def _(a: Any, b: Any) -> tuple[float, float, float, float]:
-    return _interval(a, b, _error(_differences(a, b), ddof=0))
-
-
-@mistake(paired, "paired_gain", "error by n", "the spread is divided by n, not by its root")
-def _(a: Any, b: Any) -> tuple[float, float, float, float]:
-    return _interval(a, b, _error(_differences(a, b), power=1.0))
-
-
-@mistake(
-    paired, "paired_gain", "spread for the error", "that is how far one run is from the mean, not the mean's error"
-)
-def _(a: Any, b: Any) -> tuple[float, float, float, float]:
-    return _interval(a, b, _error(_differences(a, b), power=0.0))
-
-
-@mistake(paired, "paired_gain", "interval of one error", "one error to each side holds the gain two times in three")
-def _(a: Any, b: Any) -> tuple[float, float, float, float]:
-    return _interval(a, b, _error(_differences(a, b)), width=1.0)
+gained = calls(paired, "paired_gain", gain_with)
+gained("error not in pairs", "each side has an error of its own: what both share stays in", together=False)
+gained("deviation by n", "the deviation divides by n: NumPy does, unless it is told ddof=1", ddof=0)
+gained("error by n", "the spread is divided by n, not by its root", power=1.0)
+gained("spread for the error", "that is how far one run is from the mean, not the mean's error", power=0.0)
+gained("interval of one error", "one error to each side holds the gain two times in three", width=1.0)
 
 
 @mistake(paired, "paired_gain", "b minus a", "the sides are exchanged: a gain is a loss")

@@ -1,59 +1,45 @@
 """Mistakes in codes of fewer bytes: int8, bits, Hamming distances, rescoring."""
 
-from collections.abc import Callable
-
 import numpy as np
-from torch import Tensor
 
+from lessons.mistakes.calls import calls
 from minisbert.diagnosis.mistakes import mistake
 from minisbert.search import quantized
 from minisbert.search.quantized import as_floats
 
-# the right versions, kept from before anything is planted: a stand-in may call what it replaces
-_int8, _rescore = quantized.to_int8, quantized.rescore
+_rescore = quantized.rescore  # the right one, kept from before anything is planted
 
 # ---------------------------------------------------------------------------------------------- int8
 
 
-def _levels(vectors: np.ndarray | Tensor, ranges: np.ndarray, count: int = 255) -> np.ndarray:
-    """The level of each value, neither rounded nor clipped: (N, D)."""
+def int8_with(vectors, ranges, *, steps=255, rounded=np.floor, wrapped=False):
+    """A range is divided into so many ``steps``; what is outside gets the nearest code, or is ``wrapped`` around."""
     low = ranges[0].astype(np.float32)
-    step = (ranges[1].astype(np.float32) - low) / np.float32(count)
-    return (as_floats(vectors) - low) / np.where(step == 0, np.float32(1), step)
+    step = (ranges[1].astype(np.float32) - low) / np.float32(steps)
+    levels = rounded((as_floats(vectors) - low) / np.where(step == 0, np.float32(1), step))  # (N, D)
+    return ((levels if wrapped else levels.clip(0, 255)).astype(np.int64) - 128).astype(np.int8)
+
+
+def one_range(ranges: np.ndarray) -> np.ndarray:
+    return np.stack([np.full_like(ranges[0], ranges[0].min()), np.full_like(ranges[1], ranges[1].max())])
+
+
+def around_0(ranges: np.ndarray) -> np.ndarray:
+    return np.stack([-np.abs(ranges).max(axis=0), np.abs(ranges).max(axis=0)])
+
+
+coded = calls(quantized, "to_int8", int8_with)
+coded("one range for all columns", "narrow columns use only a few of the 256 codes", ranges=one_range)
+coded("codes wrap around", "a value outside its range gets the code of the other end", wrapped=True)
+coded("rounded to the nearest", "the steps begin half a step too early", rounded=np.rint)
+coded("256 steps", "a range is divided into 256 steps, and the last has no code", steps=256)
+coded("range around 0", "the lowest value is taken for minus the highest", ranges=around_0)
 
 
 @mistake(quantized, "to_int8", "ranges of the vectors themselves", "each array is divided by ranges of its own")
 def _(vectors, ranges):
     x = as_floats(vectors)
-    return _int8(vectors, np.stack([x.min(axis=0), x.max(axis=0)]))
-
-
-@mistake(quantized, "to_int8", "one range for all columns", "narrow columns use only a few of the 256 codes")
-def _(vectors, ranges):
-    return _int8(
-        vectors, np.stack([np.full_like(ranges[0], ranges[0].min()), np.full_like(ranges[1], ranges[1].max())])
-    )
-
-
-@mistake(quantized, "to_int8", "codes wrap around", "a value outside its range gets the code of the other end")
-def _(vectors, ranges):
-    return (np.floor(_levels(vectors, ranges)).astype(np.int64) - 128).astype(np.int8)
-
-
-@mistake(quantized, "to_int8", "rounded to the nearest", "the steps begin half a step too early")
-def _(vectors, ranges):
-    return (np.rint(_levels(vectors, ranges)).clip(0, 255) - 128).astype(np.int8)
-
-
-@mistake(quantized, "to_int8", "256 steps", "a range is divided into 256 steps, and the last has no code")
-def _(vectors, ranges):
-    return (np.floor(_levels(vectors, ranges, 256)).clip(0, 255) - 128).astype(np.int8)
-
-
-@mistake(quantized, "to_int8", "range around 0", "the lowest value is taken for minus the highest")
-def _(vectors, ranges):
-    largest = np.abs(ranges).max(axis=0)
-    return _int8(vectors, np.stack([-largest, largest]))
+    return int8_with(x, np.stack([x.min(axis=0), x.max(axis=0)]))
 
 
 @mistake(quantized, "from_int8", "lower end of the step", "each value comes back half a step too low")
@@ -65,56 +51,44 @@ def _(codes, ranges):
 # ---------------------------------------------------------------------------------------------- bits
 
 
-@mistake(quantized, "to_bits", "lowest bit first", "the first column is the lowest bit of its byte")
-def _(vectors):
-    return np.packbits(as_floats(vectors) > 0, axis=-1, bitorder="little")
-
-
-@mistake(quantized, "to_bits", "0 counts as positive", "the bit of a 0 is set")
-def _(vectors):
-    return np.packbits(as_floats(vectors) >= 0, axis=-1)
-
-
-@mistake(quantized, "to_bits", "signs the wrong way round", "the bit of a negative value is set")
-def _(vectors):
-    return np.packbits(as_floats(vectors) < 0, axis=-1)
-
-
-@mistake(quantized, "to_bits", "above the mean", "a bit says whether the value is above its row's mean, not above 0")
-def _(vectors):
+def bits_with(vectors, *, order="big", bar=0.0, sign=1, zero=False, front=0):
+    """The bit of a number above the ``bar`` is set, None for its row's mean; ``zero``: that of a 0 as well."""
     x = as_floats(vectors)
-    return np.packbits(x > x.mean(axis=1, keepdims=True), axis=-1)
+    bar = x.mean(axis=1, keepdims=True) if bar is None else bar
+    positive = sign * x >= bar if zero else sign * x > bar
+    return np.packbits(np.pad(positive, ((0, 0), (front * (-x.shape[1] % 8), 0))), axis=-1, bitorder=order)
 
 
-@mistake(quantized, "to_bits", "zeros before the row", "missing columns are added in front, so every bit moves")
-def _(vectors):
-    positive = as_floats(vectors) > 0
-    return np.packbits(np.pad(positive, ((0, 0), (-positive.shape[1] % 8, 0))), axis=-1)
+packed = calls(quantized, "to_bits", bits_with)
+packed("lowest bit first", "the first column is the lowest bit of its byte", order="little")
+packed("0 counts as positive", "the bit of a 0 is set", zero=True)
+packed("signs the wrong way round", "the bit of a negative value is set", sign=-1)
+packed("above the mean", "a bit says whether the value is above its row's mean, not above 0", bar=None)
+packed("zeros before the row", "missing columns are added in front, so every bit moves", front=1)
 
 
-def _pairs(a: np.ndarray, b: np.ndarray, compared: Callable) -> np.ndarray:
+def hamming_with(a, b, *, compared):
     """``compared`` of each row of a with each of b, summed over the last axis: (Q, N)."""
     return compared(a[:, None], b[None]).sum(axis=-1).astype(np.int64)
 
 
-@mistake(quantized, "hamming", "bytes counted, not bits", "a byte counts once, however many of its bits differ")
-def _(a, b):
-    return _pairs(a, b, lambda x, y: x != y)
+def common(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.unpackbits(x & y, axis=-1)
 
 
-@mistake(quantized, "hamming", "common bits counted", "the bits set in both are counted: that is no distance")
-def _(a, b):
-    return _pairs(a, b, lambda x, y: np.unpackbits(x & y, axis=-1))
+def equal(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.unpackbits(~(x ^ y), axis=-1)
 
 
-@mistake(quantized, "hamming", "equal bits counted", "the bits that agree are counted, so the nearest is the furthest")
-def _(a, b):
-    return _pairs(a, b, lambda x, y: np.unpackbits(~(x ^ y), axis=-1))
+def apart(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.abs(x.astype(np.int64) - y)
 
 
-@mistake(quantized, "hamming", "bytes subtracted", "the bytes are compared as numbers")
-def _(a, b):
-    return _pairs(a, b, lambda x, y: np.abs(x.astype(np.int64) - y))
+counted = calls(quantized, "hamming", hamming_with)
+counted("bytes counted, not bits", "a byte counts once, however many of its bits differ", compared=np.not_equal)
+counted("common bits counted", "the bits set in both are counted: that is no distance", compared=common)
+counted("equal bits counted", "the bits that agree are counted, so the nearest is the furthest", compared=equal)
+counted("bytes subtracted", "the bytes are compared as numbers", compared=apart)
 
 
 @mistake(quantized, "hamming_top_k", "most different first", "the rows with the most different bits are found")
@@ -125,11 +99,6 @@ def _(queries, bits, k):
 
 
 # ----------------------------------------------------------------------------------------- rescoring
-
-
-@mistake(quantized, "rescore", "rescored with the binary query", "the query's signs are used, not its numbers")
-def _(queries, candidates, vectors, k):
-    return _rescore(np.where(as_floats(queries) > 0, 1.0, -1.0), candidates, vectors, k)
 
 
 @mistake(quantized, "rescore", "places among the candidates", "the indices count the candidates, not the corpus")
@@ -145,39 +114,27 @@ def _(queries, candidates, vectors, k):
     return np.take_along_axis(by_row, order, axis=1)[:, :k], candidates[:, :k]
 
 
-@mistake(quantized, "rescore", "rescored by dot product", "candidates that are longer than others win")
-def _(queries, candidates, vectors, k):
-    return _by_score(
-        np.einsum("qd,qcd->qc", as_floats(queries, np.float64), as_floats(vectors, np.float64)), candidates, k
-    )
+def rescored_with(queries, candidates, vectors, k, *, dtype=np.float64, unit="both"):
+    q, v = as_floats(queries, dtype), as_floats(vectors, dtype)
+    if unit == "both":
+        q = q / np.linalg.norm(q, axis=-1, keepdims=True).clip(1e-12)
+    if unit in ("both", "vectors"):
+        v = v / np.linalg.norm(v, axis=-1, keepdims=True).clip(1e-12)
+    scores = np.einsum("qd,qcd->qc", q, v).astype(np.float32)
+    order = np.lexsort((candidates, -scores))[:, :k]
+    return np.take_along_axis(scores, order, axis=1), np.take_along_axis(candidates, order, axis=1)
 
 
-@mistake(quantized, "rescore", "query not scaled", "the scores are cosines times the query's length")
-def _(queries, candidates, vectors, k):
-    v = as_floats(vectors, np.float64)
-    v = v / np.linalg.norm(v, axis=-1, keepdims=True).clip(1e-12)
-    return _by_score(np.einsum("qd,qcd->qc", as_floats(queries, np.float64), v), candidates, k)
+rescored = calls(quantized, "rescore", rescored_with)
+SIGNS = "the query's signs are used, not its numbers"
+rescored("rescored with the binary query", SIGNS, queries=lambda x: np.where(as_floats(x) > 0, 1.0, -1.0))
+rescored("rescored by dot product", "candidates that are longer than others win", unit="")
+rescored("query not scaled", "the scores are cosines times the query's length", unit="vectors")
+IN_FLOAT32 = "the cosines are computed in float32, so equal ones may differ"
+rescored("rescored in float32", IN_FLOAT32, dtype=np.float32)
 
 
-@mistake(quantized, "rescore", "rescored in float32", "the cosines are computed in float32, so equal ones may differ")
-def _(queries, candidates, vectors, k):
-    q, v = as_floats(queries, np.float32), as_floats(vectors, np.float32)
-    q, v = (x / np.linalg.norm(x, axis=-1, keepdims=True).clip(1e-12) for x in (q, v))
-    return _by_score(np.einsum("qd,qcd->qc", q, v), candidates, k)
-
-
-@mistake(
-    quantized,
-    "rescore",
-    "ties by the first search",
-    "equal scores come in the order of the candidates, not of the corpus",
-)
+@mistake(quantized, "rescore", "ties by the first search", "equal scores come as the candidates do, not by row")
 def _(queries, candidates, vectors, k):
     scores, places = _rescore(queries, np.tile(np.arange(candidates.shape[1]), (len(candidates), 1)), vectors, k)
     return scores, np.take_along_axis(candidates, places, axis=1)
-
-
-def _by_score(scores: np.ndarray, candidates: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    scores = scores.astype(np.float32)
-    order = np.lexsort((candidates, -scores))[:, :k]
-    return np.take_along_axis(scores, order, axis=1), np.take_along_axis(candidates, order, axis=1)

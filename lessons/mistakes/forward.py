@@ -4,16 +4,13 @@ Two show, but have the same numbers as a mistake of ``minisbert/diagnosis/mistak
 drops the mask" and "encoder's mask inverted".
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 
+from lessons.mistakes.calls import calls
 from minisbert.architectures import modern
 from minisbert.core import bert, pooling
-from minisbert.diagnosis.mistakes import attention_with, embeddings_with, mistake, wrong_choices
-
-Drop = Callable[[Tensor], Tensor]
+from minisbert.diagnosis.mistakes import attention_with, embeddings_with, mistake
 
 # the right versions, kept from before anything is planted: a stand-in may call what it replaces
 _dropout = nn.functional.dropout
@@ -50,14 +47,6 @@ def _(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     return (x - x.mean(-1, keepdim=True)) / (x.var() + eps).sqrt() * weight + bias
 
 
-wrong_choices(
-    bert,
-    "attention",
-    attention_with,
-    ("1/sqrt(H)", "the scores are divided by the root of H, the number of heads", {"power": 0.0, "heads": 0.5}),
-)
-
-
 @mistake(bert, "attention", "exp by hand", "exp(score) is 0 for all low scores, and infinite for a high one: 0/0")
 def _(query, key, value, mask=None, dropout=0.0):
     scores = query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5
@@ -82,113 +71,66 @@ def _(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.stack([a * c - b * s, a * s + b * c], dim=-1).flatten(-2)
 
 
-@mistake(bert, "attention", "softmax over the queries", "pads get -inf, and then the softmax is over the queries")
-def _(query, key, value, mask=None, dropout=0.0):
-    return attention_with(query, key, value, mask, dropout=dropout, axis=-2)
-
-
 @mistake(bert.FeedForward, "forward", "GELU forgotten", "no GELU stands between the two dense layers")
 def _(self: bert.FeedForward, x: Tensor) -> Tensor:
     return self.down(self.up(x))
 
 
-@mistake(bert, "attention", "finite mask", "pads get a finite score: below all others today, and one day not")
-def _(query, key, value, mask=None, dropout=0.0):
-    return attention_with(query, key, value, mask, score=-1e9, dropout=dropout)
+noticed = calls(bert, "attention", attention_with)
+noticed("1/sqrt(H)", "the scores are divided by the root of H, the number of heads", power=0.0, heads=0.5)
+noticed("softmax over the queries", "pads get -inf, and then the softmax is over the queries", axis=-2)
+noticed("finite mask", "pads get a finite score: below all others today, and one day not", score=-1e9)
+noticed("no attention dropout", "the probabilities are never dropped", dropout=0.0)
 
 
-@mistake(bert, "attention", "detached probabilities", "the probabilities are detached: right forward, wrong backward")
-def _(query, key, value, mask=None, dropout=0.0):
-    probabilities = attention_with(query, key, value, mask)[1].detach()
-    return probabilities @ value, probabilities
+def dropped_with(query, key, value, mask=None, dropout=0.0, *, scores=False, returned=False, context=False, cut=False):
+    """What is dropped: the ``scores``, the probabilities that are ``returned``, the ``context``; or all is ``cut`` off
+    from the gradient."""
+    given = query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5
+    given = _dropout(given, dropout) if scores else given
+    probabilities = (given if mask is None else given.masked_fill(~mask, float("-inf"))).softmax(-1)
+    probabilities = _dropout(probabilities, dropout) if returned else probabilities.detach() if cut else probabilities
+    mixed = probabilities @ value
+    return _dropout(mixed, dropout) if context else mixed, probabilities
 
 
-@mistake(bert, "attention", "no attention dropout", "the probabilities are never dropped")
-def _(query, key, value, mask=None, dropout=0.0):
-    return attention_with(query, key, value, mask)
+dropped = calls(bert, "attention", dropped_with)
+dropped("detached probabilities", "the probabilities are detached: right forward, wrong backward", cut=True)
+dropped("dropout on the scores", "a dropped score is 0, and softmax still gives it a share", scores=True)
+dropped("probabilities after dropout", "the probabilities that are returned are the dropped ones", returned=True)
+dropped("dropout on the context", "values are dropped, before or after they are mixed", context=True)
 
 
-@mistake(bert, "attention", "dropout on the scores", "a dropped score is 0, and softmax still gives it a share")
-def _(query, key, value, mask=None, dropout=0.0):
-    scores = _dropout(query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5, dropout)
-    probabilities = (scores if mask is None else scores.masked_fill(~mask, float("-inf"))).softmax(-1)
-    return probabilities @ value, probabilities
-
-
-@mistake(bert, "attention", "probabilities after dropout", "the probabilities that are returned are the dropped ones")
-def _(query, key, value, mask=None, dropout=0.0):
-    probabilities = _dropout(attention_with(query, key, value, mask)[1], dropout)
-    return probabilities @ value, probabilities
-
-
-@mistake(bert, "attention", "dropout on the context", "values are dropped, before or after they are mixed")
-def _(query, key, value, mask=None, dropout=0.0):
-    context, probabilities = attention_with(query, key, value, mask)
-    return _dropout(context, dropout), probabilities
-
-
-@mistake(bert.Attention, "forward", "dropout alive in eval", "attention dropout stays on in eval mode")
-def _(self: bert.Attention, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+def attend_with(self, x, mask, *, dropped="in training", output=0.0):
+    """The probabilities are ``dropped`` in training, "always" or not; the output is, in training, by its own chance."""
     query, key, value = (self.split(dense(x)) for dense in (self.query, self.key, self.value))
-    context, probabilities = bert.attention(query, key, value, mask, self.dropout)
-    return self.output(self.merge(context)), probabilities
+    chance = self.dropout if dropped == "always" or (dropped and self.training) else 0.0
+    context, probabilities = bert.attention(query, key, value, mask, chance)
+    return _dropout(self.output(self.merge(context)), output * self.dropout, self.training), probabilities
 
 
-@mistake(bert.Attention, "forward", "dropout not handed on", "attention's dropout is 0 in training too")
-def _(self: bert.Attention, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    query, key, value = (self.split(dense(x)) for dense in (self.query, self.key, self.value))
-    context, probabilities = bert.attention(query, key, value, mask)
-    return self.output(self.merge(context)), probabilities
+attended = calls(bert.Attention, "forward", attend_with)
+attended("dropout alive in eval", "attention dropout stays on in eval mode", dropped="always")
+attended("dropout not handed on", "attention's dropout is 0 in training too", dropped="")
+attended("dropout on attention's output", "the output is dropped, not the probabilities", dropped="", output=1.0)
 
 
-@mistake(bert.Attention, "forward", "dropout on attention's output", "the output is dropped, not the probabilities")
-def _(self: bert.Attention, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    query, key, value = (self.split(dense(x)) for dense in (self.query, self.key, self.value))
-    context, probabilities = bert.attention(query, key, value, mask)
-    return _dropout(self.output(self.merge(context)), self.dropout, self.training), probabilities
-
-
-@mistake(bert.Layer, "forward", "layer drops the mask", "attention gets no mask from its layer, so pads take part")
-def _(self: bert.Layer, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    return _layer(self, x, None, self.attention_dropout, self.dropout)
-
-
-@mistake(bert.Layer, "forward", "layer without dropout", "neither block's output is dropped")
-def _(self: bert.Layer, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    return _layer(self, x, mask, _kept, _kept)
-
-
-@mistake(bert.Layer, "forward", "attention's output without dropout", "only feed-forward's output is dropped")
-def _(self: bert.Layer, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    return _layer(self, x, mask, _kept, self.dropout)
-
-
-@mistake(bert.Layer, "forward", "feed-forward's output without dropout", "only attention's output is dropped")
-def _(self: bert.Layer, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    return _layer(self, x, mask, self.attention_dropout, _kept)
-
-
-@mistake(bert.Layer, "forward", "one dropout for both blocks", "attention's output is dropped in a DistilBERT too")
-def _(self: bert.Layer, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    return _layer(self, x, mask, self.dropout, self.dropout)
-
-
-@mistake(bert.Layer, "forward", "dropout on the residual sum", "the sum or its norm is dropped, not what is added")
-def _(self: bert.Layer, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+def layer_with(self, x, mask, *, first="attention_dropout", second="dropout", summed=False):
+    """The dropouts of the two blocks, "" for none; ``summed``: of the sums."""
+    first, second = (getattr(self, name) if name else nn.Identity() for name in (first, second))
     attended, probabilities = self.attention(x, mask)
-    x = self.attention_norm(self.attention_dropout(x + attended))
-    return self.feed_forward_norm(self.dropout(x + self.feed_forward(x))), probabilities
+    x = self.attention_norm(first(x + attended) if summed else x + first(attended))
+    fed = self.feed_forward(x)
+    return self.feed_forward_norm(second(x + fed) if summed else x + second(fed)), probabilities
 
 
-def _layer(self: bert.Layer, x: Tensor, mask: Tensor | None, first: Drop, second: Drop) -> tuple[Tensor, Tensor]:
-    """A layer with these two dropouts."""
-    attended, probabilities = self.attention(x, mask)
-    x = self.attention_norm(x + first(attended))
-    return self.feed_forward_norm(x + second(self.feed_forward(x))), probabilities
-
-
-def _kept(x: Tensor) -> Tensor:
-    return x
+layered = calls(bert.Layer, "forward", layer_with)
+layered("layer drops the mask", "attention gets no mask from its layer, so pads take part", mask=None)
+layered("layer without dropout", "neither block's output is dropped", first="", second="")
+layered("attention's output without dropout", "only feed-forward's output is dropped", first="")
+layered("feed-forward's output without dropout", "only attention's output is dropped", second="")
+layered("one dropout for both blocks", "attention's output is dropped in a DistilBERT too", first="dropout")
+layered("dropout on the residual sum", "the sum or its norm is dropped, not what is added", summed=True)
 
 
 @mistake(bert.Embeddings, "forward", "embeddings without dropout", "what enters the first layer is never dropped")

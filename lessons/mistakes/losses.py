@@ -1,11 +1,12 @@
 """Mistakes in losses, and in the cosines that they share."""
 
-from typing import Any
+import math
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from lessons.mistakes.calls import calls
 from minisbert.core import encoder, losses
 from minisbert.diagnosis.mistakes import mistake
 from minisbert.training import losses as more_losses
@@ -15,8 +16,8 @@ Maybe = Tensor | None
 
 # the right versions, kept from before anything is planted: a stand-in may call what it replaces
 _cosine, _matrix, _entropy = encoder.cosine, encoder.cosine_matrix, losses.softmax_cross_entropy_loss
-_ranking, _simcse, _nt_xent = losses.multiple_negatives_ranking_loss, losses.simcse_loss, more_losses.nt_xent_loss
-_binary, _contrastive, _cosent = more_losses.binary_cross_entropy_loss, losses.contrastive_loss, more_losses.cosent_loss
+_simcse, _cosent = losses.simcse_loss, more_losses.cosent_loss
+_mask_tokens, _mlm_loss = masked.mask_tokens, more_losses.mlm_loss
 
 # ------------------------------------------------------------------------------------- shared pieces
 
@@ -59,20 +60,28 @@ def _(scores: Tensor, target: Tensor) -> Tensor:
     return (scores - target).pow(2).sum()
 
 
-@mistake(more_losses, "weighted_mse_loss", "weights on the wrong side", "targets above the threshold weigh more")
-def _(scores: Tensor, target: Tensor, threshold: float = 0.2, weight: float = 2.0) -> Tensor:
-    return (torch.ones_like(scores).masked_fill(target >= threshold, weight) * (scores - target).pow(2)).mean()
+def weighted_with(
+    scores: Tensor,
+    target: Tensor,
+    threshold: float = 0.2,
+    weight: float = 2.0,
+    *,
+    heavy: str = "below",
+    total: str = "",
+) -> Tensor:
+    """``heavy`` says which targets weigh more; the sum is divided by B, or by the weights' ``total``."""
+    chosen = {"below": target < threshold, "from": target >= threshold, "to": target <= threshold}[heavy]
+    weights = torch.ones_like(scores).masked_fill(chosen, weight)
+    return (weights * (scores - target).pow(2)).sum() / (weights.sum() if total else len(scores))
 
 
-@mistake(more_losses, "weighted_mse_loss", "threshold included", "a target at the threshold weighs more too")
-def _(scores: Tensor, target: Tensor, threshold: float = 0.2, weight: float = 2.0) -> Tensor:
-    return (torch.ones_like(scores).masked_fill(target <= threshold, weight) * (scores - target).pow(2)).mean()
+weighted = calls(more_losses, "weighted_mse_loss", weighted_with)
+weighted("weights on the wrong side", "targets above the threshold weigh more", heavy="from")
+weighted("threshold included", "a target at the threshold weighs more too", heavy="to")
+weighted("weights averaged out", "the sum is divided by the weights' sum, not by B", total="weights")
 
-
-@mistake(more_losses, "weighted_mse_loss", "weights averaged out", "the sum is divided by the weights' sum, not by B")
-def _(scores: Tensor, target: Tensor, threshold: float = 0.2, weight: float = 2.0) -> Tensor:
-    weights = torch.ones_like(scores).masked_fill(target < threshold, weight)
-    return (weights * (scores - target).pow(2)).sum() / weights.sum()
+binary = calls(more_losses, "binary_cross_entropy_loss")
+binary("sigmoid twice", "the logits are put through a sigmoid first", logits=torch.sigmoid)
 
 
 @mistake(more_losses, "binary_cross_entropy_loss", "pos_weight on negatives", "the weight applies to the other class")
@@ -80,21 +89,12 @@ def _(logits: Tensor, target: Tensor, pos_weight: float = 1.0) -> Tensor:
     return -(target * logsigmoid(logits) + pos_weight * (1 - target) * logsigmoid(-logits)).mean()
 
 
-@mistake(more_losses, "binary_cross_entropy_loss", "sigmoid twice", "the logits are put through a sigmoid first")
-def _(logits: Tensor, target: Tensor, pos_weight: float = 1.0) -> Tensor:
-    return _binary(logits.sigmoid(), target, pos_weight)
-
-
-@mistake(losses, "softmax_cross_entropy_loss", "softmax twice", "the loss gets probabilities instead of logits")
-def _(logits: Tensor, labels: Tensor) -> Tensor:
-    return _entropy(logits.softmax(1), labels)
+entropy = calls(losses, "softmax_cross_entropy_loss")
+entropy("softmax twice", "the loss gets probabilities instead of logits", logits=lambda x: x.softmax(1))
 
 
 @mistake(
-    losses,
-    "softmax_cross_entropy_loss",
-    "softmax over the batch",
-    "the softmax is over the rows, not the classes",
+    losses, "softmax_cross_entropy_loss", "softmax over the batch", "the softmax is over the rows, not the classes"
 )
 def _(logits: Tensor, labels: Tensor) -> Tensor:
     return -logits.log_softmax(0).gather(1, labels.unsqueeze(1)).mean()
@@ -119,38 +119,35 @@ def _(u: Tensor, v: Tensor, labels: Tensor, margin: float = 0.5) -> Tensor:
     return (labels * d.pow(2) + (1 - labels) * (d - margin).clamp_min(0).pow(2)).mean() / 2
 
 
-@mistake(losses, "contrastive_loss", "contrastive labels swapped", "1 means apart, as in the paper, not together")
-def _(u: Tensor, v: Tensor, labels: Tensor, margin: float = 0.5) -> Tensor:
-    return _contrastive(u, v, 1 - labels, margin)
+contrastive = calls(losses, "contrastive_loss")
+contrastive("contrastive labels swapped", "1 means apart, as in the paper, not together", labels=lambda y: 1 - y)
 
 
-@mistake(losses, "triplet_loss", "triplet margin's sign", "the margin is subtracted, so near misses cost nothing")
-def _(anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, distance: str = "euclidean") -> Tensor:
-    to_positive, to_negative = _distances(anchor, positive, negative, distance)
-    return (to_positive - to_negative - margin).clamp_min(0).mean()
-
-
-@mistake(losses, "triplet_loss", "squared distance", "Euclidean distances are squared")
-def _(anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, distance: str = "euclidean") -> Tensor:
-    to_positive, to_negative = (d.pow(2) for d in _distances(anchor, positive, negative, distance))
-    return (to_positive - to_negative + margin).clamp_min(0).mean()
-
-
-@mistake(losses, "triplet_loss", "no hinge", "triplets that satisfy the margin are still pulled apart")
-def _(anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, distance: str = "euclidean") -> Tensor:
-    to_positive, to_negative = _distances(anchor, positive, negative, distance)
-    return (to_positive - to_negative + margin).mean()
-
-
-def _distances(anchor: Tensor, positive: Tensor, negative: Tensor, distance: str) -> tuple[Tensor, Tensor]:
+def triplet_with(
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    margin: float = 1.0,
+    distance: str = "euclidean",
+    *,
+    power: int = 1,
+    least: float = 0.0,
+) -> Tensor:
+    """The Euclidean and the cosine distances to the ``power``; no triplet costs less than ``least``."""
     if distance == "cosine":
-        return 1 - _cosine(anchor, positive), 1 - _cosine(anchor, negative)
-    return (anchor - positive).norm(dim=1), (anchor - negative).norm(dim=1)
+        near, far = 1 - _cosine(anchor, positive), 1 - _cosine(anchor, negative)
+    else:
+        near, far = (anchor - positive).norm(dim=1), (anchor - negative).norm(dim=1)
+    return (near**power - far**power + margin).clamp_min(least).mean()
 
 
-@mistake(more_losses, "cosent_loss", "order the wrong way round", "the correctly ordered pairs are the ones that cost")
-def _(u: Tensor, v: Tensor, target: Tensor, scale: float = 20.0) -> Tensor:
-    return _cosent(u, v, -target, scale)
+triplet = calls(losses, "triplet_loss", triplet_with)
+triplet("triplet margin's sign", "the margin is subtracted, so near misses cost nothing", margin=lambda margin: -margin)
+triplet("squared distance", "Euclidean distances are squared", power=2)
+triplet("no hinge", "triplets that satisfy the margin are still pulled apart", least=-math.inf)
+
+ordered = calls(more_losses, "cosent_loss")
+ordered("order the wrong way round", "the correctly ordered pairs are the ones that cost", target=lambda x: -x)
 
 
 @mistake(more_losses, "cosent_loss", "ties count as order", "pairs with equal targets are pushed apart as well")
@@ -168,64 +165,23 @@ def _(u: Tensor, v: Tensor, target: Tensor, scale: float = 20.0) -> Tensor:
 # -------------------------------------------------------------------------------- in-batch negatives
 
 
-@mistake(losses, "multiple_negatives_ranking_loss", "scale divided", "the cosines are divided by the scale")
-def _(
-    anchors: Tensor, positives: Tensor, hard_negatives: Maybe = None, scale: float = 20.0, *rest: Any, **options: Any
-) -> Tensor:
-    return _ranking(anchors, positives, hard_negatives, 1 / scale, *rest, **options)
+def one_on(x: Tensor) -> Tensor:
+    """Row i + 1 in the place of row i."""
+    return x.roll(-1, dims=0)
 
 
-@mistake(losses, "multiple_negatives_ranking_loss", "ranking labels off by one", "row i's answer is column i + 1")
-def _(anchors: Tensor, positives: Tensor, *rest: Any, **options: Any) -> Tensor:
-    return _ranking(anchors, positives.roll(-1, dims=0), *rest, **options)
+ranking = calls(losses, "multiple_negatives_ranking_loss")
+ranking("scale divided", "the cosines are divided by the scale", scale=lambda scale: 1 / scale)
+ranking("ranking labels off by one", "row i's answer is column i + 1", positives=one_on)
+ranking("no hard negatives", "the third column of the data is not used", hard_negatives=None)
+ranking("one direction", "the loss from positives to anchors is left out", symmetric=False)
+ranking("duplicates as negatives", "equal texts are pushed apart", duplicates=None)
 
-
-@mistake(losses, "multiple_negatives_ranking_loss", "no hard negatives", "the third column of the data is not used")
-def _(anchors: Tensor, positives: Tensor, hard_negatives: Maybe = None, *rest: Any, **options: Any) -> Tensor:
-    return _ranking(anchors, positives, None, *rest, **options)
-
-
-@mistake(losses, "multiple_negatives_ranking_loss", "one direction", "the loss from positives to anchors is left out")
-def _(
-    anchors: Tensor,
-    positives: Tensor,
-    hard_negatives: Maybe = None,
-    scale: float = 20.0,
-    symmetric: bool = False,
-    duplicates: Maybe = None,
-) -> Tensor:
-    return _ranking(anchors, positives, hard_negatives, scale, False, duplicates)
-
-
-@mistake(losses, "multiple_negatives_ranking_loss", "duplicates as negatives", "equal texts are pushed apart")
-def _(
-    anchors: Tensor,
-    positives: Tensor,
-    hard_negatives: Maybe = None,
-    scale: float = 20.0,
-    symmetric: bool = False,
-    duplicates: Maybe = None,
-) -> Tensor:
-    return _ranking(anchors, positives, hard_negatives, scale, symmetric)
-
-
-@mistake(losses, "simcse_loss", "temperature multiplied", "the cosines are multiplied by the temperature")
-def _(
-    u: Tensor, v: Tensor, hard_negatives: Maybe = None, temperature: float = 0.05, *rest: Any, **options: Any
-) -> Tensor:
-    return _simcse(u, v, hard_negatives, 1 / temperature, *rest, **options)
-
-
-@mistake(losses, "simcse_loss", "SimCSE labels off by one", "the diagonal of the batch is shifted by one")
-def _(u: Tensor, v: Tensor, *rest: Any, **options: Any) -> Tensor:
-    return _simcse(u, v.roll(-1, dims=0), *rest, **options)
-
-
-@mistake(losses, "simcse_loss", "contradictions left out", "supervised SimCSE trains on entailment pairs alone")
-def _(
-    u: Tensor, v: Tensor, hard_negatives: Maybe = None, temperature: float = 0.05, *rest: Any, **options: Any
-) -> Tensor:
-    return _simcse(u, v, None, temperature)
+simcse = calls(losses, "simcse_loss")
+simcse("temperature multiplied", "the cosines are multiplied by the temperature", temperature=lambda tau: 1 / tau)
+simcse("SimCSE labels off by one", "the diagonal of the batch is shifted by one", v=one_on)
+ENTAILED = "supervised SimCSE trains on entailment pairs alone"
+simcse("contradictions left out", ENTAILED, hard_negatives=None, hard_negative_weight=0.0)
 
 
 @mistake(losses, "simcse_loss", "weight on every contradiction", "the hard negatives of other rows get it too")
@@ -249,47 +205,32 @@ def _(u: Tensor, v: Tensor, temperature: float = 0.05) -> Tensor:
     return (_simcse(u, v, temperature=temperature) + _simcse(v, u, temperature=temperature)) / 2
 
 
-@mistake(more_losses, "nt_xent_loss", "NT-Xent temperature multiplied", "a temperature below 1 flattens the softmax")
-def _(u: Tensor, v: Tensor, temperature: float = 0.05) -> Tensor:
-    return _nt_xent(u, v, 1 / temperature)
-
+nt_xent = calls(more_losses, "nt_xent_loss")
+flat = "a temperature below 1 flattens the softmax"
+nt_xent("NT-Xent temperature multiplied", flat, temperature=lambda tau: 1 / tau)
 
 # ------------------------------------------------------------------------------------- masked words
 
-_mask_tokens, _mlm_loss = masked.mask_tokens, more_losses.mlm_loss
 
-
-@mistake(masked, "mask_tokens", "nothing is hidden", "the inputs are the texts themselves, with every answer in them")
-def _(ids: Tensor, words: Tensor, mask_id: int, chance: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    return ids, _mask_tokens(ids, words, mask_id, chance, other)[1]
-
-
-@mistake(masked, "mask_tokens", "special tokens are hidden too", "[CLS], [SEP] and pads are chosen like words")
-def _(ids: Tensor, words: Tensor, mask_id: int, chance: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    return _mask_tokens(ids, torch.ones_like(words), mask_id, chance, other)
-
-
-@mistake(masked, "mask_tokens", "every chosen word is [MASK]", "none is replaced and none stays: 100, not 80 %")
-def _(ids: Tensor, words: Tensor, mask_id: int, chance: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    chosen = _mask_tokens(ids, words, mask_id, chance, other)[1]
-    return torch.where(chosen, mask_id, ids), chosen
-
-
-@mistake(masked, "mask_tokens", "only [MASK] is to be guessed", "replaced words and those that stay are not asked for")
-def _(ids: Tensor, words: Tensor, mask_id: int, chance: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+def masked_with(
+    ids: Tensor, words: Tensor, mask_id: int, chance: Tensor, other: Tensor, *, hidden: str = "", asked: str = ""
+) -> tuple[Tensor, Tensor]:
+    """``hidden`` words are none or all of the chosen ones, ``asked`` are those that are [MASK] or that are changed."""
     inputs, chosen = _mask_tokens(ids, words, mask_id, chance, other)
-    return inputs, chosen & (inputs == mask_id)
+    if hidden:
+        inputs = ids if hidden == "none" else torch.where(chosen, mask_id, ids)
+    if asked:
+        chosen = chosen & (inputs == mask_id if asked == "[MASK]" else inputs != ids)
+    return inputs, chosen
 
 
-@mistake(masked, "mask_tokens", "only changed words are to be guessed", "the words that stay are not asked for")
-def _(ids: Tensor, words: Tensor, mask_id: int, chance: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    inputs, chosen = _mask_tokens(ids, words, mask_id, chance, other)
-    return inputs, chosen & (inputs != ids)
-
-
-@mistake(masked, "mask_tokens", "80 % of all words are hidden", "0.8 and 0.9 are not multiplied by 0.15")
-def _(ids: Tensor, words: Tensor, mask_id: int, chance: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    return _mask_tokens(ids, words, mask_id, chance * 0.15, other)
+hidden = calls(masked, "mask_tokens", masked_with)
+hidden("nothing is hidden", "the inputs are the texts themselves, with every answer in them", hidden="none")
+hidden("special tokens are hidden too", "[CLS], [SEP] and pads are chosen like words", words=torch.ones_like)
+hidden("every chosen word is [MASK]", "none is replaced and none stays: 100, not 80 %", hidden="all")
+hidden("only [MASK] is to be guessed", "replaced words and those that stay are not asked for", asked="[MASK]")
+hidden("only changed words are to be guessed", "the words that stay are not asked for", asked="changed")
+hidden("80 % of all words are hidden", "0.8 and 0.9 are not multiplied by 0.15", chance=lambda x: x * 0.15)
 
 
 @mistake(more_losses, "mlm_loss", "mean over the vocabulary", "each word's loss is divided by V")

@@ -1,19 +1,20 @@
 """Mistakes in training: the schedule of the learning rate, the optimizer, the loop, and batches computed in parts."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from lessons.mistakes.calls import calls
 from minisbert.core import loop
 from minisbert.diagnosis.mistakes import mistake
 from minisbert.system.devices import random_state
 from minisbert.training import gradient_cache
 
 # the right ones, kept from before anything is planted
-_step, _linear = loop.adamw_step, loop.linear_schedule
-_vectors, _replay, _cut = gradient_cache.vectors_in_parts, gradient_cache.replay, gradient_cache.cut
+_linear = loop.linear_schedule
+_vectors, _replay = gradient_cache.vectors_in_parts, gradient_cache.replay
 
 Parts, States = Sequence[list[int]], Sequence[dict[str, Tensor]]
 
@@ -52,228 +53,130 @@ class _UncorrectedAdamW(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:
         for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                state = self.state[parameter]
-                m = state.setdefault("m", torch.zeros_like(parameter))
-                v = state.setdefault("v", torch.zeros_like(parameter))
-                m.lerp_(parameter.grad, 0.1)
-                v.lerp_(parameter.grad.square(), 0.001)
-                parameter.mul_(1 - group["lr"] * group["weight_decay"])
-                parameter.sub_(group["lr"] * m / (v.sqrt() + 1e-8))
+            for parameter in (parameter for parameter in group["params"] if parameter.grad is not None):
+                state, rates = self.state[parameter], (group["lr"], group["weight_decay"])
+                m, v = (state.get(key, torch.zeros_like(parameter)) for key in ("m", "v"))
+                new, state["m"], state["v"] = adamw_with(parameter, parameter.grad, m, v, 1, *rates, corrected=False)
+                parameter.copy_(new)
 
 
-@mistake(loop, "adamw_step", "decay in the gradient", "the decay is added to the gradient: Adam with L2, not AdamW")
-def _(parameter, gradient, m, v, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
-    return _step(parameter, gradient + weight_decay * parameter, m, v, step, lr, 0.0, betas, eps)
-
-
-@mistake(loop, "adamw_step", "decay without lr", "shrinks by the decay alone: the paper's rule at a schedule of 1")
-def _(parameter, gradient, m, v, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
-    return _step(parameter * (1 - weight_decay), gradient, m, v, step, lr, 0.0, betas, eps)
-
-
-@mistake(loop, "adamw_step", "averages not corrected", "the running means are used as if they had not started at 0")
-def _(parameter, gradient, m, v, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
+def adamw_with(
+    parameter,
+    gradient,
+    m,
+    v,
+    step,
+    lr,
+    weight_decay=0.01,
+    betas=(0.9, 0.999),
+    eps=1e-8,
+    *,
+    decay="step",
+    corrected=True,
+    overwritten="",
+):
+    """The decay is of the ``step``, of the "gradient" or without lr; what is ``overwritten`` is returned corrected."""
+    if decay == "gradient":
+        gradient, weight_decay = gradient + weight_decay * parameter, 0.0
+    if decay == "whole":
+        parameter, weight_decay = parameter * (1 - weight_decay), 0.0
     m = betas[0] * m + (1 - betas[0]) * gradient
     v = betas[1] * v + (1 - betas[1]) * gradient.pow(2)
-    return parameter * (1 - lr * weight_decay) - lr * m / (v.sqrt() + eps), m, v
+    unbiased = [x / (1 - beta**step) if corrected else x for x, beta in zip((m, v), betas, strict=True)]
+    parameter = parameter * (1 - lr * weight_decay) - lr * unbiased[0] / (unbiased[1].sqrt() + eps)
+    return parameter, unbiased[0] if "m" in overwritten else m, unbiased[1] if "v" in overwritten else v
 
 
-@mistake(loop, "adamw_step", "m overwritten", "m itself is corrected, and the corrected m is returned")
-def _(parameter, gradient, m, v, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
-    parameter, m, v = _step(parameter, gradient, m, v, step, lr, weight_decay, betas, eps)
-    return parameter, m / (1 - betas[0] ** step), v
-
-
-@mistake(loop, "adamw_step", "m and v overwritten", "m and v themselves are corrected, and returned so")
-def _(parameter, gradient, m, v, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
-    parameter, m, v = _step(parameter, gradient, m, v, step, lr, weight_decay, betas, eps)
-    return parameter, m / (1 - betas[0] ** step), v / (1 - betas[1] ** step)
-
-
-@mistake(loop, "adamw_step", "step counted from 0", "the bias correction lags by one step")
-def _(parameter, gradient, m, v, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
-    return _step(parameter, gradient, m, v, max(step - 1, 1), lr, weight_decay, betas, eps)
-
-
-@mistake(loop, "adamw_step", "betas hard-coded", "the running means use 0.9 and 0.999, whatever is asked for")
-def _(parameter, gradient, m, v, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
-    return _step(parameter, gradient, m, v, step, lr, weight_decay, eps=eps)
-
-
-@mistake(loop, "adamw_step", "eps hard-coded", "eps is 1e-8, whatever is asked for")
-def _(parameter, gradient, m, v, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
-    return _step(parameter, gradient, m, v, step, lr, weight_decay, betas)
-
-
-@mistake(loop, "adamw_step", "betas and eps hard-coded", "neither betas nor eps are those that are asked for")
-def _(parameter, gradient, m, v, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
-    return _step(parameter, gradient, m, v, step, lr, weight_decay)
+stepped = calls(loop, "adamw_step", adamw_with)
+stepped("decay in the gradient", "the decay is added to the gradient: Adam with L2, not AdamW", decay="gradient")
+stepped("decay without lr", "shrinks by the decay alone: the paper's rule at a schedule of 1", decay="whole")
+stepped("averages not corrected", "the running means are used as if they had not started at 0", corrected=False)
+stepped("m overwritten", "m itself is corrected, and the corrected m is returned", overwritten="m")
+stepped("m and v overwritten", "m and v themselves are corrected, and returned so", overwritten="mv")
+stepped("step counted from 0", "the bias correction lags by one step", step=lambda step: max(step - 1, 1))
+BETAS = (0.9, 0.999)
+stepped("betas hard-coded", "the running means use 0.9 and 0.999, whatever is asked for", betas=BETAS)
+stepped("eps hard-coded", "eps is 1e-8, whatever is asked for", eps=1e-8)
+stepped("betas and eps hard-coded", "neither betas nor eps are those that are asked for", betas=BETAS, eps=1e-8)
 
 
 # ------------------------------------------------------------------------------------------ the loop
 
 
-class _Loop:
-    """``fit`` in pieces, each of which a mistake can override."""
-
-    def __init__(self, optimizer: torch.optim.Optimizer, schedule: Callable[[int], float], clip: float):
-        self.optimizer, self.schedule, self.clip = optimizer, schedule, clip
-        self.groups = optimizer.param_groups
-        self.parameters = [parameter for group in self.groups for parameter in group["params"]]
-
-    def set_rate(self, number: int) -> float:
-        multiplier = self.schedule(number)
-        for group in self.groups:
-            group["lr"] = group.setdefault("initial_lr", group["lr"]) * multiplier
-        return multiplier
-
-    def reset(self) -> None:
-        self.optimizer.zero_grad()
-
-    def weight(self, micro_batch: Sequence, batch: Sequence, count: int) -> float:
-        return len(micro_batch) / len(batch)
-
-    def after_backward(self) -> None:
-        """After each micro-batch."""
-
-    def clipped(self) -> Tensor:
-        return nn.utils.clip_grad_norm_(self.parameters, self.clip)
-
-    def finish(self, finite: bool) -> None:
-        if not finite:
-            raise loop.Diverged("not finite; step skipped")
-        self.optimizer.step()
-
-
-def _fit_with(parts: type[_Loop]) -> Callable:
-    """``fit`` with these pieces."""
-
-    def fit(
-        model, loss, batches, optimizer, schedule, start=0, clip=math.inf, micro_batches=lambda batch: [batch]
-    ) -> Iterator[loop.Step]:
-        own = parts(optimizer, schedule, clip)
-        for number, batch in enumerate(batches, start=start):
-            multiplier = own.set_rate(number)
-            own.reset()
-            total, cut = 0.0, micro_batches(batch)
-            for micro_batch in cut:
-                scaled = loss(model, micro_batch) * own.weight(micro_batch, batch, len(cut))
-                scaled.backward()
-                own.after_backward()
-                total += scaled.item()
-            norm = own.clipped()
-            own.finish(math.isfinite(total) and bool(norm.isfinite()))
-            yield loop.Step(number + 1, batch, total, multiplier)
-
-    return fit
-
-
-def _loop_mistake(name: str, meaning: str) -> Callable[[type[_Loop]], None]:
-    return lambda parts: mistake(loop, "fit", name, meaning)(_fit_with(parts)) and None
-
-
-@_loop_mistake("gradients not zeroed", "each step's gradient is added to those of all steps before")
-class _(_Loop):
-    def reset(self) -> None:
-        pass
-
-
-@_loop_mistake("gradients zeroed in every micro-batch", "only the last micro-batch of a batch counts")
-class _(_Loop):
-    def weight(self, micro_batch: Sequence, batch: Sequence, count: int) -> float:
-        self.optimizer.zero_grad()
-        return super().weight(micro_batch, batch, count)
-
-
-@_loop_mistake("micro-batches added up unweighted", "the means of the micro-batches are added, not averaged")
-class _(_Loop):
-    def weight(self, micro_batch: Sequence, batch: Sequence, count: int) -> float:
-        return 1.0
-
-
-@_loop_mistake("micro-batches weighted equally", "a micro-batch of one row counts as much as one of ten")
-class _(_Loop):
-    def weight(self, micro_batch: Sequence, batch: Sequence, count: int) -> float:
-        return 1 / count
-
-
-@_loop_mistake("a step per micro-batch", "the optimizer steps after each micro-batch, on the gradients so far")
-class _(_Loop):
-    def after_backward(self) -> None:
-        self.optimizer.step()
-
-    def finish(self, finite: bool) -> None:
-        if not finite:
+def fit_with(
+    model,
+    loss,
+    batches,
+    optimizer,
+    schedule,
+    start=0,
+    clip=math.inf,
+    micro_batches=lambda batch: [batch],
+    *,
+    zeroed="batch",
+    weighted="rows",
+    stepped="batch",
+    rate="first",
+    ahead=0,
+    clipped="batch",
+    checked="before",
+) -> Iterator[loop.Step]:
+    """``fit`` with wrong choices: when gradients are ``zeroed`` or ``clipped``, when the optimizer has ``stepped``, how
+    a micro-batch is ``weighted``, which ``rate`` is multiplied, and whether NaN is ``checked`` before the step."""
+    groups = optimizer.param_groups
+    parameters = [parameter for group in groups for parameter in group["params"]]
+    for number, batch in enumerate(batches, start=start):
+        multiplier = schedule(number + ahead)
+        for group in groups if rate else ():
+            first = group.setdefault("initial_lr", group["lr"])
+            group["lr"] = (group["lr"] if rate == "last" else first) * multiplier
+        for group in groups if rate == "shared" else ():
+            group["lr"] = groups[0]["lr"]
+        if zeroed == "batch":
+            optimizer.zero_grad()
+        total, cut = 0.0, micro_batches(batch)
+        for micro_batch in cut:
+            if zeroed == "micro-batch":
+                optimizer.zero_grad()
+            weight = {"rows": len(micro_batch) / len(batch), "equal": 1 / len(cut), "not": 1.0}[weighted]
+            scaled = loss(model, micro_batch) * weight
+            scaled.backward()
+            if stepped == "micro-batch":
+                optimizer.step()
+            if clipped == "micro-batch":
+                nn.utils.clip_grad_norm_(parameters, clip)
+            total += scaled.item()
+        norm = nn.utils.clip_grad_norm_(parameters, math.inf if clipped in ("not", "by number") else clip)
+        if clipped == "by number":
+            nn.utils.clip_grad_value_(parameters, clip)
+        good = math.isfinite(total) and bool(norm.isfinite())
+        if stepped == "batch" and (good or checked != "before"):
+            optimizer.step()
+        if not good and checked != "not":
             raise loop.Diverged("not finite")
+        yield loop.Step(number + 1, batch, total, multiplier)
 
 
-@_loop_mistake("multipliers that compound", "the learning rate of the last step is multiplied, not the first one")
-class _(_Loop):
-    def set_rate(self, number: int) -> float:
-        multiplier = self.schedule(number)
-        for group in self.groups:
-            group["lr"] *= multiplier
-        return multiplier
-
-
-@_loop_mistake("the schedule one step ahead", "the multiplier is that of the next step")
-class _(_Loop):
-    def set_rate(self, number: int) -> float:
-        return super().set_rate(number + 1)
-
-
-@_loop_mistake("the learning rate never set", "the schedule is asked, and the optimizer not told")
-class _(_Loop):
-    def set_rate(self, number: int) -> float:
-        return self.schedule(number)
-
-
-@_loop_mistake("the first group's rate for all", "parameter groups lose their own learning rates")
-class _(_Loop):
-    def set_rate(self, number: int) -> float:
-        multiplier = super().set_rate(number)
-        for group in self.groups:
-            group["lr"] = self.groups[0]["lr"]
-        return multiplier
-
-
-@_loop_mistake("clip forgotten", "gradients of any length reach the optimizer")
-class _(_Loop):
-    def clipped(self) -> Tensor:
-        return nn.utils.clip_grad_norm_(self.parameters, math.inf)
-
-
-@_loop_mistake(
-    "clipped number by number", "each number of the gradient is cut off, not its length: the direction turns"
-)
-class _(_Loop):
-    def clipped(self) -> Tensor:
-        norm = nn.utils.clip_grad_norm_(self.parameters, math.inf)
-        nn.utils.clip_grad_value_(self.parameters, self.clip)
-        return norm
-
-
-@_loop_mistake("clipped in every micro-batch", "the gradients so far are clipped after each micro-batch")
-class _(_Loop):
-    def after_backward(self) -> None:
-        self.clipped()
-
-
-@_loop_mistake("stepped before the check", "the step is made first, and then the loss is found to be NaN")
-class _(_Loop):
-    def finish(self, finite: bool) -> None:
-        self.optimizer.step()
-        if not finite:
-            raise loop.Diverged("not finite")
-
-
-@_loop_mistake("NaN not noticed", "a loss of NaN reaches the weights, and training goes on")
-class _(_Loop):
-    def finish(self, finite: bool) -> None:
-        self.optimizer.step()
+fitted = calls(loop, "fit", fit_with)
+fitted("gradients not zeroed", "each step's gradient is added to those of all steps before", zeroed="never")
+ZEROED = "gradients zeroed in every micro-batch"
+fitted(ZEROED, "only the last micro-batch of a batch counts", zeroed="micro-batch")
+UNWEIGHTED = "the means of the micro-batches are added, not averaged"
+fitted("micro-batches added up unweighted", UNWEIGHTED, weighted="not")
+fitted("micro-batches weighted equally", "a micro-batch of one row counts as much as one of ten", weighted="equal")
+STEPPED = "the optimizer steps after each micro-batch, on the gradients so far"
+fitted("a step per micro-batch", STEPPED, stepped="micro-batch")
+fitted("multipliers that compound", "the learning rate of the last step is multiplied, not the first one", rate="last")
+fitted("the schedule one step ahead", "the multiplier is that of the next step", ahead=1)
+fitted("the learning rate never set", "the schedule is asked, and the optimizer not told", rate="")
+fitted("the first group's rate for all", "parameter groups lose their own learning rates", rate="shared")
+fitted("clip forgotten", "gradients of any length reach the optimizer", clipped="not")
+TURNED = "each number of the gradient is cut off, not its length: the direction turns"
+fitted("clipped number by number", TURNED, clipped="by number")
+PARTLY = "the gradients so far are clipped after each micro-batch"
+fitted("clipped in every micro-batch", PARTLY, clipped="micro-batch")
+fitted("stepped before the check", "the step is made first, and then the loss is found to be NaN", checked="after")
+fitted("NaN not noticed", "a loss of NaN reaches the weights, and training goes on", checked="not")
 
 
 # -------------------------------------------------------------------------------- batches in parts
@@ -313,9 +216,8 @@ def _(rows: Sequence[int], lengths: Sequence[int], tokens: int) -> list[list[int
     return parts
 
 
-@mistake(gradient_cache, "cut", "the limit is too much", "a part of as many tokens as are allowed is cut")
-def _(rows: Sequence[int], lengths: Sequence[int], tokens: int) -> list[list[int]]:
-    return _cut(rows, lengths, tokens - 1)
+parted = calls(gradient_cache, "cut")
+parted("the limit is too much", "a part of as many tokens as are allowed is cut", tokens=lambda tokens: tokens - 1)
 
 
 @mistake(gradient_cache, "vectors_in_parts", "hard negatives misaligned", "texts are joined by column within each part")
@@ -345,12 +247,7 @@ def _(network: nn.Module, parts: Parts, states: States, gradient: Tensor) -> Non
     _replay(network, parts, [states[0] for _ in parts], gradient)
 
 
-@mistake(
-    gradient_cache,
-    "replay",
-    "divided by the number of parts",
-    "the parts' gradients are averaged, not added up",
-)
+@mistake(gradient_cache, "replay", "divided by the number of parts", "the parts' gradients are averaged, not added up")
 def _(network: nn.Module, parts: Parts, states: States, gradient: Tensor) -> None:
     _replay(network, parts, states, gradient / max(1, len(parts)))
 
