@@ -1,12 +1,13 @@
 """Stubs: what a learner starts from, generated from the package's one master copy by ``ast``.
 
-A stub has the master's signature, its docstring, and the steps of its body as comments: which names are computed, with
-their shapes, but not how. Where the master does more than its lesson tells, the card has the stub instead. With it
-comes what the master uses: imports, functions of the package that are not pieces of the same lesson, and for a method
-the attributes of its object.
+A stub has the master's arguments and its docstring, where the lesson prints the formula, and what must not be called;
+nothing of the body. Where the master does more than its lesson tells, the card has the stub instead. With it comes what
+the master uses: imports, functions of the package that are not pieces of the same lesson, and for a method the
+attributes of its object.
 """
 
 import ast
+import copy
 import io
 import re
 import textwrap
@@ -15,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from lessons.grader.pieces import LESSONS, PIECES, ROOT, Piece, pieces_of
+from lessons.grader.result import place
 
 WIDTH = 116
 
@@ -24,16 +26,12 @@ class Source:
 
     def __init__(self, path: Path):
         text = path.read_text(encoding="utf-8-sig")  # some editors begin a learner's file with a byte-order mark
-        self.module = path.stem
         self.dotted = f"{path.parent.name}.{path.stem}"  # inside the package: core.bert
         self.lines = text.splitlines()
         self.tree = ast.parse(text)
-        self.beside: dict[int, str] = {}  # line number -> the comment after its code
-        self.alone: dict[int, str] = {}  # line number -> the comment that is the whole line
-        for token in tokenize.generate_tokens(io.StringIO(text).readline):
-            if token.type == tokenize.COMMENT:
-                side = self.beside if token.line[: token.start[1]].strip() else self.alone
-                side[token.start[0]] = token.string.lstrip("# ")
+        tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+        comments = [token for token in tokens if token.type == tokenize.COMMENT]
+        self.alone = {t.start[0] for t in comments if not t.line[: t.start[1]].strip()}  # lines that are a comment
 
     def find(self, path: list[str]) -> ast.FunctionDef | ast.ClassDef:
         """The definition of ``["Layer", "forward"]``."""
@@ -62,17 +60,13 @@ def names_in(*nodes: ast.AST) -> set[str]:
 
 
 def names_used(piece: Piece) -> set[str]:
-    """The names in a master's signature and steps; those that the card needs, if it has the stub."""
+    """The names in a master's defaults and body, without its checks; those that the card needs, if it has the stub."""
     if piece.stub:
         return set(piece.needs)
     function = source_of(piece.source).find(piece.path)
-    work = [node for node in function.body if not left_out(node)]
-    return names_in(function.args, *filter(None, [function.returns]), *work, *(node for _, node in aliases(piece)))
-
-
-def names_of_arguments(piece: Piece) -> set[str]:
-    """The names in a stub's signature."""
-    return set() if piece.stub else names_in(source_of(piece.source).find(piece.path).args)
+    body = [node for node in function.body if not (isinstance(node, ast.If) and isinstance(node.body[0], ast.Raise))]
+    used = names_in(*body, *function.args.defaults)
+    return used | ({"torch"} if "Tensor" in names_in(function.args) else set())
 
 
 # ------------------------------------------------------------------------------------- one function
@@ -83,80 +77,19 @@ def stub(piece: Piece) -> str:
     unwritten = f'    raise NotImplementedError("{piece.master}")'
     if piece.stub:
         return f"{piece.stub.strip()}\n{unwritten}"
-    source = source_of(piece.source)
-    function = source.find(piece.path)
-    signature = source.lines[function.lineno - 1 : function.body[0].lineno - 1]
-    lines = [line.split("  # type:")[0] for line in textwrap.dedent("\n".join(signature)).splitlines()]
+    function = source_of(piece.source).find(piece.path)
+    arguments = copy.deepcopy(function.args)
+    for node in ast.walk(arguments):
+        if isinstance(node, ast.arg):
+            node.annotation = None
+    lines = [f"def {function.name}({ast.unparse(arguments)}):"]
     if doc := ast.get_docstring(function):
         lines += textwrap.indent(f'"""{doc}' + ('\n"""' if "\n" in doc else '"""'), "    ").splitlines()
-    for text in remarks(piece):
-        lines += textwrap.wrap(text, WIDTH, initial_indent="    # ", subsequent_indent="    # ")
-    for text, first in steps(source, function):
-        lines += textwrap.wrap(text, WIDTH, initial_indent=f"    #{first}", subsequent_indent="    #      ")
-    return "\n".join([*lines, unwritten])
-
-
-def remarks(piece: Piece) -> list[str]:
-    """What the docstring leaves open, and what must not be called."""
+    where = re.match('[^"]*"[^"]*"', place(piece))[0]  # without the line itself
     refused = ", ".join(name for name in piece.refused if not name.startswith("_"))
-    return [
-        *filter(None, [piece.note]),
-        *([f"Not to be called: {refused}."] if refused else []),
-    ]
-
-
-def steps(source: Source, function: ast.FunctionDef) -> list[tuple[str, str]]:
-    """What the body does, statement by statement: names, shapes and the author's remarks, each with its indent.
-
-    A return about which nothing is said is no step.
-    """
-    found: list[tuple[str, str]] = []
-    number = 0
-    for node in function.body:
-        if left_out(node):
-            continue
-        first = node.lineno
-        while first - 1 in source.alone:
-            first -= 1
-        lines = range(first, node.end_lineno + 1)
-        shape = "; ".join(source.beside[line] for line in lines if line in source.beside)
-        said = [(source.alone[line], "    ") for line in lines if line in source.alone]
-        if isinstance(node, ast.Return) and not shape and not said:
-            continue
-        number += 1
-        found += [(f"{number}. {described(node)}" + (f"  # {shape}" if shape else ""), " "), *said]
-    return found
-
-
-def described(node: ast.stmt) -> str:
-    """A statement without its formula: ``scores``, ``if mask is not None: scores``, ``return``."""
-    if isinstance(node, ast.Assign):
-        return ", ".join(ast.unparse(target).strip("()") for target in node.targets)
-    if isinstance(node, ast.AnnAssign | ast.AugAssign):
-        return ast.unparse(node.target)
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-        return f"{ast.unparse(node.value.func)}(...)"
-    if isinstance(node, ast.For):
-        return f"for {ast.unparse(node.target).strip('()')} in ..."
-    inner = ", ".join(dict.fromkeys(described(child) for child in getattr(node, "body", []) if not raises(child)))
-    if isinstance(node, ast.If | ast.While):
-        return f"{type(node).__name__.lower()} {ast.unparse(node.test)}: {inner}"
-    return type(node).__name__.lower()
-
-
-def left_out(node: ast.stmt) -> bool:
-    """A statement that is no step of the formula: the docstring, a call of a check, a branch that only checks."""
-    return isinstance(node, ast.Expr) or raises(node)
-
-
-def raises(node: ast.stmt) -> bool:
-    """An ``if`` or a loop that does nothing but raise or call a function ``check_...``."""
-    return isinstance(node, ast.If | ast.For) and all(
-        isinstance(child, ast.Raise)
-        or (isinstance(child, ast.Expr) and ast.unparse(child).startswith("check_"))
-        or raises(child)
-        for child in [*node.body, *node.orelse]
-    )
+    for text in (where, piece.note, f"Not to be called: {refused}." if refused else ""):
+        lines += textwrap.wrap(text, WIDTH, initial_indent="    # ", subsequent_indent="    # ")
+    return "\n".join([*lines, unwritten])
 
 
 # --------------------------------------------------------------------------------- a lesson's file
@@ -174,8 +107,7 @@ def lesson_stubs(lesson: int) -> str:
             blocks[piece.path[0]] = [stub(piece)]
     title = f'"""Lesson {lesson:02}: {LESSONS[lesson]}. Fill in the bodies; python -m lessons.check run {lesson:02}\n\n'
     title += 'If the package raises ValueError for bad arguments, yours need not.\n"""'
-    named = "\n".join(dict.fromkeys(ast.unparse(node) for piece in pieces for _, node in aliases(piece)))
-    head = "\n\n".join(filter(None, [title, imports(pieces), named]))
+    head = "\n\n".join(filter(None, [title, imports(pieces)]))
     return "\n\n\n".join([head, *("\n\n".join(block) for block in blocks.values())]) + "\n"
 
 
@@ -220,17 +152,6 @@ def attributes_of(piece: Piece) -> list[str]:
     return attributes(source, source.find(piece.path[:1]), set())
 
 
-def aliases(piece: Piece) -> list[tuple[Source, ast.Assign]]:
-    """The package's own names in a signature: ``Vectors = np.ndarray | Tensor``, each with the file that defines it."""
-    source = source_of(piece.source)
-    wanted = names_of_arguments(piece)
-    homes = sorted(filter(None, {source.home(name) for name in wanted} - {source.dotted}))
-    files = [piece.source, *(ROOT / "minisbert" / f"{home.replace('.', '/')}.py" for home in homes)]
-    sources = [source_of(file) for file in files if file.is_file()]
-    nodes = [(source, node) for source in sources for node in source.tree.body if isinstance(node, ast.Assign)]
-    return [(source, node) for source, node in nodes if names_in(node.targets[0]) & wanted]
-
-
 def imports(pieces: list[Piece]) -> str:
     """What the masters import and use, the package's helpers last, an empty line between the two."""
     plain, named = set(), set()
@@ -241,8 +162,6 @@ def imports(pieces: list[Piece]) -> str:
                 plain |= {ast.unparse(alias) for alias in node.names if (alias.asname or alias.name) in used}
             elif isinstance(node, ast.ImportFrom) and not node.level and not node.module.startswith("minisbert"):
                 named |= {(node.module, alias.name) for alias in node.names if alias.name in used}
-    if ("torch", "Tensor") in named:
-        plain.add("torch")
     own = {(f"minisbert.{module}", name) for module, name in helpers(pieces)}
     groups = [[f"import {name}" for name in sorted(plain)] + from_lines(named), from_lines(own)]
     return "\n\n".join("\n".join(group) for group in groups if group)
@@ -254,19 +173,12 @@ def from_lines(names: set[tuple[str, str]]) -> list[str]:
 
 
 def helpers(pieces: list[Piece]) -> set[tuple[str, str]]:
-    """What the stubs need of the package, as (module, name): what the signatures and their own names have of it, and
-    the functions that the masters' steps call and that are not among these pieces."""
+    """The package's functions that the masters use and that are not among these pieces, as (module, name)."""
     found = set()
     for piece in pieces:
-        source = source_of(piece.source)
-        own = aliases(piece)
-        named = names_in(*(node.targets[0] for _, node in own))
-        needed = [(source, name) for name in names_of_arguments(piece) - named]
-        needed += [(file, name) for file, node in own for name in names_in(node.value)]
-        found |= {(home, name) for file, name in needed if (home := file.home(name))}
         for name in names_used(piece) - set(piece.refused):
-            home = source.home(name)
-            helper = name.islower() and not name.startswith("_")  # constants are none, classes if the card has them
-            if home and (helper or name in piece.needs):
+            home = source_of(piece.source).home(name)
+            helper = name.islower() and not name.startswith(("_", "check_"))  # constants are none
+            if home and (helper or name in piece.needs):  # classes if the card has them
                 found.add((home, name))
     return {(home, name) for home, name in found if PIECES.get(f"{home.split('.')[-1]}.{name}") not in pieces}

@@ -1,4 +1,4 @@
-"""Stubs have the master's parameters, its docstring or the card's, and nothing of its formula."""
+"""Stubs have the master's parameters, its docstring or the card's, and nothing of its body."""
 
 import ast
 import inspect
@@ -8,8 +8,8 @@ import types
 import pytest
 
 from lessons.grader.guard import look
-from lessons.grader.pieces import LESSONS, PIECES, pieces_of
-from lessons.grader.stubs import lesson_stubs, source_of, steps, stub
+from lessons.grader.pieces import LESSONS, PIECES, lesson_file, pieces_of
+from lessons.grader.stubs import lesson_stubs, stub
 
 WITH_PIECES = sorted({piece.lesson for piece in PIECES.values()})
 
@@ -23,7 +23,7 @@ def defined(piece) -> types.FunctionType:
 
 
 @pytest.mark.parametrize("piece", PIECES.values(), ids=PIECES)
-def test_a_stub_has_the_signature_docstring_and_steps_of_its_master_and_raises(piece):
+def test_a_stub_has_the_arguments_and_docstring_of_its_master_and_raises(piece):
     function = defined(piece)
     # defaults by their text: two lambdas are equal if nothing but their address differs
     ours, masters = (
@@ -33,30 +33,10 @@ def test_a_stub_has_the_signature_docstring_and_steps_of_its_master_and_raises(p
     assert ours == masters
     if not piece.stub:
         assert inspect.cleandoc(function.__doc__ or "") == inspect.cleandoc(piece.original.__doc__ or "")
+        assert f"# lessons/{lesson_file(piece.lesson).name}, line " in stub(piece)
     written = ast.parse(stub(piece)).body[0]
     rest = written.body[1:] if ast.get_docstring(written) else written.body
     assert [ast.unparse(node) for node in rest] == [f"raise NotImplementedError({piece.master!r})"]
-    # the steps name what is computed but not how
-    source = source_of(piece.source)
-    master = source.find(piece.path)
-    told = "\n".join(text for text, _ in steps(source, master))
-    assert not re.search(r"^\d+\. return$", told, re.MULTILINE)
-    for node in ast.walk(master):
-        if isinstance(node, ast.Assign | ast.Return) and not isinstance(node.value, ast.Name | ast.Constant):
-            assert ast.unparse(node.value) not in told
-
-
-def test_the_steps_of_attention():
-    piece = PIECES["bert.attention"]
-    source = source_of(piece.source)
-    assert [text for text, _ in steps(source, source.find(piece.path))] == [
-        "1. scores  # (B, H, T, S)",
-        "2. if mask is not None: scores",
-        "subtle: minus infinity, so that a pad gets exactly 0 and not just little",
-        "3. probabilities  # (B, H, T, S), each row sums to 1",
-        "4. weights",
-        "5. return  # (B, H, T, K), (B, H, T, S)",
-    ]
 
 
 def helpers_of(lesson):
@@ -68,7 +48,6 @@ def test_a_lessons_file_is_python_that_the_guard_lets_pass(lesson):
     text = lesson_stubs(lesson)
     assert look(text, pieces_of(lesson)) == {}
     assert f"{lesson:02}: {LESSONS[lesson]}" in text
-    assert max(map(len, text.splitlines())) <= 120
     assert "check_" not in "".join(helpers_of(lesson))  # a check of arguments is no helper
 
 
@@ -82,7 +61,6 @@ def test_helpers_are_functions_that_are_not_pieces_of_the_same_lesson():
     assert helpers_of(6) == []  # gelu is a piece of this lesson
     assert helpers_of(1) == helpers_of(16) == []  # normalize would be half the answer; the card has the stub of top_k
     assert "import logsigmoid" in lesson_stubs(15)
-    assert "from torch import Tensor\n" in lesson_stubs(6)  # not nn, which only the fused branch of gelu uses
 
 
 def test_a_class_says_what_its_objects_have_and_inherit():
