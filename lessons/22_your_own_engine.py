@@ -5,15 +5,11 @@
 # wrote, and put a number on it.
 
 # %%
-import shutil
-import sysconfig
-import tempfile
-from pathlib import Path
-
 import numpy as np
 from course import figure, predict
 
 from lessons import engine as search
+from lessons.search import modules
 
 # %% [markdown]
 # ## The question
@@ -40,16 +36,7 @@ from lessons import engine as search
 # the engine leaves out.
 
 # %%
-MODULES = (
-    "base64 bisect colorsys copy fnmatch getpass glob graphlib heapq linecache netrc "
-    "pprint queue reprlib sched secrets shelve string textwrap timeit"
-).split()
-folder = Path(tempfile.mkdtemp())
-for name in MODULES:
-    source = Path(sysconfig.get_path("stdlib"), f"{name}.py")
-    if not source.is_file():  # a module may become a folder
-        source = Path(sysconfig.get_path("stdlib"), name, "__init__.py")
-    shutil.copyfile(source, folder / f"{name}.py")
+folder = modules.folder()
 (folder / "photo.txt").write_bytes(b"\x89PNG\0\0")
 (folder / "nothing.md").touch()
 
@@ -94,30 +81,9 @@ assert nonsense["score"] > 0.016, "1 / 61 for being first among the wrong ones"
 # and a part of the path.
 
 # %%
-QUESTIONS = """
-keep a list sorted while inserting | bisect
-the smallest element of a queue by priority | heapq
-break a long paragraph into lines of a given width | textwrap
-does a file name match a pattern with stars | fnmatch
-list all files that match a wildcard, subfolders too | glob
-ask for a password without showing it | getpass
-a random token that nobody can guess, for a reset link | secrets
-run a function at a later time | sched
-from red, green and blue to hue and saturation | colorsys
-put values into a text at dollar signs | string
-keep Python objects on disk under their names | shelve
-pass work from one thread to another | queue
-duplicate an object together with everything in it | copy
-get one line of a source file by its number | linecache
-how long does a small piece of code take | timeit
-turn bytes into printable letters and back | base64
-user names and passwords for ftp servers in a file | netrc
-order tasks so that each comes after those it depends on | graphlib
-shorten what is printed of a very long list | reprlib
-print nested data so that people can read it | pprint
-"""
-rows = [line.split(" | ") for line in QUESTIONS.strip().splitlines()]
-questions = [(question, f"{module}.py") for question, module in rows]
+questions = [(question.text, question.file) for question in modules.QUESTIONS]
+for question, file in questions:
+    print(f"{question:60}{file}")
 
 # %% [markdown]
 # ## Predict, then run

@@ -204,6 +204,10 @@ def lesson_number(text: str) -> int:
     return int(text)
 
 
+def number_or_sentence(text: str) -> int | str:
+    return lesson_number(text) if text.isdigit() else text
+
+
 def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(
         prog=RUN,
@@ -248,9 +252,10 @@ def parser() -> argparse.ArgumentParser:
     project.add_argument("--secret", default="", metavar="TEXT", help="ask a random half of the queries, chosen by it")
     project.add_argument("--source", type=Path, metavar="DIR", help="search in the docstrings of this Python source")
     model = commands.add_parser("mine", help="your model: write your pieces and the book's rest to one file, run it")
-    model.add_argument("lesson", nargs="?", **number)
+    model.add_argument("lesson", nargs="?", **number | {"type": number_or_sentence})
     model.add_argument("sentences", nargs="*", metavar="SENTENCE", help="for lessons 01, 05 and 08; - reads stdin")
-    model.add_argument("--diff", choices=CHAPTERS, help="only compare a chapter of the file with the book's")
+    about = f"only compare the file with the book, or a chapter of it: {', '.join(CHAPTERS)}"
+    model.add_argument("--diff", nargs="?", const="all", choices=["all", *CHAPTERS], metavar="CHAPTER", help=about)
     return found
 
 
@@ -291,6 +296,8 @@ def main(arguments: list[str] | None = None) -> None:
     elif options.command == "mine":
         from lessons.grader.your_model import your_model
 
+        if isinstance(options.lesson, str):  # no number: a sentence, for lesson 01
+            options.lesson, options.sentences = 1, [options.lesson, *options.sentences]
         if options.sentences == ["-"]:
             options.sentences = [line.strip() for line in sys.stdin if line.strip()]
         good = your_model(options.lesson, options.sentences, options.diff)

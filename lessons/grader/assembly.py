@@ -2,7 +2,7 @@
 
 The chapters stand in the book's order, the appendix first, because others inherit from its error. A function that the
 learner has written takes the place of the book's, after whatever it uses of the learner's file. Each definition begins
-with a mark, and a mark says whose the lines below it are.
+with a mark, and a mark says whose the lines below it are; under it stands why a piece of the learner's is not there.
 """
 
 import ast
@@ -15,11 +15,12 @@ import sys
 import tokenize
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from textwrap import shorten
 from typing import NamedTuple
 
 from lessons.grader.pieces import CHAPTERS, PIECES, ROOT, Piece, mine
 from lessons.grader.result import defined
-from lessons.grader.stubs import Source, attributes_of, source_of
+from lessons.grader.stubs import Source, attributes_of, lesson_stubs, source_of
 
 FILE = "my_minisbert.py"  # not minisbert.py: a file beside it that imports minisbert would find this one
 BOOK = {name: source_of(ROOT / "minisbert" / "core" / f"{name}.py") for name in CHAPTERS}
@@ -75,11 +76,15 @@ class Assembly:
         return "\n\n\n".join([head, *self.chapters.values()]) + "\n"
 
 
-def assemble(masters: Iterable[str]) -> Assembly:
-    """The book with these pieces in it, each as its lesson's file in ``lessons/mine`` has it."""
+def assemble(masters: Iterable[str], failed: dict[str, str] | None = None) -> Assembly:
+    """The book with these pieces in it, each as its lesson's file in ``lessons/mine`` has it.
+
+    ``failed`` has the pieces that must stay out, with the reason.
+    """
     nodes = [node for source in BOOK.values() for node in source.tree.body]
     names = {name: ast.unparse(node) for node in nodes for name in changed(node)}
     found = Assembly(names | {name: path for node in nodes for name, path in imported(node).items()})
+    found.left_out |= failed or {}
     written: dict[str, Part] = {}
     files: dict[int, Learners] = {}
     for piece in map(IN_THE_BOOK.__getitem__, masters):
@@ -89,7 +94,7 @@ def assemble(masters: Iterable[str]) -> Assembly:
             found.names |= written[piece.master].names
         except (Unfit, SyntaxError) as reason:  # of Python's: lines that cannot be moved
             found.left_out[piece.master] = str(reason)
-    found.chapters = {name: chapter_text(name, written) for name in CHAPTERS}
+    found.chapters = {name: chapter_text(name, written, found.left_out) for name in CHAPTERS}
     return found
 
 
@@ -103,6 +108,7 @@ class Learners(Source):
         super().__init__(mine(lesson))
         self.name = mine(lesson).name
         self.imports = {name: path for node in ast.walk(self.tree) for name, path in imported(node).items()}
+        self.stubs = {line.strip() for line in lesson_stubs(lesson).splitlines() if line.lstrip().startswith("#")}
         self.lent: list[ast.stmt] = []  # methods beside the book's that an earlier piece has brought along
 
     def part(self, piece: Piece, names: dict[str, str]) -> Part:
@@ -156,11 +162,11 @@ class Learners(Source):
         return found
 
     def text_of(self, node: ast.stmt, inside: bool = False) -> str:
-        """The lines of a statement with the comment above it, at the margin or inside a class."""
+        """A statement with the comment above it, at the margin or in a class, without the stub's comments."""
         lines, column = self.lines[first_line(self, node) - 1 : node.end_lineno], node.col_offset
         if inside and column != 4:
             lines = [f"    {line[column:] if line[:column].isspace() else line.lstrip()}" for line in lines]
-        return "\n".join(lines)
+        return "\n".join(line for line in lines if line.strip() not in self.stubs)
 
 
 def changed(node: ast.stmt) -> set[str]:
@@ -196,24 +202,30 @@ def first_line(source: Source, node: ast.stmt) -> int:
 # -------------------------------------------------------------------------------------- the file
 
 
-def chapter_text(name: str, written: dict[str, Part]) -> str:
+def chapter_text(name: str, written: dict[str, Part], left_out: dict[str, str]) -> str:
     """A chapter without its imports, and with the learner's parts in place of its own."""
-    source, mark = BOOK[name], f"# the book's: core/{name}.py"
+    source = BOOK[name]
     lines = list(source.lines)
+
+    def mark(master: str) -> list[str]:
+        reason = left_out.get(master)
+        return [f"# the book's: core/{name}.py", *([f"# instead of yours: {shorten(reason, 96)}"] if reason else [])]
+
     for node in reversed(source.tree.body):  # from below, so that the numbers of the lines above stay
         if not isinstance(node, ast.FunctionDef | ast.ClassDef):
             continue
         here = first_line(source, node) - 1
         methods = {f"{name}.{node.name}.{m.name}": m for m in node.body if isinstance(m, ast.FunctionDef)}
-        parts = [written[master] for master in methods if isinstance(node, ast.ClassDef) and master in written]
-        for master, method in reversed(methods.items()) if parts else ():  # a mark at each
+        parts = [written[master] for master in methods if master in written]
+        for master, method in reversed(methods.items()) if parts or methods.keys() & left_out else ():  # a mark at each
             span = slice(first_line(source, method) - 1, method.end_lineno)
-            lines[span] = written[master].text.split("\n") if master in written else [f"    {mark}", *lines[span]]
+            books = [f"    {line}" for line in mark(master)] + lines[span]
+            lines[span] = written[master].text.split("\n") if master in written else books
         if part := written.get(f"{name}.{node.name}"):
             parts = [part]
             lines[here : node.end_lineno] = part.text.split("\n")
         else:
-            lines.insert(here, mark)
+            lines[here:here] = mark(f"{name}.{node.name}")
         lines[here:here] = [line for part in parts for text in part.before for line in [*text.split("\n"), "", ""]]
     start = max(node.end_lineno for node in source.tree.body if isinstance(node, IMPORTS))
     about = [f"# {line}".rstrip() for line in ast.get_docstring(source.tree).splitlines()]
@@ -239,6 +251,6 @@ def owners(text: str) -> list[str]:
 
 
 def difference(assembly: Assembly, name: str) -> str:
-    """A chapter of the book, and what it is in the learner's file."""
-    sides = [chapter_text(name, {}).splitlines(), assembly.chapters[name].splitlines()]
+    """A chapter of the book, and what it is in the learner's file; empty if they are the same."""
+    sides = [chapter_text(name, {}, {}).splitlines(), assembly.chapters[name].splitlines()]
     return "\n".join(difflib.unified_diff(*sides, f"minisbert/core/{name}.py", FILE, lineterm=""))

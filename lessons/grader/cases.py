@@ -51,10 +51,9 @@ BONUS: dict[str, str] = {
     "pooling.mean_pool": "NaN",
     "pooling.attention_pool": "NaN",
     "losses.matryoshka_loss": "zeros",
-    "losses.simcse_loss": "hard|their weight|all wrong",
     "tokenizer.split_words": "中|ΟΔΟΣ|x00",
     "tokenizer.word_pieces": "101 letters|another name",
-    "losses.multiple_negatives_ranking_loss": "hard|duplicate",
+    "losses.multiple_negatives_ranking_loss": "duplicate",
     "loop.linear_schedule": "nothing but warm-up",
 }
 

@@ -99,7 +99,8 @@ def head(book: Any, sentences: Sequence[str]) -> Findings:
     with torch.no_grad():
         encoder.bert(torch.tensor([row]), trace=states)
     shares = states["layers.3.attention"][0, 1]  # (T, T)
-    yield Finding("layer 3, head 1: how much each token looks at each, and most at which")
+    yield Finding("layer 3, head 1: a row for each token, two signs for each that it looks at, in the same order:")
+    yield Finding("none below .05, ░ to .30, ▒ to .55, ▓ to .80, █ above; then the largest share, and whose it is")
     for token, values in zip(tokens, shares.tolist(), strict=True):
         shades = "".join(2 * SHADES[min(4, round(4 * value + 0.3))] for value in values)
         yield Finding(f"{token:>14} {shades} {max(values):.2f} {tokens[values.index(max(values))]}")
@@ -214,17 +215,21 @@ SHOWS |= {8: vector, 9: spearman, 10: partners, 11: losses, 13: training, 14: ev
 
 def your_model(lesson: int | None, sentences: Sequence[str], chapter: str | None) -> bool:
     """Write the file, run it on what the lesson shows, end with the card. Returns whether all equals the reference."""
-    passed = verdicts()
+    passed, failed = verdicts()
+    named: set[str] = set()
     lesson = lesson or max((PIECES[master].lesson for master in passed if PIECES[master].lesson < 15), default=1)
     show = SHOWS[max(number for number in SHOWS if number <= lesson)]
     while True:
-        assembly = assemble(passed)
-        for master, reason in assembly.left_out.items():
-            without(master, reason)
+        assembly = assemble(passed, failed)
+        for master in [master for master in assembly.left_out if master not in named]:
+            say(f"{master}: the book's is used instead of yours: {assembly.left_out[master]}")
+            named.add(master)
         with atomic_file(MINE / FILE) as path:
             path.write_text(assembly.text, encoding="utf-8")
         if chapter:
-            print(difference(assembly, chapter) or f"core/{chapter}.py: nothing here is yours yet")
+            names = [chapter] if chapter in assembly.chapters else assembly.chapters
+            found = "\n".join(filter(None, (difference(assembly, name) for name in names)))
+            print(found or f"{', '.join(names)}: nothing here is yours yet")
             return True
         book = ModuleType("my_minisbert")
         try:
@@ -240,8 +245,8 @@ def your_model(lesson: int | None, sentences: Sequence[str], chapter: str | None
             whose = [owner for line in lines if (owner := owners(assembly.text)[line - 1]) in passed]
             if not whose:
                 raise
-            without(whose[-1], f"{type(error).__name__}: {error}")
-            passed = [master for master in passed if master not in (whose[-1], *assembly.left_out)]
+            failed = assembly.left_out | {whose[-1]: f"{type(error).__name__}: {error}"}
+            passed = [master for master in passed if master not in failed]
     code = [owner for owner in owners(assembly.text) if owner != "-"]
     own = Counter(filter(None, code))
     print()
@@ -250,14 +255,15 @@ def your_model(lesson: int | None, sentences: Sequence[str], chapter: str | None
         print(f"  {name:<10}{sum(parts.values()):>4} lines  {', '.join(parts)}")
     scored = f"they score {best:.2f}" if best else f"what they score: {RUN} mine 09"
     print(f"\n{own.total()} of {len(code):,} lines are yours; {scored}.")
-    print(f"Where the published ones differ: {RUN} mine --diff CHAPTER")
+    print(f"Where the published ones differ: {RUN} mine --diff; in one chapter only: --diff bert")
     return good
 
 
-def verdicts() -> list[str]:
-    """The pieces of the book that pass; others that are written are named. Files that are new are graded."""
+def verdicts() -> tuple[list[str], dict[str, str]]:
+    """The pieces of the book that pass, and why others that are written do not. Files that are new are graded."""
     progress = Progress()
     passed: list[str] = []
+    failed: dict[str, str] = {}
     for lesson in Bar(dict.fromkeys(piece.lesson for piece in IN_THE_BOOK.values()), desc="grading", unit=" lessons"):
         pieces = [piece for piece in IN_THE_BOOK.values() if piece.lesson == lesson and mine(lesson).is_file()]
         if any(progress.state(piece) not in ("passed", "failed", "refused", "unwritten") for piece in pieces):
@@ -266,9 +272,5 @@ def verdicts() -> list[str]:
             if progress.state(piece) == "passed":
                 passed.append(piece.master)
             elif progress.state(piece) != "unwritten":
-                without(piece.master, f"{progress.state(piece)}, {progress.results[piece.master].get('seen', '')}")
-    return passed
-
-
-def without(master: str, reason: str) -> None:
-    say(f"{master}: the book's is used instead of yours: {reason}")
+                failed[piece.master] = f"{progress.state(piece)}, {progress.results[piece.master].get('seen', '')}"
+    return passed, failed

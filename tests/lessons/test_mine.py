@@ -73,7 +73,7 @@ def write_answers() -> list[str]:
 
 def passing(monkeypatch, *masters: str) -> None:
     """Let these pieces pass, without the grader."""
-    monkeypatch.setattr(your_model, "verdicts", lambda: list(masters))
+    monkeypatch.setattr(your_model, "verdicts", lambda: ([*masters], {}))
 
 
 def test_a_file_of_all_right_pieces_runs_alone_and_equals_the_book(folder):
@@ -81,6 +81,7 @@ def test_a_file_of_all_right_pieces_runs_alone_and_equals_the_book(folder):
     found = assemble(masters)
     assert not found.left_out
     assert {*owners(found.text)} == {*masters, "", "-"}
+    assert "Not to be called" not in found.text, "a comment of the stubs"
     (folder / FILE).write_text(found.text, encoding="utf-8")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     subprocess.run([sys.executable, "-c", ALONE, str(TINY)], cwd=folder, env=environment, check=True)
@@ -146,13 +147,17 @@ def test_pieces_that_the_grader_does_not_pass_are_named_and_the_books_are_used(m
     assert "ok    10 losses" in out
     assert "7 of " in out
     assert "lines are yours; what they score: python -m lessons.check mine 09" in out
+    written = (folder / FILE).read_text(encoding="utf-8")
+    assert "    # the book's: core/bert.py\n    # instead of yours: refused, line 1: no\n    def forward(" in written
+    assert "# the book's: core/losses.py\n# instead of yours: failed, line 1: no\ndef mse_loss(" in written
     check.main(["mine", "--diff", "bert"])
     assert graded == [6, 11], "the files are as they were"
     out = capsys.readouterr().out
     assert "+def scaled(x):" in out
     assert "-    return x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))" in out
     assert "+++ my_minisbert.py" in out
-    assert (folder / FILE).is_file()
+    check.main(["mine", "--diff"])
+    assert "+++ my_minisbert.py" in capsys.readouterr().out
 
 
 def test_a_piece_that_fails_in_the_model_is_named_and_a_wrong_one_shows(monkeypatch, capsys):
@@ -181,6 +186,8 @@ def test_the_real_model_of_right_pieces(monkeypatch, capsys, folder, minilm, sts
     ):
         assert your_model.your_model(lesson, [], None)
         assert says in capsys.readouterr().out
+    check.main(["mine", "It rains.", "Rain falls."])
+    assert "  1  1.00 " in capsys.readouterr().out, "without a number: what lesson 01 shows"
     if find_spec("matplotlib"):
         assert (folder / "your_attention.png").stat().st_size > 10_000
     assert your_model.your_model(9, [], None)
