@@ -17,7 +17,6 @@ Exit codes: 0 everything that was run passed, 1 something did not, 2 the command
 """
 
 import argparse
-import itertools
 import re
 import signal
 import sys
@@ -45,7 +44,7 @@ def shown(path: Path) -> Path:
     return path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
 
 
-# ------------------------------------------------------------------------------------- start, reset
+# -------------------------------------------------------------------------------------------- start
 
 
 def start(lesson: int) -> None:
@@ -53,33 +52,15 @@ def start(lesson: int) -> None:
     path = mine(lesson)
     pieces = pieces_of(lesson)
     if path.exists():
-        say(f"{shown(path)} exists and stays as it is ({RUN} reset {lesson:02} starts over)")
+        say(f"{shown(path)} exists and stays as it is; move it away to start over")
     else:
-        write_stubs(lesson)
+        with atomic_file(path) as partial:
+            partial.write_text(lesson_stubs(lesson), encoding="utf-8")
         say(f"wrote {shown(path)}")
     print(f"Lesson {lesson:02}, {LESSONS[lesson]}: {len(pieces)} to write\n")
     for piece in pieces:
         print(f"  {piece.master:<40}{stars(piece.level)}  {piece.minutes:>3} min\n      {piece.what_for}")
     print(f"\nEdit {shown(path)}, then: {RUN} run {lesson:02}")
-
-
-def write_stubs(lesson: int) -> None:
-    with atomic_file(mine(lesson)) as partial:
-        partial.write_text(lesson_stubs(lesson), encoding="utf-8")
-
-
-def reset(lesson: int) -> None:
-    """Fresh stubs; the old file is kept next to them under an unused name."""
-    path = mine(lesson)
-    pieces_of(lesson)
-    if path.exists():
-        numbers = itertools.count(1)
-        aside = next(new for n in numbers if not (new := path.with_name(f"{path.stem}_before_{n}.py")).exists())
-        path.rename(aside)
-        say(f"your file is now {shown(aside)}")
-    write_stubs(lesson)
-    Progress().forget(lesson)
-    print(f"wrote {shown(path)}")
 
 
 # --------------------------------------------------------------------------------------------- run
@@ -227,7 +208,6 @@ def parser() -> argparse.ArgumentParser:
     answering.add_argument("lesson", **number)
     answering.add_argument("exercise", type=int, metavar="N", help="the exercise's number")
     commands.add_parser("quiz", help="five questions about a lesson").add_argument("lesson", **number)
-    commands.add_parser("reset", help="start a lesson over; your file is kept").add_argument("lesson", **number)
     commands.add_parser("list", help="every piece and its status")
     commands.add_parser("guesses", help="how many of your predictions were right")
     everything = commands.add_parser("all", help="grade every lesson")
@@ -275,8 +255,6 @@ def main(arguments: list[str] | None = None) -> None:
         answer(options.lesson, options.exercise)
     elif options.command == "quiz":
         show_quiz(options.lesson)
-    elif options.command == "reset":
-        reset(options.lesson)
     elif options.command == "list":
         show_progress()
     elif options.command == "guesses":

@@ -154,12 +154,6 @@ class Progress:
             self.results[result.master] = {"status": result.status, "file": digest, "seen": seen}
         self.save()
 
-    def forget(self, lesson: int) -> None:
-        for master in [piece.master for piece in PIECES.values() if piece.lesson == lesson]:
-            self.results.pop(master, None)
-            self.hints.pop(master, None)
-        self.save()
-
     def state(self, piece: Piece) -> str:
         """``passed``, ``failed`` and so on for the file as it is now, or why its status is unknown."""
         digest = file_digest(piece.lesson)

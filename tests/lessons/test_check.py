@@ -66,17 +66,6 @@ def test_start_writes_stubs_and_shows_the_cards_but_never_overwrites(folder, cap
     assert "stays as it is" in capsys.readouterr().err
 
 
-def test_reset_keeps_the_old_file_under_a_new_name_each_time(folder, graded):
-    for text in ("first", "second"):
-        mine(5).write_text(text)
-        command("run", "5")
-        assert command("reset", "05") == 0
-        assert Progress().state(PIECES["bert.attention"]) == "not run"
-    assert (folder / "lesson_05_before_1.py").read_text() == "first"
-    assert (folder / "lesson_05_before_2.py").read_text() == "second"
-    assert "raise NotImplementedError" in mine(5).read_text()
-
-
 def test_run_prints_the_ladder_and_the_mistake(work, graded, capsys):
     assert command("run", "05") == 0
     assert "4 of 4 passed. The lesson is solved." in capsys.readouterr().out
@@ -308,7 +297,7 @@ def test_no_such_lesson_and_one_without_pieces(folder, capsys):
     for number in (str(max(LESSONS) + 1), "x", "-1"):
         assert command("run", number) == 2
         assert f"00 to {max(LESSONS)}" in capsys.readouterr().err or number == "-1"
-    for name in ("start", "hint", "reset"):
+    for name in ("start", "hint"):
         with pytest.raises(InputError, match="lesson 14"):
             check.main([name, "14"])
 
