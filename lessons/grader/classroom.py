@@ -19,7 +19,6 @@ from lessons.grader.result import (
     master_digests,
     not_started,
     place,
-    versions,
 )
 from minisbert.core import InputError, read_json, reading
 from minisbert.system.console import say
@@ -89,7 +88,7 @@ def write(out: Path, content: dict) -> None:
 def failure(problem: str, form: str) -> dict:
     if form == "gradescope":
         return {"score": 0, "output": problem, "tests": []}
-    return versions() | {"error": problem, "passed": 0, "of": len(PIECES), "pieces": []}
+    return as_json([]) | {"error": problem}
 
 
 def gradescope(graded: list[tuple[int, list[Result]]]) -> dict:
@@ -103,8 +102,7 @@ def gradescope(graded: list[tuple[int, list[Result]]]) -> dict:
                 | {"status": "passed" if result.passed else "failed", "output": in_words(result)}
             )
     passed = sum(result.passed for _, results in graded for result in results)
-    version = ", ".join(f"{name} {value}" for name, value in versions().items())
-    return {"output": f"{passed} of {len(tests)} pieces passed ({version})", "tests": tests}
+    return {"output": f"{passed} of {len(tests)} pieces passed", "tests": tests}
 
 
 def in_words(result: Result) -> str:
@@ -144,8 +142,6 @@ def class_table(folder: Path) -> None:
     print_most(
         "Pieces that failed most", Counter((row["piece"], row["rung"]) for row in rows if row["status"] == "failed")
     )
-    if len(graders := {found["grader"] for found in students.values() if "grader" in found}) > 1:
-        say(f"these files come from {len(graders)} versions of the grader: grade them again before you compare")
 
 
 def read_results(path: Path) -> dict[str, Any]:
@@ -157,7 +153,7 @@ def read_results(path: Path) -> dict[str, Any]:
                 raise ValueError("pieces must be a list of dicts")
             found["pieces"] = [row for row in found["pieces"] if row["piece"] in PIECES]
             for row in found["pieces"]:
-                row["status"], row["mistakes"], row["rung"], found["grader"]  # each must be there
+                row["status"], row["mistakes"], row["rung"]  # each must be there
             return found
     except InputError as error:
         say(f"{error}: not what `all --json` writes; grade the student's folder again")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lessons.grader.pieces import MINE, PIECES, ROOT, Piece, lesson_file, mine
+from lessons.grader.pieces import MINE, PIECES, Piece, lesson_file, mine
 from minisbert import __version__
 from minisbert.core import read_json
 from minisbert.system.files import atomic_file, write_json
@@ -48,7 +48,7 @@ def not_started(piece: Piece) -> Result:
 
 
 def as_json(lessons: list[tuple[int, list[Result]]]) -> dict:
-    """What a teacher collects: every piece with its status, how far it came, and digests of what was graded."""
+    """What a teacher collects: every piece with its status, how far it came, and a digest of what was graded."""
     rows = []
     for lesson, results in lessons:
         digests = function_digests(lesson)
@@ -59,26 +59,10 @@ def as_json(lessons: list[tuple[int, list[Result]]]) -> dict:
                 {"lesson": lesson, "piece": result.master, "difficulty": PIECES[result.master].level}
                 | {"status": result.status, "rungs_passed": [title for title, holds, _ in result.rungs if holds]}
                 | {"rung": rung, "seen": seen, "mistakes": result.mistakes}
-                | {"file_sha256": file_digest(lesson) or None, "function_sha256": digests.get(result.master)}
+                | {"function_sha256": digests.get(result.master)}
             )
     passed = sum(row["status"] == "passed" for row in rows)
-    return versions() | {"passed": passed, "of": len(PIECES), "pieces": rows}
-
-
-def versions() -> dict[str, str]:
-    """The package's version, and a digest of everything that decides a grade."""
-    return {"minisbert": __version__, "grader": grader_digest()}
-
-
-def grader_digest() -> str:
-    """The first 12 hexadecimal digits of a sha256: two grades with equal ones come from the same grader."""
-    files = [ROOT / "lessons" / "check.py", *(ROOT / "tests").glob("*checks.py")]
-    for folder in ("lessons/grader", "lessons/mistakes", "lessons/search", "lessons/by_hand", "minisbert/diagnosis"):
-        files += (ROOT / folder).glob("*.py")
-    digest = hashlib.sha256((ROOT / "lessons" / "grader" / "cards.toml").read_bytes())
-    for path in sorted(files):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
+    return {"minisbert": __version__, "passed": passed, "of": len(PIECES), "pieces": rows}
 
 
 def function_digests(lesson: int) -> dict[str, str]:
