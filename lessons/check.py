@@ -36,7 +36,7 @@ from minisbert.system.files import atomic_file
 RUN = "python -m lessons.check"
 SETTINGS = "store = float32, int8 or bits; columns = N; candidates = N, for bits"
 NUMBERS = {RUNGS[rung] for rung in ("example", "golden", "gradient", "traps")}  # wrong there, a formula is wrong
-BOARD = "leaderboard, a .csv; several can be put one after the other (default: lessons/mine/leaderboard.csv)"
+BOARD = "leaderboard, a .csv that gets a row (default: lessons/mine/leaderboard.csv)"
 
 
 def shown(path: Path) -> Path:

@@ -26,7 +26,6 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search import quantized
 from minisbert.search.dense import top_k
 from minisbert.system.console import say
-from minisbert.system.files import atomic_file
 
 FIELDS = ("questions", "name", "ndcg@10", "low", "high", "recall@10", "bytes", "ms", "store", "machine")
 TIMED = 30  # queries, one at a time
@@ -103,7 +102,6 @@ def grade_project(folder: Path, board: Path, name: str = "", secret: str = "", s
     encoder, options = load_project(folder)
     entries = read_entries(source)
     rows = hidden_rows(entries, secret, everything=source is not None)
-    read_board(board)  # a damaged one is reported before the work, not after it
     engine = Engine(encoder, options, [entry.document for entry in entries])
     queries = [entries[row].query for row in rows]
     found = engine.search(queries, 10)  # (Q, 10)
@@ -124,30 +122,8 @@ def grade_project(folder: Path, board: Path, name: str = "", secret: str = "", s
     about = (options.store, f"{platform.machine()} Python {platform.python_version()}")
     digest = hashlib.sha256("\n".join([*queries, *(entry.document for entry in entries)]).encode()).hexdigest()[:8]
     shown = " ".join((name or folder.resolve().name).split())
-    write_board(board, [*read_board(board), (digest, shown, *values, *about)])  # read again: others may have written
-
-
-# ---------------------------------------------------------------------------------------- leaderboard
-
-
-def read_board(path: Path) -> list[tuple[str, ...]]:
-    """The rows of a leaderboard, or of several one after the other; none if there is no file."""
-    if not path.exists():
-        return []
-    rows = []
-    with reading(path) as at:
-        for at.line, row in enumerate(csv.reader(path.read_text(encoding="utf-8").splitlines()), start=1):
-            if len(row) != len(FIELDS):
-                raise ValueError(f"{len(row)} columns; {', '.join(FIELDS)} are needed")
-            if tuple(row) != FIELDS:
-                rows.append((*row[:2], f"{float(row[2]):.4f}", *row[3:6], str(int(row[6])), *row[7:]))
-    return rows
-
-
-def write_board(path: Path, rows: list[tuple[str, ...]]) -> None:
-    """Sorted, the best of each set of questions first; equal rows once."""
-    ordered = sorted(dict.fromkeys(rows), key=lambda row: (row[0], -float(row[2]), int(row[6]), *row))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_file(path) as partial, partial.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([FIELDS, *ordered])
-    say(f"wrote {path}: {len(ordered)} rows; compare those with equal questions")
+    board.parent.mkdir(parents=True, exist_ok=True)
+    with board.open("a", encoding="utf-8", newline="") as file:
+        row = (digest, shown, *values, *about)
+        csv.writer(file, lineterminator="\n").writerows([row] if file.tell() else [FIELDS, row])
+    say(f"{board} has one row more; compare those with equal questions")
