@@ -22,13 +22,14 @@ from minisbert.core import InputError, heads, losses, metrics
 from minisbert.core.checks import check_one_of
 from minisbert.core.data import TextColumns, length_grouped_batches
 from minisbert.core.loop import Step, adamw, fit, linear_schedule
-from minisbert.data.batches import MICRO_TOKENS, equal_parts, unique_batches
+from minisbert.data.batches import unique_batches
 from minisbert.data.datasets import bare_rows
 from minisbert.evaluation.retrieval import retrieval_from_pairs, retrieval_scores
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import bounded, run_command
 from minisbert.system.devices import choose_dtype
 from minisbert.system.progress import Bar
+from minisbert.training.gradient_cache import MICRO_TOKENS, equal_parts
 
 Scores = dict[str, float]
 LOSSES = ("cosine", "ranking", "triplet", "softmax", "simcse")

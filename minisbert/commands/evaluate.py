@@ -88,7 +88,7 @@ def evaluate_rows(options: argparse.Namespace) -> Evaluation:
     from minisbert.models.properties import SIMILARITIES
 
     # the file's header or keys say what its rows are, and so which measure fits
-    kind, (rows, skipped, unread) = evaluators.load_rows(
+    kind, (rows, skipped, unread, _) = evaluators.load_rows(
         options.data, options.split or "", options.scale, options.columns, options.quotes
     )
     shared.say_unread(options.data, skipped, unread)

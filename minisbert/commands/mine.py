@@ -60,8 +60,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     # absent options leave the defaults to ``Rules``, which also checks the others
     rules = Rules(**{name: getattr(options, name) for name in RULE_OPTIONS if getattr(options, name) is not None})
-    pairs = Rows(options.pairs, "train", options.quotes)
-    rows, skipped, unread = read_file(pairs, PAIRS, columns=options.columns)
+    rows, skipped, unread, _ = read_file(Rows(options.pairs, "train", options.quotes, options.columns), PAIRS)
     shared.say_unread(options.pairs, skipped, unread)
     # rows may be triplets of an earlier mining: their negatives are to be found anew
     negatives = len(rows[0].texts) - 2

@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> None:
     if len(options.texts) != (0 if options.file else 2):
         raise InputError(f"give two texts, each in quotes, or --file, not {len(options.texts)} texts")
     if options.file:
-        pairs = pairs_of(Rows(options.file, quotes=options.quotes), options.columns)
+        pairs = pairs_of(Rows(options.file, quotes=options.quotes, columns=options.columns))
     else:
         pairs = [(options.texts[0], options.texts[1])]
     from minisbert.data.formats import MAX_SCORE
@@ -66,15 +66,16 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"{score:.3f}")  # the probability of a duplicate
 
 
-def pairs_of(rows: Rows, columns: str | None) -> list[tuple[str, str]]:
+def pairs_of(rows: Rows) -> list[tuple[str, str]]:
     """Read the two texts of each row, under the names that training files have, or without names from two columns."""
     from minisbert.data.formats import PAIRS, RowReader, two_texts
 
     named = two_texts(rows.names)
-    if not columns and not named and len(rows.names) == 2 and "\t" in rows.first_line and not rows.holds_json:
+    if not rows.columns and not named and len(rows.names) == 2 and "\t" in rows.first_line and not rows.holds_json:
         say(f"{rows}: the first line has no known names, so it is scored as a pair")
-        columns, named = "1,2", ["1", "2"]
-    reader = RowReader(rows, PAIRS, columns=columns or ",".join(named or ["sentence1", "sentence2"]))
+        named = ["1", "2"]
+    rows.columns = rows.columns or ",".join(named or ["sentence1", "sentence2"])
+    reader = RowReader(rows, PAIRS)
     pairs = []
     for row in reader:
         if len(row.texts) != 2 or not all(row.texts):
@@ -82,5 +83,5 @@ def pairs_of(rows: Rows, columns: str | None) -> list[tuple[str, str]]:
         pairs.append((row.texts[0], row.texts[1]))
     if not pairs:
         raise InputError(f"{rows} contains no sentence pairs")
-    shared.say_unread(str(rows), 0, reader.unread)
+    shared.say_unread(str(rows), 0, [*reader.unread])
     return pairs

@@ -218,10 +218,10 @@ def prompt_of(encoder: "Encoder", options: argparse.Namespace, role: str = "", s
 
 def read_corpus(path: str, quotes: bool = True) -> list[str]:
     """Read the texts of a file; report how many empty lines were skipped."""
-    from minisbert.data.formats import read_texts
+    from minisbert.data.formats import every_text
     from minisbert.data.lines import Rows
 
-    lines = [text for _, text in read_texts(Rows(path, quotes=quotes))]
+    lines = list(every_text(Rows(path, quotes=quotes), blanks=True))
     texts = [text for text in lines if text]
     if len(texts) < len(lines):
         say(f"{path}: empty lines skipped: {len(lines) - len(texts):,}")

@@ -1,22 +1,10 @@
 """Batches in which no text occurs twice, for losses whose negatives are the other rows of the batch."""
 
-import math
 from collections.abc import Hashable, Sequence
 
 import torch
 
-MICRO_TOKENS = 768  # of a part of a batch: no slower on a CPU, and memory stops growing with the batch
 MOST_HOSTS = 100  # batches that are tried for a row left alone
-
-
-def equal_parts(rows: Sequence[int], lengths: Sequence[int], most: float = MICRO_TOKENS) -> list[list[int]]:
-    """Divide a batch into parts of equal size with about ``most`` tokens each, for losses that are a mean over rows.
-
-    Rows of a batch are of like length, and a short last part would waste a call.
-    """
-    tokens = sum(lengths[row] for row in rows)
-    size = math.ceil(len(rows) / max(1, math.ceil(tokens / most)))
-    return [list(rows[start : start + size]) for start in range(0, len(rows), size)]
 
 
 def unique_batches(
@@ -63,13 +51,8 @@ def _fill(
     batches: list[list[int]] = [[] for _ in range(most)]
     left = []
     after: dict[Hashable, int] = {}  # key -> the batch after the last one that contains it
-    full = 0  # no batch before it has room
     for row in rows:
-        while full < most and len(batches[full]) == batch_size:
-            full += 1
-        at = full
-        for key in keys[row]:
-            at = max(at, after.get(key, 0))
+        at = max((after.get(key, 0) for key in keys[row]), default=0)
         # the rows of a window fill at most 50 batches, so few are passed
         while at < most and len(batches[at]) == batch_size:
             at += 1
@@ -86,15 +69,14 @@ def _join_alone(batches: list[list[int]], keys: Sequence[Sequence[Hashable]], ba
     """Move the row of each batch of one to another batch, or drop it, which leaves its batch empty."""
     texts = [{key for row in batch for key in keys[row]} for batch in batches]
     hosts = list(range(len(batches)))
-    for alone in range(len(batches)):
-        if len(batches[alone]) != 1:  # also if another row has joined it since
+    for batch in batches:
+        if len(batch) != 1:  # also if another row has joined it since
             continue
-        row = batches[alone].pop()
-        fitting = [host for host in hosts[:MOST_HOSTS] if batches[host] and texts[host].isdisjoint(keys[row])]
-        if not fitting:  # the row is dropped
-            continue
-        host = fitting[0]
-        batches[host].append(row)
-        texts[host].update(keys[row])
-        if len(batches[host]) > batch_size:  # one more is enough
-            hosts.remove(host)
+        row = batch.pop()
+        for host in hosts[:MOST_HOSTS]:
+            if batches[host] and texts[host].isdisjoint(keys[row]):
+                batches[host].append(row)
+                texts[host].update(keys[row])
+                if len(batches[host]) > batch_size:  # one more is enough
+                    hosts.remove(host)
+                break

@@ -16,13 +16,14 @@ import re
 import sys
 import zipfile
 import zlib
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from functools import cached_property
-from io import BufferedReader, RawIOBase
-from itertools import chain
+from dataclasses import dataclass
+from functools import cached_property, partial
+from io import BufferedReader
+from itertools import chain, islice, repeat
 from pathlib import Path
-from typing import IO, Any, NoReturn, cast
+from typing import Any, NoReturn
 
 from minisbert.core import InputError, one_line
 from minisbert.system.console import say
@@ -33,12 +34,16 @@ try:
 except ImportError:  # not every Python has it
     LZMAError = OSError  # type: ignore[misc, assignment]  # only caught
 
+MAX_SCORE = 5.0  # 0: nothing in common, 5: the same meaning, as in STS
 LONGEST_LINE = 2**22  # bytes; tokenizing a text takes over a hundred times its size
 ROWS_OF_PARQUET = 1024  # that are converted at a time
 TWO_DEVS = {"dev": "dev_matched", "test": "dev_mismatched"}  # MultiNLI: two dev files, the labels of test are secret
 JSON_START = re.compile(r'\[?\s*(\{\s*("|$)|$)|\[\s*[\["].*\]$')  # a first line of JSON; "[1] a note" is text
-ARRAY_START, ARRAY_COMMA = re.compile(r"\s*\[\s*"), re.compile(r"\s*(,\s*|(?=\]))")  # of JSON
+ARRAY_START, ARRAY_COMMA = re.compile(r"\ufeff?\s*\[\s*"), re.compile(r"\s*(,\s*|(?=\]))")  # of JSON
 ARRAY_END = re.compile(r"\]\s*\Z")
+COLUMN_NUMBER = re.compile("[1-9][0-9]*")
+WITHIN_CHARACTER = re.compile(rb"[\x80-\xbf]")  # its second byte, or a later one, in UTF-8
+KINDS = {".parquet": "parquet", ".csv": "table", ".tsv": "table", ".jsonl": "objects", ".json": "objects"}
 AN_OBJECT = "object with keys (one in each line of a .jsonl, or all in one array of a .json)"
 
 DECOMPRESSORS = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma"}  # not every Python has the last two
@@ -85,81 +90,74 @@ def first_of(wanted: Sequence[str], names: Container[str]) -> str | None:
     return next((name for name in wanted if name in names), None)
 
 
-def shown(names: Sequence[str]) -> str:
+def shown(names: Iterable[str]) -> str:
     return ", ".join(map(one_line, names))
 
 
+@dataclass(eq=False)
 class Rows:
-    """The rows of one file, read once, as lines, cells or JSON values; it is opened when the first is asked for.
+    """A file, how to read it, and its rows, read once; it is opened when the first row is asked for.
 
-    ``first_line``, ``names`` and ``holds_json`` look ahead and take nothing away, so a pipe can be recognised, too.
-    ``split`` selects a file of an NLI archive, or rows by their column of that name. Without ``quotes`` quotation marks
-    are text; if not ``strict``, text may follow a closing one, as in Quora's release. ``stream`` is read instead of a
-    file. Anything unreadable is an ``InputError`` that names the file and the place.
+    ``lines`` yields the number and the text of each line, ``values`` the number and the value of each line of JSON,
+    item of an array, or row of a Parquet file. ``first_line``, ``names`` and ``kind`` look ahead and take nothing away,
+    so a pipe can be recognised, too. Anything unreadable is an ``InputError`` that names the file and the place.
     """
 
-    def __init__(
-        self,
-        path: str | Path,
-        split: str = "",
-        quotes: bool = True,
-        strict: bool = True,
-        stream: IO[bytes] | None = None,
-    ):
-        self.path, self.split, self.quotes, self.strict, self.stream = Path(path), split, quotes, strict, stream
-        self.where = str(path)
-        self._first = ""
-        self._lines, self._values = self._read_lines(), self._read_values()
+    path: str | Path
+    split: str = ""  # of the rows to read by a column of that name, or of the file in an NLI archive
+    quotes: bool = True  # quotation marks enclose cells, and are no text
+    columns: str | None = None  # to read, by name or number: "score,left,right"
+    scale: float | None = MAX_SCORE  # of scores: from 0 to this; None: any
+    strict: bool = True  # no text follows a closing quotation mark
+    name: str = ""  # of the data set, if it has one
+    stream: Any = None  # is read instead of the file
+
+    def __post_init__(self) -> None:
+        self.where, self.is_array = str(self.path), False  # with the file in a .zip; both are known once it is open
+        self.lines, self.values = self._read_lines(), self._read_values()
 
     @classmethod
-    def of(cls, source: "str | Path | Rows", split: str = "") -> "Rows":
+    def of(cls, source: "Source", split: str = "", **how: Any) -> "Rows":
         """Return the rows of a path; rows are returned as they are."""
-        return source if isinstance(source, Rows) else cls(source, split)
+        return source if isinstance(source, Rows) else cls(source, split, **how)
 
     def __str__(self) -> str:
-        return str(self.path)
-
-    # ---------------------------------------------------------------------------------- what is in the file
+        return self.name or str(self.path)
 
     @property
+    def wanted(self) -> list[str]:
+        """The names or numbers in ``columns``."""
+        return [name.strip() for name in self.columns.lower().split(",")] if self.columns else []
+
+    @property
+    def numbered(self) -> bool:
+        """Whether ``columns`` are numbers, from 1, in a table without a header or in lists of JSON."""
+        return bool(self.columns) and all(map(COLUMN_NUMBER.fullmatch, self.wanted))
+
+    @cached_property
     def first_line(self) -> str:
         """The first line that is not blank; "" if there is none."""
-        seen: list[tuple[int, str]] = []
-        while not self._first and (line := next(self._lines, None)):
-            seen.append(line)
-        self._lines = chain(seen, self._lines) if seen else self._lines
-        return self._first
+        number, line = 0, ""
+        for number, line in self.lines:  # noqa: B007
+            if line.strip():
+                break
+        # the blank ones before it are counted, not kept: they may be many
+        self.lines = chain(zip(range(1, number), repeat("")), [(number, line)] * bool(number), self.lines)
+        return line if line.strip() else ""
 
     @cached_property
-    def ending(self) -> str:
-        """The ending of the file's name, of a .zip that of the file in it."""
-        if self.path.suffix.lower() == ".zip":
-            _ = self.first_line  # opens it
-        return ending_of(self.where)
+    def kind(self) -> str:
+        """What the file holds: "parquet", an "array" or "objects" of JSON, a "table" if it is named so, or "lines"."""
+        first = self.first_line.strip()  # which opens the file, if it is not Parquet
+        if self.is_array:
+            return "array"
+        # a pipe or a .txt may hold JSON, too
+        return KINDS.get(ending_of(self.where)) or ("objects" if first and JSON_START.match(first) else "lines")
 
     @property
-    def is_empty(self) -> bool:
-        return not (self.names if self.holds_parquet else self.first_line)
-
-    @property
-    def holds_parquet(self) -> bool:
-        return self.ending == ".parquet"
-
-    @cached_property
     def holds_json(self) -> bool:
-        """Whether rows are objects: the name says so, or, of a pipe or a .txt, the first line."""
-        if self.ending in (".jsonl", ".json", ".parquet", ".csv", ".tsv"):
-            return self.ending not in (".csv", ".tsv")
-        return bool(self.first_line) and JSON_START.match(self.first_line.strip()) is not None
-
-    @cached_property
-    def is_array(self) -> bool:
-        return self.ending == ".json" and self.first_line.lstrip().startswith("[")
-
-    @property
-    def holds_lines(self) -> bool:
-        """Whether the file may hold a text in each line: it is neither JSON nor called a table."""
-        return not self.holds_json and self.ending not in (".csv", ".tsv")
+        """Whether rows are objects, as those of Parquet are, too."""
+        return self.kind in ("objects", "array", "parquet")
 
     @property
     def delimiter(self) -> str:
@@ -173,11 +171,9 @@ class Rows:
             if self.quotes:
                 cells = next(csv.reader([self.first_line.replace("\r", " ")], delimiter=self.delimiter), [])
             return [cell.strip().lower() for cell in cells]
-        first = next(self._values, None)
-        if first is None:
-            return []
-        self._values = chain([first], self._values)
-        return [key.lower() for key in first[1]] if isinstance(first[1], dict) else []
+        first = list(islice(self.values, 1))
+        self.values = chain(first, self.values)
+        return [key.lower() for key in first[0][1]] if first and isinstance(first[0][1], dict) else []
 
     def unknown_names(self, needed: str) -> InputError:
         """Show the first line or the first keys, which must have names that they have not."""
@@ -189,20 +185,11 @@ class Rows:
 
     @property
     def unit(self) -> str:
-        if self.holds_parquet:
-            return "row"
-        return "item" if self.is_array else "line"
+        return {"parquet": "row", "array": "item"}.get(self.kind, "line")
 
     def fail(self, number: int, message: str) -> NoReturn:
         """Raise ``InputError`` for a row: ``a.tsv, line 3: ...``, or ``a.json, item 3: ...`` of an array."""
         raise InputError(f"{self.where}, {self.unit} {number}: {message}")
-
-    # ---------------------------------------------------------------------------------- lines
-
-    def lines(self) -> Iterator[str]:
-        """Yield the text of each line without its line end."""
-        for _, line in self._lines:
-            yield line
 
     def _read_lines(self) -> Iterator[tuple[int, str]]:
         if ending_of(self.where) == ".parquet":  # it has none
@@ -210,35 +197,40 @@ class Rows:
         try:
             with ExitStack() as stack:
                 stream = self._open(stack)
-                longest, number = LONGEST_LINE, 0
-                if ending_of(self.where) == ".json":
-                    longest = sys.maxsize - 1  # an array may be one line; its items are measured
+                if ending_of(self.where) == ".json" and ARRAY_START.match(stream.peek(512).decode(errors="replace")):
+                    self.is_array = True
+                    yield from self._read_blocks(stream)
                 # subtle: text streams also split at other separators, such as U+0085 and U+2028, inside a sentence
-                while content := stream.readline(longest + 1):
-                    number += 1
+                read = partial(stream.readline, LONGEST_LINE + 1)
+                for number, content in enumerate(iter(read, b""), start=1):
                     place = f"{self.where}, line {number}"
-                    if len(content) > longest:
-                        raise InputError(f"{place}: longer than {longest:,} bytes; split the text")
+                    if len(content) > LONGEST_LINE:
+                        raise InputError(f"{place}: longer than {LONGEST_LINE:,} bytes; split the text")
                     if b"\0" in content:
                         raise InputError(f"{place}: a NUL byte, so this is no UTF-8 text; save it as UTF-8")
                     if number == 1 and not content.endswith(b"\n") and b"\r" in content.rstrip(b"\r\n"):
-                        raise InputError(
-                            f"{place}: lines end in CR alone, as on old Macs; convert them: tr '\\r' '\\n'"
-                        )
+                        raise InputError(f"{place}: lines end in CR alone; convert them: tr '\\r' '\\n'")
                     line = decode(content, self.where, number).removesuffix("\n").rstrip("\r")
-                    line = line.lstrip("\ufeff")  # of a file that was appended to another
-                    self._first = self._first or (line if line.strip() else "")
-                    yield number, line
+                    yield number, line.lstrip("\ufeff")  # of a file that was appended to another, too
         except (OSError, EOFError, zlib.error, LZMAError, zipfile.BadZipFile) as error:
             raise InputError(f"{self.where}: {error}; the file is damaged, or not what its name says") from error
         except ImportError as error:
             raise InputError(f"{self.where} cannot be decompressed, because this Python has no {error.name}") from error
 
-    def _open(self, stack: ExitStack) -> IO[bytes]:
+    def _read_blocks(self, stream: Any) -> Iterator[tuple[int, str]]:
+        """Yield an array in parts that end with a character, after the number of the line in which each begins."""
+        number = 1
+        while content := stream.read(LONGEST_LINE):
+            while len(content) < LONGEST_LINE + 4 and WITHIN_CHARACTER.match(stream.peek(1)):
+                content += stream.read(1)
+            yield number, decode(content, self.where, number)
+            number += content.count(b"\n")
+
+    def _open(self, stack: ExitStack) -> Any:
         """Open the file, decompressed; what is in it must then be text."""
         stream: Any = self.stream or stack.enter_context(open_bytes(self.path))
         ending, what = container_of(stream)
-        ending = ending or self.path.suffix.lower()
+        ending = ending or Path(self.path).suffix.lower()
         if ending in DECOMPRESSORS:
             stream = stack.enter_context(importlib.import_module(DECOMPRESSORS[ending]).open(stream))
         elif ending == ".zip":
@@ -247,9 +239,9 @@ class Rows:
             raise InputError(f"{self.where} is {what}")
         if ending in (".zip", *DECOMPRESSORS) and (what := container_of(stream)[1]):
             raise InputError(f"{self.where}: what is in it is {what}")
-        return cast(IO[bytes], stream)
+        return stream
 
-    def _open_member(self, archive: zipfile.ZipFile, stack: ExitStack) -> IO[bytes]:
+    def _open_member(self, archive: zipfile.ZipFile, stack: ExitStack) -> Any:
         """Open the only file of an archive, or of an NLI archive that of a split: ``snli_1.0/snli_1.0_dev.jsonl``."""
         # subtle: the NLI archives were made on a Mac, so every file has a twin, __MACOSX/snli_1.0/._snli_1.0_dev.jsonl
         files = [name for name in archive.namelist() if not name.startswith("__MACOSX/") and not name.endswith("/")]
@@ -264,25 +256,19 @@ class Rows:
             raise InputError(f"{self.where} has {found}: unpack it, and give one of them")
         self.where += f"/{chosen[0]}"
         try:
-            opened = archive.open(chosen[0])
+            opened: Any = archive.open(chosen[0])
         except (RuntimeError, NotImplementedError) as error:  # it needs a password, or an unusual decompressor
             raise InputError(f"{self.where}: {error}") from error
         # subtle: buffered, because an archive's own readline with a limit takes ten times as long
-        return cast(IO[bytes], stack.enter_context(BufferedReader(cast(RawIOBase, opened))))
-
-    # ---------------------------------------------------------------------------------- JSON and Parquet
-
-    def values(self) -> Iterator[tuple[int, Any]]:
-        """Yield the number and the value of each line of JSON, item of an array, or row of a Parquet file."""
-        return self._values
+        return stack.enter_context(BufferedReader(opened))
 
     def _read_values(self) -> Iterator[tuple[int, Any]]:
-        if self.holds_parquet:
+        if self.kind == "parquet":
             yield from enumerate(self._read_parquet(), start=1)
-        elif self.is_array:
+        elif self.kind == "array":
             yield from enumerate(self._read_array(), start=1)
         else:
-            for number, line in self._lines:
+            for number, line in self.lines:
                 if line.strip():
                     try:
                         value = json.loads(line)
@@ -302,24 +288,32 @@ class Rows:
                 for batch in ParquetFile(file).iter_batches(ROWS_OF_PARQUET):
                     yield from batch.to_pylist()
             except (ValueError, OSError, NotImplementedError) as error:  # pyarrow's are of these
-                message = f"{one_line(str(error))}; the file is damaged, or no Parquet"
-                raise InputError(f"{self.path}: {message}") from error
+                raise InputError(f"{self.path} is damaged, or no Parquet: {one_line(str(error))}") from error
 
     def _read_array(self) -> Iterator[Any]:
-        """Yield the items one by one: as a single value an array may take 25 times the memory of its text."""
-        content = "\n".join(self.lines())
-        start = ARRAY_START.match(content).end()  # type: ignore[union-attr]  # of an array
-        while not ARRAY_END.match(content, start):
+        """Yield the items one by one, and read on as they are: a value may take 25 times the memory of its text."""
+        read_item = json.JSONDecoder().raw_decode
+        number, text = next(self.lines)
+        start = ARRAY_START.match(text).end()  # type: ignore[union-attr]  # of an array
+        while True:
+            # as much as an item and the white space around it may take
+            while len(text) - start <= 2 * LONGEST_LINE and (block := next(self.lines, None)):
+                number += text.count("\n", 0, start)
+                text, start = text[start:] + block[1], 0
+            if ARRAY_END.match(text, start):
+                return
             try:
-                value, end = json.JSONDecoder().raw_decode(content, start)
-                check_unicode(content[start:end], value)
-                separator = ARRAY_COMMA.match(content, end)
-                if separator is None:
-                    raise json.JSONDecodeError("Expecting ',' delimiter", content, end)
+                value, end = read_item(text, start)
+                check_unicode(text[start:end], value)
+                separator = ARRAY_COMMA.match(text, end)
+                if separator is None or end - start > LONGEST_LINE:
+                    raise json.JSONDecodeError("Expecting ',' delimiter", text, end)
             except (ValueError, RecursionError) as error:
-                raise self._invalid(1, content, error) from error
-            if end - start > LONGEST_LINE:
-                raise InputError(f"{self.where}: an item is longer than {LONGEST_LINE:,} characters; split the text")
+                # the rest of a long item may not be in the text yet, nor the end of a string in it
+                end = len(text) if "Unterminated" in str(error) else getattr(error, "pos", start)
+                if end - start <= LONGEST_LINE:
+                    raise self._invalid(number, text, error) from error
+                raise InputError(f"{self.where}: an item is longer than {LONGEST_LINE:,} characters") from error
             yield value
             start = separator.end()
 
@@ -332,8 +326,6 @@ class Rows:
             message = "the line ends within a row; write each row in one line, or all in one array of a .json"
         return InputError(f"{self.where}, line {line}: not valid JSON: {message}")
 
-    # ---------------------------------------------------------------------------------- tables
-
     def cells(self, delimiter: str = "") -> Iterator[tuple[int, list[str]]]:
         """Yield the line number and the stripped cells of each row of a table that is not a blank line.
 
@@ -343,59 +335,52 @@ class Rows:
         if self.quotes:
             rows = self._quoted_cells(delimiter)
         else:
-            rows = (
-                (number, line.split(delimiter)) for number, line in self._lines if delimiter in line or line.strip()
-            )
+            rows = ((number, line.split(delimiter)) for number, line in self.lines if delimiter in line or line.strip())
         for number, row in rows:
             yield number, [cell.strip() for cell in row]
 
     def _quoted_cells(self, delimiter: str) -> Iterator[tuple[int, list[str]]]:
         csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))  # 128 KiB by default
-        last = ""
+        begin, size = 0, 0  # of a row: the number of its first line, and the length of all
 
-        def ended() -> Iterator[str]:
-            nonlocal last
-            for last in self.lines():
-                # with its end, or the last word of one line of a cell would run into the first of the next
-                yield last + "\n"
+        def lines_of_rows() -> Iterator[str]:
+            nonlocal begin, size
+            for number, line in self.lines:
+                if size or delimiter in line or line.strip():  # in a cell a line may be blank
+                    begin = begin if size else number
+                    size += len(line) + 1
+                    if size > LONGEST_LINE:
+                        raise csv.Error(f"a row longer than {LONGEST_LINE:,} characters")
+                    # with its end, or the last word of one line of a cell would run into the first of the next
+                    yield line + "\n"
 
-        reader = csv.reader(ended(), delimiter=delimiter, strict=self.strict)
-        number, is_told = 1, not self.strict
+        reader, is_told = csv.reader(lines_of_rows(), delimiter=delimiter, strict=self.strict), not self.strict
         while True:
+            size = 0
             try:
                 cells = next(reader, None)
             except csv.Error as error:
                 why = {"unexpected end of data": "a quotation mark is never closed"}.get(str(error), str(error))
-                if "expected after" in why:
-                    why = "text after a closing quotation mark"
-                raise InputError(
-                    f"{self.where}, line {number}: {why}; a mark at the start of a cell encloses it and is doubled in "
-                    "it: correct the line, or give --no-quotes if marks are text in this file"
-                ) from error
+                advice = "a mark at the start of a cell encloses it and is doubled in it; if it is text: --no-quotes"
+                raise InputError(f"{self.where}, line {begin}: {why}; {advice}") from error
             if cells is None:
                 return
-            # a row of several lines between tabs: a mark that opens a text may have been closed by another text's
-            if not is_told and reader.line_num > number and any("\t" in cell and "\n" in cell for cell in cells):
+            # a mark that opens a text may have been closed by another text's
+            if not is_told and any("\t" in cell and "\n" in cell for cell in cells):
                 is_told = True
-                say(
-                    f"{self}, line {number}: a cell in quotation marks holds a tab and a line end; "
-                    "give --no-quotes if marks are text in this file"
-                )
-            if cells and (len(cells) > 1 or not last.isspace()):  # a cell in marks may be blank, too
-                yield number, cells
-            number = 1 + reader.line_num
+                advice = "give --no-quotes if marks are text in this file"
+                say(f"{self}, line {begin}: a cell in quotation marks holds a tab and a line end; {advice}")
+            yield begin, cells
 
-    # ---------------------------------------------------------------------------------- by name
+    def records(self, refuse: Callable[[int, str], object]) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield the number of each row and its values by name, in lower case, or by number if they are ``numbered``.
 
-    def records(
-        self, refuse: Callable[[int, str], None], needed: Sequence[str] = ()
-    ) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield the number of each row and its values by name, in lower case; other rows are passed to ``refuse``.
-
-        A row of a table may only be shorter than its header if it has the ``needed`` columns.
+        Other rows are passed to ``refuse``. A row of a table may only be shorter than the first if it has ``columns``.
         """
         if self.holds_json:
-            for number, value in self.values():
+            for number, value in self.values:
+                if self.numbered and isinstance(value, list):
+                    value = {str(i): one for i, one in enumerate(value, start=1)}
                 fields = {key.lower(): one for key, one in value.items()} if isinstance(value, dict) else {}
                 if not isinstance(value, dict):
                     refuse(number, f"{one_line(value)} is no {AN_OBJECT}")
@@ -404,16 +389,24 @@ class Rows:
                 else:
                     yield number, fields
             return
-        table = self.cells()
-        names = [cell.lower() for cell in next(table, (0, []))[1]]
-        least = 1 + max(map(names.index, needed), default=len(names) - 1)
-        for number, cells in table:
-            if not least <= len(cells) <= len(names):
-                refuse(number, f"{len(cells)} columns; {len(names)} are needed, as in the first line")
-            elif [cell.lower() for cell in cells] == names:
+        rows, names, most = self.cells(), self.names, len(self.names)
+        if self.numbered:
+            names = [str(i) for i in range(1, 1 + max(most, *map(int, self.wanted)))]
+            # a comma in a text that is not quoted would shift the columns; between tabs a row may be longer
+            most = most if self.delimiter == "," else sys.maxsize
+        else:
+            next(rows, None)
+        least = 1 + max(map(names.index, self.wanted), default=len(names) - 1)
+        for number, cells in rows:
+            if not least <= len(cells) <= most:
+                refuse(number, f"{len(cells)} columns; {len(names)} are needed")
+            elif [cell.lower() for cell in cells] == self.names and not self.numbered:
                 refuse(number, "the header again; delete the line")
             else:
                 yield number, dict(zip(names, cells, strict=False))
+
+
+Source = str | Path | Rows
 
 
 def check_unicode(content: str, value: Any) -> None:

@@ -36,7 +36,7 @@ OBJECTIVES: dict[Format, tuple[str, Callable[..., Any]]] = {  # of the command t
     LABELLED: ("binary", datasets.duplicate_rows),
     NLI: ("softmax", datasets.class_rows),
     PAIRS: ("mnr", datasets.triplet_rows),
-    SENTENCES: ("simcse", datasets.sentence_rows),
+    SENTENCES: ("simcse", datasets.text_rows),
 }
 
 
@@ -101,8 +101,9 @@ def inspect(
     found = InspectedFile(path, scale)
     first: dict[object, int] = {}  # texts and label -> the line
     try:
-        found.form = recognise(Rows(path, role, quotes))
-        reader = RowReader(Rows(path, role, quotes), found.form, scale)
+        rows = Rows(path, role, quotes, scale=scale)
+        found.form = recognise(rows)
+        reader = RowReader(rows, found.form)
         unit = reader.rows.unit
         reader.refuse = lambda line, message: found.problems.append(f"{unit} {line}: {message}")
         for row in reader:
@@ -113,12 +114,11 @@ def inspect(
             earlier = first.setdefault((row.texts, row.label), row.line)
             if earlier != row.line:
                 found.repeated.append(f"{unit} {row.line}, as {unit} {earlier}")
-        found.unread = reader.unread
+        found.unread = [*reader.unread]
         if not found.problems:
             # what training says of all rows together: one class, classes beside NLI's, scores on another scale
-            data, dev, test = (Rows(path, role, quotes) for _ in datasets.SPLITS)
-            sources = datasets.Sources(data=data, dev=dev, test=test)
-            OBJECTIVES[found.form][1](sources, *([scale] if found.form is SCORED else []))
+            data, dev = (Rows(path, role, quotes, scale=scale) for _ in range(2))
+            OBJECTIVES[found.form][1](datasets.Sources(data=data, dev=dev, test="none", scale=scale))
     except InputError as error:
         found.problems.append(str(error))
     if tokenizer is not None:

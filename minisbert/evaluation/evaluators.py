@@ -16,9 +16,8 @@ from numpy.typing import ArrayLike
 from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
 from minisbert.core.metrics import pearson, spearman
-from minisbert.data.datasets import check_labels, check_scores, load_labelled, scored_table
+from minisbert.data.datasets import check_labels, check_scores, open_rows
 from minisbert.data.formats import LABELLED, PAIRS, SCORED, Table, read_file, recognise
-from minisbert.data.lines import Rows
 from minisbert.evaluation import metrics
 from minisbert.evaluation.retrieval import CUTOFFS, Retrieval, encode_both, retrieval_scores
 from minisbert.models.pair_model import PairModel
@@ -35,26 +34,24 @@ def load_rows(
     ``data`` is stsb, quora or a file: of triplets, of pairs without scores, of labels of 0 and 1, or of scored pairs,
     on any scale if ``scale`` is None. Raises ``InputError`` with file and line for rows that cannot be read.
     """
-    source: str | Rows = data
+    rows = open_rows(data, split, scale=scale, columns=columns, quotes=quotes)
     form = {"stsb": SCORED, "quora": LABELLED}.get(data)
     if form is None:
-        source = Rows(data, split, quotes)
-        if split and "split" not in source.names:
+        if split and "split" not in rows.names:
             raise InputError(f"{data} has no column or key called split, so --split {split} selects nothing")
-        form = SCORED if columns else recognise(source)  # columns name a score and two texts
+        form = SCORED if columns else recognise(rows)  # columns name a score and two texts
+    if form not in (LABELLED, PAIRS):
+        table = read_file(rows, SCORED)
+        check_scores(table.rows, data)
+        return "pairs", table
+    table = read_file(rows, form)
     if form is LABELLED:
-        table = load_labelled(source, LABELLED)
         check_labels(table.rows, data)
         return "labelled pairs", table
-    if form is PAIRS:
-        table = read_file(source, PAIRS)
-        width = len(table.rows[0].texts)
-        if width > 3:
-            raise InputError(f"{data}: rows of {width} texts; anchor, positive and negative are needed")
-        return "pairs without scores" if width == 2 else "triplets", table
-    table = scored_table(source, split, scale, columns)
-    check_scores(table.rows, data)
-    return "pairs", table
+    width = len(table.rows[0].texts)
+    if width > 3:
+        raise InputError(f"{data}: rows of {width} texts; anchor, positive and negative are needed")
+    return "pairs without scores" if width == 2 else "triplets", table
 
 
 def encode_pairs(model: Any, first: Sequence[str], second: Sequence[str], **options: Any) -> tuple[Any, Any]:

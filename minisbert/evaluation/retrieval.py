@@ -111,7 +111,7 @@ def texts_by_id(path: str | Path) -> dict[str, str]:
         needed = '{"_id": "7", "text": "..."}'
         raise InputError(f"{path} is a table, as MS MARCO's queries.tsv is: write a .jsonl, {needed} in each line")
     with reading(path) as at:
-        for at.line, row in rows.values():
+        for at.line, row in rows.values:
             fields = row if isinstance(row, dict) else {}
             identity, text, title = (fields.get(name) for name in ("_id", "text", "title"))
             if type(identity) is int:

@@ -95,10 +95,10 @@ def read_pairs(path: Path, columns: Sequence[int] = (0, 1, 2), header: int = 0, 
 
     If the scores are in ``gold``, line by line, they come before the cells of ``path``.
     """
-    rows = [line.split("\t") for line in Rows(path).lines()]
+    rows = [line.split("\t") for _, line in Rows(path).lines]
     if gold is not None:
         with reading(path):
-            rows = [[score, *cells] for score, cells in zip(Rows(gold).lines(), rows, strict=True)]
+            rows = [[score, *cells] for (_, score), cells in zip(Rows(gold).lines, rows, strict=True)]
     pairs = []
     with reading(gold or path) as at:
         for at.line, cells in enumerate(rows[header:], header + 1):

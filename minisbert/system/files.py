@@ -22,7 +22,7 @@ BROKEN_DISK = (errno.ENOSPC, errno.EFBIG, errno.EIO, getattr(errno, "EDQUOT", er
 def decode(content: bytes, where: str, line: int = 1) -> str:
     """Decode UTF-8 bytes; ``InputError`` names the first bad line, where ``line`` is the number of the first line."""
     try:
-        return content.decode("utf-8-sig" if line == 1 else "utf-8")  # a byte order mark at the start is not text
+        return content.decode()
     except UnicodeDecodeError as error:
         line += error.object[: error.start].count(b"\n")
         byte = f"0x{error.object[error.start]:02x}"
@@ -43,7 +43,7 @@ def open_bytes(path: str | Path) -> IO[bytes]:
 def read_text(path: str | Path) -> str:
     """Read a UTF-8 file; ``InputError`` if it is missing, a folder, or not UTF-8 (with the line)."""
     with open_bytes(path) as file:
-        return decode(file.read(), str(path))
+        return decode(file.read(), str(path)).removeprefix("\ufeff")  # a byte order mark
 
 
 def write_json(path: Path, content: object) -> None:

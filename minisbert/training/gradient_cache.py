@@ -13,6 +13,7 @@ Memory is that of one part, and of the loss: its B x B cosines. The price is ano
 loss that is the mean of its rows' losses needs none of this: there, ``fit`` adds up the gradients of micro-batches.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 
 from minisbert.system.devices import random_state, set_random_state
 
+MICRO_TOKENS = 768  # of a part of a batch: no slower on a CPU, and memory stops growing with the batch
 Part = list[int]  # row numbers
 Cut = Callable[[Sequence[int]], list[Part]]
 
@@ -46,6 +48,16 @@ def cut(rows: Sequence[int], lengths: Sequence[int], tokens: int) -> list[Part]:
             parts.append([row])
             longest = lengths[row]
     return parts
+
+
+def equal_parts(rows: Sequence[int], lengths: Sequence[int], most: float = MICRO_TOKENS) -> list[Part]:
+    """Divide a batch into parts of equal size with about ``most`` tokens each, for losses that are a mean over rows.
+
+    Rows of a batch are of like length, and a short last part would waste a call.
+    """
+    tokens = sum(lengths[row] for row in rows)
+    size = math.ceil(len(rows) / max(1, math.ceil(tokens / most)))
+    return [list(rows[start : start + size]) for start in range(0, len(rows), size)]
 
 
 def vectors_in_parts(network: nn.Module, parts: Sequence[Part]) -> tuple[Tensor, list[dict[str, Tensor]]]:

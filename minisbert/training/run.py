@@ -13,7 +13,6 @@ Of several processes only rank 0 prints and writes.
 import dataclasses
 import hashlib
 import json
-import math
 import os
 import shlex
 import shutil
@@ -40,7 +39,7 @@ from minisbert.core.weights import read_safetensors
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import NotFinite, SentenceEncoder
 from minisbert.system import files
-from minisbert.system.assets import local_path
+from minisbert.system.assets import file_hash, local_path
 from minisbert.system.console import Interrupts, say
 from minisbert.system.devices import random_state, set_random_state
 from minisbert.system.files import naming
@@ -50,7 +49,8 @@ from minisbert.training.distributed import ProcessGroup, processes, say_once
 from minisbert.training.objectives import Objective, Scores
 from minisbert.training.settings import FREE, RunSettings, command_of
 
-NEW = ".new"  # behind the name of a model that is complete, but not in its place yet
+NEW = ".new"  # behind the name of a model that is not in its place yet
+FORMER = "model.former"  # the best model of the saved state, if there has been a better one since
 RECENT = 20  # losses in the mean that the bar shows
 
 # ----------------------------------------------------------------------------------------- the folder
@@ -87,7 +87,7 @@ def create_folder(options: RunSettings, device: torch.device, objective: Objecti
         log.truncate(0)
         for name in (RESULTS, STATE, RUN_CONFIG):
             (out / name).unlink(missing_ok=True)
-        for name in (MODEL, LAST):
+        for name in (MODEL, FORMER, LAST):
             shutil.rmtree(out / name, ignore_errors=True)
         resolved = {"out": str(out), "device": str(device), "minisbert": __version__, "torch": torch.__version__}
         config = vars(options) | {"rows": objective.notes, "best_metric": objective.best} | resolved
@@ -101,8 +101,7 @@ def create_folder(options: RunSettings, device: torch.device, objective: Objecti
 def open_log(out: Path) -> TextIO:
     """Open a run's ``metrics.jsonl`` to append to, locked until it is closed; ``InputError`` if it is locked.
 
-    Whoever holds it is alone in the folder, so what a killed process was writing there is removed, and a model that it
-    had written is put in its place.
+    Whoever holds it is alone in the folder, so what a killed process was writing there is removed.
     """
     log = open(out / RUN_LOG, "a", encoding="utf-8")  # noqa: SIM115 - it stays open as long as the run
     try:
@@ -110,33 +109,31 @@ def open_log(out: Path) -> TextIO:
     except BlockingIOError as error:
         log.close()
         raise InputError(f"{out}: another process is training this run; wait for it to finish, or stop it") from error
-    for path in out.glob(f".*.{files.NEW}*"):
+    for path in (*out.glob(f".*.{files.NEW}*"), out / f"{MODEL}{NEW}", out / f"{LAST}{NEW}"):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:
-            path.unlink()
-    for name in (MODEL, LAST):
-        put_in_place(out / name)
+            path.unlink(missing_ok=True)
     return log
 
 
-def replace_model(model: SentenceEncoder | PairModel, folder: Path) -> None:
+def replace_model(model: SentenceEncoder | PairModel, folder: Path, former: Path | None = None) -> None:
     """Save a model in place of the one at ``folder``; a kill at any moment leaves one of them complete.
 
-    A ``README.md`` there that the user wrote is kept.
+    A ``README.md`` there that the user wrote is kept. The old one goes to ``former``, unless something is there.
     """
     new = folder.with_name(folder.name + NEW)
     model.save(new)
     model.write_card(new, former=folder)
-    put_in_place(folder)
+    if former and folder.is_dir() and not former.exists():
+        folder.rename(former)
+    shutil.rmtree(folder, ignore_errors=True)
+    new.rename(folder)
 
 
-def put_in_place(folder: Path) -> None:
-    """Replace ``folder`` by what is complete beside it, if there is something."""
-    new = folder.with_name(folder.name + NEW)
-    if new.is_dir():
-        shutil.rmtree(folder, ignore_errors=True)
-        new.rename(folder)
+def weights_hash(model: Path) -> str:
+    """Hash the weights in a model's folder; "" if there are none."""
+    return " ".join(map(file_hash, sorted(model.rglob("*.safetensors"))))
 
 
 # -------------------------------------------------------------------------------- the state for --resume
@@ -154,6 +151,7 @@ class RunState:
     best: float | None = None  # dev score of the best model
     best_step: int = 0  # the step of that evaluation; 0 is the untrained model
     best_dev: dict[str, float] = field(default_factory=dict)  # all its dev scores
+    best_hash: str = ""  # of its weights
     waited: int = 0  # evaluations since the best
     tokens: int = 0
     seconds: float = 0.0  # of training, without evaluation
@@ -231,7 +229,7 @@ def content_hash(tensors: dict[str, Tensor], about: dict[str, Any]) -> str:
     digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
@@ -299,8 +297,8 @@ class Run:
             self.state, self.random = load_state(
                 self.folder / STATE, self.objective.network, self.optimizer, self.identity
             )
-            if self.state.best is not None and not (self.folder / MODEL).is_dir():
-                raise InputError(f"{self.folder / MODEL}, the best model by dev, is gone: begin anew with --overwrite")
+            if self.log:
+                self._keep_best()
             log = self.folder / RUN_LOG
             size = log.stat().st_size
             if size < self.state.logged:
@@ -311,6 +309,16 @@ class Run:
             raise
         set_random_state(self.random, self.group.device)
         self.order.set_state(self.random["order"])
+
+    def _keep_best(self) -> None:
+        """Keep the best model of the state: a killed run may have had a better one, which is found again."""
+        model, former = self.folder / MODEL, self.folder / FORMER
+        if former.is_dir() and weights_hash(model) != self.state.best_hash:
+            shutil.rmtree(model, ignore_errors=True)
+            former.rename(model)
+        shutil.rmtree(former, ignore_errors=True)
+        if weights_hash(model) != self.state.best_hash and self.state.best is not None:
+            raise InputError(f"{model} is gone, or is not the model that was best: begin anew with --overwrite")
 
     def __enter__(self) -> "Run":
         self.interrupts.__enter__()
@@ -416,7 +424,8 @@ class Run:
                     self.line.clear()
                     say(f"step {state.step:>5}  dev {objective.best} {100 * score:.2f}")
                 if kept:
-                    replace_model(objective.model, self.folder / MODEL)
+                    replace_model(objective.model, self.folder / MODEL, self.folder / FORMER)
+                    state.best_hash = weights_hash(self.folder / MODEL)
             self.record(dev=scores)
             state.evaluated, state.last = state.step, score
             state.waited = 0 if better else state.waited + 1
@@ -427,14 +436,10 @@ class Run:
         """Save everything that ``--resume`` needs."""
         if self.group.rank == 0:
             with self.interrupts.defer():
-                save_state(
-                    self.folder / STATE,
-                    self.objective.network,
-                    self.optimizer,
-                    self.random,
-                    self.state,
-                    self.identity,
-                )
+                network, state = self.objective.network, self.folder / STATE
+                save_state(state, network, self.optimizer, self.random, self.state, self.identity)
+                if (self.folder / FORMER).is_dir():
+                    self._keep_best()
 
     def stop(self, advice: str = "") -> None:
         """End the run early: save its state and its last weights; ``advice`` is instead of how to continue."""
@@ -465,12 +470,6 @@ class Run:
             self.optimizer.state.clear()  # room for a second copy of the model
             model = objective.model
             model.load_state_dict(type(model).load(folder / MODEL, device=self.group.device).state_dict())
-            # somebody may have changed the folder before a run was resumed
-            if self.options.resume and state.best_dev:
-                found = objective.scores("dev")[objective.best]
-                # another machine's rounding may turn a few rows' labels; another model is farther off
-                if not math.isclose(found, state.best_dev[objective.best], abs_tol=1e-2):
-                    raise InputError(f"{folder / MODEL} is not the model of step {state.best_step}: it was changed")
             after = {"dev": state.best_dev, "test": objective.scores("test")}
         except KeyboardInterrupt:
             say(f"stopped in the final evaluation, all {state.step} steps are saved: --resume {folder} repeats it")

@@ -166,7 +166,7 @@ class RunSettings:
     test: str | None = option("rows for the final scores, in the same ways (default: none, or stsb)", metavar="FILE")
     retrieval: str | None = option("BEIR folder whose dev nDCG@10 selects the checkpoint", metavar="DIR", only=SINGLE)
     scale: float = option("scores in files are 0 to S (default: 5); -1 for -1 to 1", 5.0, score_scale, "S", SCALED)
-    columns: str | None = option("read these columns of --data, in the order of a row: score,left,right", metavar="A,B")
+    columns: str | None = option("read these columns, in the order of a row: score,left,right", metavar="A,B")
     quotes: bool = option("quotation marks enclose cells of a table; without they are text", True)
     limit: int | None = option("read only the first ROWS training rows", None, COUNT, "ROWS")
     max_length: int | None = option("truncate texts to N tokens (default: the model's limit)", None, COUNT, "N")

@@ -16,8 +16,7 @@ from minisbert.core import InputError
 from minisbert.core.bert import Attention, Bert
 from minisbert.core.loop import Diverged, adamw, fit, linear_schedule
 from minisbert.core.pooling import Pooling
-from minisbert.data.batches import MICRO_TOKENS, equal_parts
-from minisbert.data.datasets import plain_texts, shared_rows
+from minisbert.data.datasets import shared_rows, text_rows
 from minisbert.evaluation.retrieval import Retrieval, load_retrieval_folder
 from minisbert.models.masked_language_model import MaskedLanguageModel
 from minisbert.models.pair_model import PairModel
@@ -25,7 +24,7 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import cut_message, say
 from minisbert.system.devices import choose_dtype, save_training_memory, use_threads
 from minisbert.training.distributed import ProcessGroup, lost_contact, process_group, say_once
-from minisbert.training.gradient_cache import Cut, cut, whole
+from minisbert.training.gradient_cache import MICRO_TOKENS, Cut, cut, equal_parts, whole
 from minisbert.training.losses import keep_layers, spread_layers
 from minisbert.training.objectives import Objective, PairNetwork, VectorNetwork, sources_of
 from minisbert.training.objectives.masked import new_model, train_vocabulary
@@ -48,8 +47,8 @@ def load_trainable(options: RunSettings, device: torch.device) -> SentenceEncode
     traits = OBJECTIVES[options.objective]
     if options.from_nothing:
         layers, width, words = map(int, options.from_nothing.split("x"))
-        texts, _ = plain_texts(sources_of(options))
-        dropout = 0.1 if options.dropout is None else options.dropout
+        rows, _ = text_rows(sources_of(options))
+        texts, dropout = [text for (text,) in rows], 0.1 if options.dropout is None else options.dropout
         return new_model(train_vocabulary(texts, words, options.max_length or 128), layers, width, dropout).to(device)
 
     folder = ModelFolder(find_model(options.model))

@@ -1,5 +1,6 @@
 """The rows of a run: data sets by name, what is held out, limits, several files of NLI, scores of another scale."""
 
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -10,27 +11,23 @@ from minisbert.core import InputError
 from minisbert.data import datasets as sources
 from minisbert.data.datasets import (
     Sources,
-    Table,
     class_rows,
     duplicate_rows,
     hold_out,
-    load_labelled,
+    judged_rows,
     load_scored_pairs,
     nli_triplets,
+    open_rows,
     scored_rows,
-    sentence_rows,
+    text_rows,
     triplet_rows,
 )
-from minisbert.data.formats import LABELLED, Row
+from minisbert.data.formats import LABELLED, Row, read_file
 from minisbert.system.assets import asset
 from minisbert.training.objectives import sources_of
-from minisbert.training.settings import RunSettings, parse
+from minisbert.training.settings import parse
 from tests import toys
 from tests.data.test_reader import CONTRADICTION, ENTAILMENT, NEUTRAL, QUORA, QUORA_ROWS, SCORED_ROWS
-
-
-def scored(options: RunSettings) -> tuple[Sources, float]:
-    return sources_of(options), options.scale
 
 
 @pytest.fixture(scope="module")
@@ -84,10 +81,10 @@ def test_the_limit_is_for_training_rows_and_takes_the_first(labelled, files):
     assert {row.sentence1 for part in rows.values() for row in part} == {f"the cat {i}" for i in range(20)}
     _, sizes, _ = labelled("--limit", "20", "--dev", files["duplicates"], "--test", files["duplicates"])
     assert sizes == {"train": 20, "dev": 40, "test": 40}
-    rows, notes = scored_rows(*scored(parse(toys.flags(files, "cosine", "--limit", "7"))))
+    rows, notes = scored_rows(sources_of(parse(toys.flags(files, "cosine", "--limit", "7"))))
     assert {split: len(part) for split, part in rows.items()} == {"train": 7, "dev": 20, "test": 20}
     assert notes["train"] == f"{files['scored']} (7 pairs)"
-    for read, objective in ((triplet_rows, "mnr"), (sentence_rows, "simcse")):
+    for read, objective in ((triplet_rows, "mnr"), (text_rows, "simcse")):
         assert len(read(sources_of(parse(toys.flags(files, objective, "--limit", "6"))))[0]) == 6
 
 
@@ -107,31 +104,33 @@ def test_nli_rows_serve_softmax_and_as_triplets(files):
     triplets, note = triplet_rows(sources_of(parse(["--objective", "triplet", "--data", files["nli"]])))
     assert len(triplets) == 20
     assert triplets[0] == ("a small cat", "the cat", "the music")
-    assert note == f"{files['nli']} (20 triplets of 60 NLI rows; 0 had no gold label)"
+    assert note == f"20 triplets of {files['nli']} (60 NLI rows)"
 
 
-def test_snli_and_multinli_by_name(monkeypatch, files):
+def test_snli_and_multinli_by_name(tmp_path, monkeypatch, files):
     """SNLI's dev and test choose the model; MultiNLI alone, which has no labels of test, gets its own held-out rows."""
-    asked = []
+    monkeypatch.setattr(sources, "ensure", lambda name: tmp_path)
+    for name, splits in (("snli", ("train", "dev", "test")), ("multinli", ("train", "dev_matched", "dev_mismatched"))):
+        with zipfile.ZipFile(tmp_path / f"{name}_1.0.zip", "w") as packed:
+            for split in splits:
+                rows = "".join(toys.nli(30)).replace('"sentence1": "', f'"sentence1": "{name} {split} ')
+                packed.writestr(f"{name}_1.0/{name}_1.0_{split}.jsonl", rows)
 
-    def load(name: object, form: object, split: str, *_: object) -> Table:
-        asked.append((str(name), split))
-        return Table([Row((f"{name} {i}", split), toys.NLI_LABELS[i % 3]) for i in range(10)], 0, [])
+    def read(*flags: str) -> dict[str, list[str]]:
+        """The first words of the rows of each split, and the note of dev."""
+        rows, notes, _ = class_rows(sources_of(parse(["--objective", "softmax", *flags])))
+        found = {
+            split: [*dict.fromkeys(" ".join(row.sentence1.split()[:2]) for row in some)] for split, some in rows.items()
+        }
+        return found | {"note": notes["dev"]}
 
-    def read(*flags: str):
-        asked.clear()
-        return class_rows(sources_of(parse(["--objective", "softmax", *flags])))
-
-    monkeypatch.setattr(sources, "load_labelled", load)
-    rows, *_ = read("--data", "snli,multinli")
-    assert asked == [("snli", "train"), ("multinli", "train"), ("snli", "dev"), ("snli", "test")]
-    assert [row.sentence1.split()[0] for row in rows["train"]] == ["snli"] * 10 + ["multinli"] * 10
-    assert read("--data", "multinli")[1]["dev"].startswith("held out of it (2 pairs")
-    assert asked == [("multinli", "train")]
-    read("--data", "multinli", "--dev", "multinli", "--test", "multinli")
-    assert asked == [("multinli", "train"), ("multinli", "dev"), ("multinli", "test")]
-    read("--data", f"snli,{files['nli']}")
-    assert asked == [("snli", "train"), (files["nli"], "train"), ("snli", "dev"), ("snli", "test")]
+    found = read("--data", "snli,multinli")
+    assert found["train"] == ["snli train", "multinli train"]
+    assert (found["dev"], found["test"]) == (["snli dev"], ["snli test"])
+    assert read("--data", "multinli")["note"].startswith("held out of it (9 pairs")
+    found = read("--data", "multinli", "--dev", "multinli", "--test", "multinli")
+    assert (found["dev"], found["test"]) == (["multinli dev_matched"], ["multinli dev_mismatched"])
+    assert read("--data", f"snli,{files['nli']}")["dev"] == ["snli dev"]
 
 
 def test_several_nli_files_are_one_after_the_other(tmp_path):
@@ -151,7 +150,7 @@ def test_several_nli_files_are_one_after_the_other(tmp_path):
         assert limited["train"] == rows["train"][:expected]
     triplets, note = triplet_rows(sources_of(parse(["--objective", "mnr", "--data", f"{first},{other}"])))
     assert len(triplets) == 4 + 3
-    assert note == f"{first},{other} (7 triplets of 21 NLI rows; 1 had no gold label)"
+    assert note == f"7 triplets of {first},{other} (21 NLI rows, 1 skipped)"
 
 
 @pytest.mark.parametrize(
@@ -173,7 +172,7 @@ def test_scores_of_another_scale(tmp_path, monkeypatch):
     path = tmp_path / "ones.tsv"
     path.write_text(toys.SCORED_HEADER + "0.8\ta cat\tthe cat\n0.3\ta cat\ta dog\n1\ta cat\ta cat\n")
     flags = ["--data", str(path), "--dev", str(path), "--test", str(path), "--scale", "1"]
-    rows, _ = scored_rows(*scored(parse(flags)))
+    rows, _ = scored_rows(sources_of(parse(flags)))
     for split in ("train", "dev", "test"):
         assert [pair.score for pair in rows[split]] == pytest.approx([4, 1.5, 5], abs=1e-12)
     monkeypatch.setattr(sources, "ensure", lambda name: tmp_path)
@@ -193,7 +192,7 @@ def test_scores_off_the_scale(tmp_path, scores, scale, message):
     path = tmp_path / "off.tsv"
     path.write_text(toys.SCORED_HEADER + "".join(f"{score}\ta cat\tthe cat\n" for score in scores.split()))
     with pytest.raises(InputError, match=message):
-        scored_rows(*scored(parse(["--data", str(path), "--dev", str(path), "--test", str(path), "--scale", scale])))
+        scored_rows(sources_of(parse(["--data", str(path), "--dev", str(path), "--test", str(path), "--scale", scale])))
 
 
 def test_nli_rows_without_a_triplet_are_an_error(tmp_path):
@@ -204,14 +203,28 @@ def test_nli_rows_without_a_triplet_are_an_error(tmp_path):
 
 
 def test_scores_that_are_only_compared_have_any_scale(tmp_path):
-    """As dev of an objective without scores: 0 to 100 and -1 to 1; as training rows the scale must be given."""
-    for scores, expected in (((0, 50, 100), [0, 2.5, 5]), ((-1, 0, 1), [-1, 0, 1])):
-        path = tmp_path / "dev.tsv"
+    """As dev of pairs without scores; with ``--scale``, and as training rows, they must be on it."""
+    path = tmp_path / "dev.tsv"
+    for scores in ((0, 50, 100), (-1, 0, 1)):
         path.write_text(toys.SCORED_HEADER + "".join(f"{score}\ta\tb {score}\n" for score in scores))
-        rows, _ = scored_rows(Sources(dev=str(path)), splits=["dev"])
-        assert [row.score for row in rows["dev"]] == expected
+        judged, _ = judged_rows([("a", "b")], "pairs", Sources(data="a.csv", dev=str(path)))
+        assert [row.score for row in judged["dev"]] == list(scores)
         with pytest.raises(InputError, match="--scale"):
-            scored_rows(Sources(data=str(path)), splits=["train"])
+            scored_rows(Sources(data=str(path)))
+    judged, _ = judged_rows([("a", "b")], "pairs", Sources(data="a.csv", dev=str(path), scale=-1))
+    assert [row.score for row in judged["dev"]] == [-5, 0, 5]
+
+
+def test_dev_of_pairs_by_columns(tmp_path):
+    """A file without names of its own is read by those of the training rows, one with names by its own."""
+    train, dev, scored = tmp_path / "train.csv", tmp_path / "dev.csv", tmp_path / "scored.csv"
+    train.write_text("Frage,Antwort\na,b\n")
+    dev.write_text("Nr,Frage,Antwort\n1,c,d\n")
+    scored.write_text("score,sentence1,sentence2\n1,e,f\n2,g,h\n")
+    given = {"data": str(train), "columns": "Frage,Antwort"}
+    judged, _ = judged_rows([("a", "b")], "pairs", Sources(**given, dev=str(dev), test=str(scored)))
+    assert judged["dev"] == [("c", "d")]
+    assert [row.texts for row in judged["test"]] == [("e", "f"), ("g", "h")]
 
 
 def test_classes_of_ones_own(tmp_path):
@@ -260,12 +273,12 @@ def test_quoras_release_by_name(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "ensure", lambda name: tmp_path)
     path = tmp_path / asset("quora").files[0].name
     path.write_text(QUORA)
-    assert load_labelled("quora", LABELLED) == (QUORA_ROWS, 1, [])
-    assert load_labelled(path, LABELLED) == (QUORA_ROWS, 1, [])
+    for source in ("quora", path):
+        assert read_file(open_rows(source), LABELLED)[:3] == (QUORA_ROWS, 1, [])
     path.write_text(QUORA + '4\t9\t10\t"Why" not?\tHow?\t1\n')
-    assert load_labelled("quora", LABELLED).rows[-1] == Row(("Why not?", "How?"), 1)
+    assert read_file(open_rows("quora"), LABELLED).rows[-1] == Row(("Why not?", "How?"), 1)
     with pytest.raises(InputError, match=r"line 7: .*--no-quotes"):
-        load_labelled(path, LABELLED)
+        read_file(path, LABELLED)
 
 
 # ------------------------------------------------------------------------------ triplets and splits
@@ -290,29 +303,29 @@ def test_triplets_of_nli_by_hand():
 def test_rows_held_out_share_no_text_with_the_others(letters, seed):
     # rows of their own beside those that hang together
     rows = [Row(pair) for pair in letters] + [Row((f"left {i}", f"right {i}"), i) for i in range(80)]
-    train, held_out, _ = hold_out(rows, ["dev", "test"], seed)
-    parts = [train, held_out["dev"], held_out["test"]]
+    divided, _ = hold_out(rows, {"dev": 0.1, "test": 0.1}, seed)
+    parts = [divided["train"], divided["dev"], divided["test"]]
     assert sorted(row.texts for part in parts for row in part) == sorted(row.texts for row in rows)
     texts = [{text for row in part for text in row.texts} for part in parts]
     assert not texts[0] & (texts[1] | texts[2])
     assert not texts[1] & texts[2]
     assert all(len(part) >= 20 for part in parts)
-    assert hold_out(rows, ["dev", "test"], seed) == (train, held_out, "")
+    assert hold_out(rows, {"dev": 0.1, "test": 0.1}, seed) == (divided, "")
 
 
 def test_what_is_held_out_is_random_and_a_tenth():
     rows = [(str(i), f"b {i}") for i in range(1000)]
-    _, held_out, _ = hold_out(rows, ["dev"], seed=1)
-    assert len(held_out["dev"]) == 100
-    assert 350 < sum(int(first) for first, _ in held_out["dev"]) / 100 < 650  # the mean of the last would be 949.5
-    assert hold_out(rows, ["dev"], seed=2)[1] != held_out
+    held_out = hold_out(rows, {"dev": 0.1}, seed=1)[0]["dev"]
+    assert len(held_out) == 100
+    assert 350 < sum(int(first) for first, _ in held_out) / 100 < 650  # the mean of the last would be 949.5
+    assert hold_out(rows, {"dev": 0.1}, seed=2)[0]["dev"] != held_out
 
 
 def test_rows_that_hang_together_are_divided_by_copies():
     rows = [Row(("a dog", f"b {i % 20}")[:: 1 - 2 * (i // 20 % 2)], i % 2) for i in range(100)]
-    train, held_out, note = hold_out(rows, ["dev"], seed=3)
-    assert (len(train), len(held_out["dev"])) == (80, 20)
-    assert not {frozenset(row.texts) for row in train} & {frozenset(row.texts) for row in held_out["dev"]}
+    parts, note = hold_out(rows, {"dev": 0.1}, seed=3)
+    assert (len(parts["train"]), len(parts["dev"])) == (80, 20)
+    assert not {frozenset(row.texts) for row in parts["train"]} & {frozenset(row.texts) for row in parts["dev"]}
     assert "texts" in note
-    with pytest.raises(ValueError, match="dev"):
-        hold_out([("a", "b")] * 30, ["dev"], seed=1)
+    with pytest.raises(InputError, match="dev"):
+        hold_out([("a", "b")] * 30, {"dev": 0.1}, seed=1)

@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minisbert.core import InputError
-from minisbert.data.datasets import load_labelled, load_scored_pairs, read_file
-from minisbert.data.formats import LABELLED, NLI, PAIRS, SCORED, Row, every_text, read_texts, recognise
+from minisbert.data.datasets import load_scored_pairs, open_rows
+from minisbert.data.formats import LABELLED, NLI, PAIRS, SCORED, Row, every_text, read_file, recognise
 from minisbert.data.lines import LONGEST_LINE, Rows
 from tests.data.test_reader import ENTAILMENT, NEUTRAL, NLI_LINES, NLI_ROWS, nli_line
 
@@ -35,22 +35,14 @@ def test_other_line_separators_do_not_split_a_row(write, mark):
     assert read_file(write("nli.jsonl", line), NLI).rows == [Row((f"a{mark}b", "c"), NEUTRAL)]
 
 
-@pytest.mark.parametrize(
-    ("reader", "good"),
-    [
-        (lambda path: load_labelled(path, NLI), NLI_LINES.splitlines()[0]),
-        (lambda path: load_labelled(path, LABELLED), "label\tsentence1\tsentence2"),
-        (lambda path: read_file(path, PAIRS), "anchor,positive,negative"),
-        (lambda path: list(read_texts(path)), "a"),
-    ],
-)
-def test_a_file_that_cannot_be_read_is_named_with_its_line(write, tmp_path, reader, good):
-    with pytest.raises(InputError, match=r"some\.xyz, line 3: not UTF-8 \(byte 0xe9\)"):
-        reader(write("some.xyz", f"{good}\n\n".encode() + b"caf\xe9\n"))
+def test_a_file_that_cannot_be_read_is_named_with_its_line(write, tmp_path):
+    for form, good in ((NLI, NLI_LINES.splitlines()[0]), (PAIRS, "anchor,positive,negative")):
+        with pytest.raises(InputError, match=r"some\.xyz, line 3: not UTF-8 \(byte 0xe9\)"):
+            read_file(write("some.xyz", f"{good}\n\n".encode() + b"caf\xe9\n"), form)
     with pytest.raises(InputError, match=r"nowhere\.txt does not exist"):
-        reader(tmp_path / "nowhere.txt")
+        recognise(tmp_path / "nowhere.txt")
     with pytest.raises(InputError, match="is a folder, a file is needed"):
-        reader(tmp_path)
+        recognise(tmp_path)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
@@ -63,9 +55,9 @@ def test_a_pipe_that_may_have_no_writer(tmp_path):
 @pytest.mark.parametrize("name", ["s.txt", "s.txt.gz"])
 def test_a_line_too_long_to_tokenize(write, name):
     longest = "b" * (LONGEST_LINE - 1) + "\n"
-    assert len(next(read_texts(write(name, longest)))[1]) == LONGEST_LINE - 1
+    assert len(next(every_text(write(name, longest)))) == LONGEST_LINE - 1
     with pytest.raises(InputError, match=rf"{re.escape(name)}, line 2: longer than 4,194,304 bytes; split the text"):
-        list(read_texts(write(name, f"a\nb{longest}c\n")))
+        list(every_text(write(name, f"a\nb{longest}c\n")))
 
 
 def test_nothing_after_the_limit_is_read(write):
@@ -85,7 +77,7 @@ def test_nothing_after_the_limit_is_read(write):
         ("", "stdin is empty"),
         ("a\n \t\n", "stdin, line 2: an empty line"),
         ("a\r\n\r\n", "stdin, line 2: an empty line"),
-        ("a\rb\r", "stdin, line 1: lines end in CR alone, as on old Macs; convert them"),
+        ("a\rb\r", "stdin, line 1: lines end in CR alone"),
         ("a\n" + "b" * (LONGEST_LINE + 2), "stdin, line 2: longer than 4,194,304 bytes"),
     ],
 )
@@ -96,6 +88,49 @@ def test_lines_of_plain_text(text, expected):
         return
     with pytest.raises(InputError, match=expected):
         list(every_text(Rows("stdin", stream=stream)))
+
+
+# -------------------------------------------------------------------------------------------- arrays
+
+ITEM = st.dictionaries(st.sampled_from("ab"), st.text(max_size=5) | st.integers(0, 99), min_size=1)
+
+
+@given(items=st.lists(ITEM, max_size=40), indent=st.none() | st.integers(0, 3), escaped=st.booleans())
+def test_an_array_is_read_in_parts(tmp_path_factory, items, indent, escaped):
+    """Which begin and end anywhere but within a character."""
+    path = tmp_path_factory.getbasetemp() / "array.json"
+    path.write_bytes(json.dumps(items, indent=indent, ensure_ascii=escaped).encode())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("minisbert.data.lines.LONGEST_LINE", 100)
+        assert [value for _, value in Rows(path).values] == items
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        ('{"a": [1,, 2]}', "line 42: not valid JSON"),
+        ('{"a": "b}\n', "line 42: not valid JSON"),
+        ('{"a": 1} {"a": 2}', "line 42: not valid JSON: Expecting ','"),
+        (f'{{"a": "{"b" * 200}"}}', "an item is longer than 100"),
+        (f'{{"a": [{"[[[]], 7], " * 60}7]}}', "an item is longer than 100"),
+        (f'{{"a": [{"7, " * 60}7]}}', "an item is longer than 100"),
+    ],
+)
+def test_an_unusable_item_of_a_long_array(write, monkeypatch, item, message):
+    monkeypatch.setattr("minisbert.data.lines.LONGEST_LINE", 100)
+    good = '{"a": "bcd"},\n'
+    path = write("a.json", "[" + good * 41 + f"{item},\n" + good * 41 + "{}]")
+    with pytest.raises(InputError, match=rf"a\.json.*{message}"):
+        list(Rows(path).values)
+
+
+def test_a_row_of_a_table_too_long_to_read(write, monkeypatch):
+    """As of a mark that is never closed, or closed and opened in each line: it is not read to its end."""
+    monkeypatch.setattr("minisbert.data.lines.LONGEST_LINE", 100)
+    for line in ("b\n", '","\n'):
+        path = write("a.csv", 'text,other\n"a' + line * 60)
+        with pytest.raises(InputError, match=r"line 2: a row longer than 100 .*--no-quotes"):
+            list(Rows(path).cells())
 
 
 # ------------------------------------------------------------------------------------------ archives
@@ -130,20 +165,19 @@ def archive(tmp_path) -> Path:
 )
 def test_a_split_of_a_published_archive(archive, tmp_path, monkeypatch, data, split, file):
     pack(tmp_path, "multinli", ("train", "dev_matched", "dev_mismatched"), genre="telephone", promptID="31193")
-    expected = ([Row((file, "b"), ENTAILMENT)], 1)
-    assert load_labelled(tmp_path / f"{data}_1.0.zip", NLI, split)[:2] == expected
     monkeypatch.setattr("minisbert.data.datasets.ensure", {data: tmp_path}.__getitem__)
-    assert load_labelled(data, NLI, split) == (*expected, [])
+    for source in (tmp_path / f"{data}_1.0.zip", data):
+        assert read_file(open_rows(source, split), NLI)[:2] == ([Row((file, "b"), ENTAILMENT)], 1)
 
 
 def test_an_archive_without_the_split_lists_its_files(archive, tmp_path):
     with pytest.raises(InputError, match=r"snli_1\.0_train\.jsonl.* and 2 more.* split 'dev_matched'"):
-        load_labelled(archive, NLI, "dev_matched")
+        read_file(Rows(archive, "dev_matched"), NLI)
     with zipfile.ZipFile(tmp_path / "other.zip", "w") as packed:
         packed.writestr("readme.txt", "hello")
         packed.writestr("a_dev.jsonl", NLI_LINES + "{")
     with pytest.raises(InputError, match=r"other\.zip/a_dev\.jsonl, line 5: not valid JSON"):
-        load_labelled(tmp_path / "other.zip", NLI, "dev")
+        read_file(Rows(tmp_path / "other.zip", "dev"), NLI)
 
 
 def test_a_damaged_archive(archive, write):
@@ -158,7 +192,7 @@ def test_a_damaged_archive(archive, write):
         (locked, ".*password required"),
     ):
         with pytest.raises(InputError, match=rf"broken\.zip.*: {message}"):
-            load_labelled(write("broken.zip", broken), NLI)
+            read_file(Rows(write("broken.zip", broken), "train"), NLI)
 
 
 def test_a_damaged_gzip(write):
@@ -167,7 +201,7 @@ def test_a_damaged_gzip(write):
     for content in (NLI_LINES.encode(), whole[:-20], whole[:20], whole[:40] + b"\x00\xff\x00" + whole[43:]):
         path.write_bytes(content)
         with pytest.raises(InputError, match=r"nli\.jsonl\.gz: (Not a gzipped|Compressed file ended|Error -3 while)"):
-            load_labelled(path, NLI)
+            read_file(path, NLI)
 
 
 # --------------------------------------------------------------------------------------- containers
@@ -225,7 +259,7 @@ def test_a_compressed_table(tmp_path, name, content):
 )
 def test_what_is_no_table_is_named_for_texts_and_rows(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
-    for read in (load_scored_pairs, lambda path: list(read_texts(path))):
+    for read in (load_scored_pairs, lambda path: list(every_text(path))):
         with pytest.raises(InputError, match=rf"{name}.*{message}"):
             read(tmp_path / name)
 
@@ -243,10 +277,10 @@ def test_parquet_is_read_by_row_groups(tmp_path):
     assert read_file(path, PAIRS).rows == [Row(("a", "b", "d")), Row(("a", "c", "d"))]
     parquet.write_table(arrow.Table.from_pylist([{"text": "a"}, {"text": None}]), path)
     with pytest.raises(InputError, match="row 2: a text"):
-        list(read_texts(path))
+        list(every_text(path))
     path.write_bytes(b"PAR1" + bytes(30))
     with pytest.raises(InputError, match="no Parquet"):
-        list(read_texts(path))
+        list(every_text(path))
 
 
 def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
@@ -333,7 +367,7 @@ def test_every_form_gives_the_same_texts(tmp_path, name, packed):
     if packed:
         path, content = tmp_path / f"{name}.gz", gzip.compress(content)
     path.write_bytes(content)
-    assert [text for _, text in read_texts(path)] == list(every_text(path)) == TEXTS
+    assert list(every_text(path)) == TEXTS
 
 
 def test_blank_texts_are_counted_or_refused(write):
@@ -344,7 +378,7 @@ def test_blank_texts_are_counted_or_refused(write):
         ("a.json", '[{"text": "a"}, {"text": ""}, {"text": "b"}]', 2),
     ):
         path = write(name, content)
-        assert [text != "" for _, text in read_texts(path)] == [True, False, True]
+        assert [text != "" for text in every_text(path, blanks=True)] == [True, False, True]
         with pytest.raises(InputError, match=rf"{name}, (line|item) {line}: an empty line"):
             list(every_text(path))
 
@@ -373,4 +407,4 @@ def test_blank_texts_are_counted_or_refused(write):
 )
 def test_what_is_not_texts_is_refused(write, name, content, message):
     with pytest.raises(InputError, match=message):
-        list(read_texts(write(name, content)))
+        list(every_text(write(name, content)))

@@ -1,5 +1,6 @@
 """A run's folder belongs to one process at a time, and whatever was changed since the run was stopped is refused."""
 
+import itertools
 import json
 import math
 import os
@@ -8,10 +9,14 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 
 from minisbert.core import InputError
 from minisbert.core import losses as formulas
@@ -22,7 +27,7 @@ from minisbert.training import run as runs
 from minisbert.training import train as training
 from minisbert.training.distributed import ProcessGroup
 from minisbert.training.objectives.encoders import CosineRegression
-from minisbert.training.run import Run, RunState, open_log, print_table, replace_model
+from minisbert.training.run import Run, RunState, open_log, print_table
 from minisbert.training.train import main
 from tests import toys
 
@@ -122,17 +127,20 @@ def test_a_changed_score_is_refused(stopped, flags, option):
         main(["--resume", str(stopped)])
 
 
-def test_another_model_in_place_of_the_best_is_refused(stopped, monkeypatch):
+def test_another_model_in_place_of_the_best_is_refused(stopped):
     (stopped / "model").rename(stopped / "elsewhere")
-    with pytest.raises(InputError, match="model, the best model by dev, is gone"):
-        main(["--resume", str(stopped)])
     model = SentenceEncoder.load(stopped / "elsewhere")
-    for parameter in model.parameters():
-        parameter.data.neg_()
-    model.save(stopped / "model")
-    monkeypatch.setattr(runs, "replace_model", lambda *_: None)  # as if no later evaluation were better
-    with pytest.raises(InputError, match="model is not the model of step"):
-        main(["--resume", str(stopped)])
+    with torch.no_grad():
+        model.bert.embeddings.word.weight[0, 0] += 1e-6  # of the pad: no score shows it
+    for is_there in (False, True):
+        if is_there:
+            model.save(stopped / "model")
+        with pytest.raises(InputError, match="model is gone, or is not the model"):
+            main(["--resume", str(stopped)])
+    shutil.rmtree(stopped / "model")
+    (stopped / "elsewhere").rename(stopped / "model")
+    (stopped / "model" / "README.md").write_text("mine")  # no weights
+    main(["--resume", str(stopped)])
 
 
 # Values that no flag could set, and valid ones that the run was not started with.
@@ -199,26 +207,45 @@ class Killed(BaseException):
     """As ``kill -9``: nothing is cleaned up after it."""
 
 
-@pytest.mark.parametrize("call", ["rmtree", "rename"])
-def test_a_model_that_was_being_replaced_is_there_after_a_kill(call, tiny, tmp_path, monkeypatch):
-    encoder, model = SentenceEncoder.load(tiny), tmp_path / "model"
-    replace_model(encoder, model)
-    encoder.bert.layers[0].attention.query.weight.data.zero_()
+def killed_after(calls: int, call: Callable, made: list[None]) -> Callable:
+    """The function, killed at the call after so many; ``made`` counts them, for several functions together."""
 
-    def killed(*_: object, **__: object) -> None:
-        raise Killed
+    def counted(*arguments: Any, **options: Any) -> Any:
+        if len(made) == calls:
+            raise Killed
+        made.append(None)
+        return call(*arguments, **options)
 
-    with monkeypatch.context() as patch:
-        owner = runs.shutil if call == "rmtree" else Path
-        patch.setattr(owner, call, killed)
-        # the rmtree of an atomic save that succeeds removes nothing
-        patch.setattr(SentenceEncoder, "save", lambda encoder, folder: (folder.mkdir(), encoder.write(folder)))
-        with pytest.raises(Killed):
-            replace_model(encoder, model)
-    (tmp_path / ".state.safetensors.partial-01234567").touch()
-    open_log(tmp_path).close()
-    assert SentenceEncoder.load(model).bert.layers[0].attention.query.weight.abs().max() == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "model"]
+    return counted
+
+
+def test_a_kill_at_any_moment_loses_nothing(flags, tmp_path, monkeypatch):
+    """At each removal, renaming and saving of a run whose every evaluation is the best so far; then it is resumed."""
+    start = SentenceEncoder.load(flags[flags.index("--model") + 1]).bert.embeddings.word.weight
+
+    def distance(objective: CosineRegression, split: str) -> dict[str, float]:
+        return {"spearman": (objective.encoder.bert.embeddings.word.weight - start).norm().item()}
+
+    monkeypatch.setattr(CosineRegression, "evaluate", distance)
+    flags, whole = [*flags, "--eval-every", "1", "--save-every", "2", "--max-steps", "3"], tmp_path / "whole"
+    main([*flags, "--out", str(whole)])
+    scores = [line["dev"]["spearman"] for line in toys.metrics(whole) if "dev" in line]
+    assert scores == sorted(scores)
+    for moment in itertools.count():
+        run, made = tmp_path / str(moment), []
+        with monkeypatch.context() as patch, suppress(Killed):
+            for owner, name in ((runs.shutil, "rmtree"), (Path, "rename"), (runs, "save_state")):
+                patch.setattr(owner, name, killed_after(moment, getattr(owner, name), made))
+            main([*flags, "--out", str(run)])
+            break
+        if (run / "state.safetensors").exists():
+            main(["--resume", str(run)])
+            assert toys.results(run) | toys.TIMELESS == toys.results(whole) | toys.TIMELESS
+            for name in ("model/model.safetensors", "model/config.json"):
+                assert (run / name).read_bytes() == (whole / name).read_bytes()
+            left = sorted(path.name for path in run.iterdir())
+            assert left == ["config.json", "metrics.jsonl", "model", "results.json"]
+    assert moment > 20
 
 
 def test_a_run_does_not_lie_in_the_model_that_it_reads(flags, tiny, tmp_path):

@@ -25,7 +25,7 @@ from minisbert.evaluation.retrieval import REPORTED, Retrieval, retrieval_scores
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.losses import matryoshka_loss
-from minisbert.training.settings import SETTINGS, RunSettings
+from minisbert.training.settings import SETTINGS, RunSettings, reads
 
 Scores = dict[str, float]
 Loss = Callable[..., Tensor]  # the objective's formula; only of losses that are means over rows
@@ -65,7 +65,8 @@ def vector_scores(
     everything = np.stack([*vector_of.values()])  # (M, D)
     scores["uniformity"] = metrics.uniformity(everything)
     scores["mean_cosine"] = metrics.mean_off_diagonal_cosine(everything)
-    alike = [pair.score > ALIKE for pair in pairs]
+    # of scores on another scale, such as 0 to 100, the same share
+    alike = [pair.score > ALIKE * max(1, max(human) / MAX_SCORE) for pair in pairs]
     if any(alike):
         scores["alignment"] = metrics.alignment(u[alike], v[alike])
     return scores
@@ -228,4 +229,5 @@ class Objective:
 
 def sources_of(options: RunSettings) -> Sources:
     """Return where the rows of a run come from."""
-    return Sources(**{each.name: getattr(options, each.name) for each in fields(Sources) if each.name in SETTINGS})
+    names = [each.name for each in fields(Sources) if each.name in SETTINGS and reads(options.objective, each.name)]
+    return Sources(**{name: getattr(options, name) for name in names})

@@ -13,13 +13,7 @@ from minisbert.core import InputError, losses
 from minisbert.core.data import TextColumns
 from minisbert.core.encoder import cosine, normalize
 from minisbert.core.heads import ConcatHead
-from minisbert.data.datasets import (
-    judged_rows,
-    scored_rows,
-    sentence_rows,
-    translation_rows,
-    triplet_rows,
-)
+from minisbert.data.datasets import TextRows, judged_rows, scored_rows, text_rows, translation_rows, triplet_rows
 from minisbert.evaluation.retrieval import retrieval_from_pairs
 from minisbert.models.pair_model import SEVERAL, PairModel
 from minisbert.models.sentence_encoder import BATCH_SIZE, SentenceEncoder
@@ -31,8 +25,6 @@ from minisbert.training.objectives.pairs import candidate_pairs
 from minisbert.training.run import content_hash
 from minisbert.training.settings import RunSettings, reads
 
-Columns = Sequence[Sequence[str]]  # of texts, one of each for a training row
-
 # ---------------------------------------------------------------------------------- pairs with a target
 
 
@@ -40,8 +32,7 @@ class CosineRegression(Objective):
     """SBERT's regression objective (section 3): squared error of the cosine against the score."""
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
-        rows, notes = scored_rows(base.sources_of(options), options.scale, ["train"])
-        judged_rows(rows, notes, base.sources_of(options), options.scale)
+        rows, notes = scored_rows(base.sources_of(options))
         network = VectorNetwork(encoder, TextColumns(encoder.tokenizer, base.two_columns(rows["train"])))
         super().__init__(options, network, rows, notes, base.score_targets(rows["train"]))
 
@@ -76,11 +67,9 @@ class UnscoredRows(Objective):
     paired = True  # the texts of a row are of different meaning or words: a search can be made of them
     geometry = True  # evaluate alignment and uniformity too
 
-    def __init__(self, options: RunSettings, encoder: SentenceEncoder, columns: Columns, note: str):
-        rows: dict[str, list] = {"train": list(zip(*columns, strict=True))}
-        notes = {"train": note}
-        can_judge, searched = self.paired and len(columns) > 1, bool(options.retrieval)
-        judged_rows(rows, notes, base.sources_of(options), options.scale, can_judge, searched)
+    def __init__(self, options: RunSettings, encoder: SentenceEncoder, train: TextRows, note: str):
+        can_judge, searched = self.paired and len(train[0]) > 1, bool(options.retrieval)
+        rows, notes = judged_rows(train, note, base.sources_of(options), can_judge, searched)
         columns = list(zip(*rows["train"], strict=True))
         projection = None
         if reads(options.objective, "projection") and options.projection:
@@ -113,7 +102,7 @@ class TripletRows(UnscoredRows):
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
         rows, note = triplet_rows(base.sources_of(options), only_triplets=options.objective == "triplet")
-        super().__init__(options, encoder, list(zip(*rows, strict=True)), note)
+        super().__init__(options, encoder, rows, note)
 
 
 class TripletMargin(TripletRows):
@@ -151,14 +140,14 @@ class SimCSE(UnscoredRows):
     paired = False
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
-        rows, note = sentence_rows(base.sources_of(options))
+        rows, note = text_rows(base.sources_of(options), alone=True)
         config = encoder.bert.config
         dropout = config.hidden_dropout_prob or config.attention_probs_dropout_prob
-        columns = self.views(rows)
+        columns = self.views([text for (text,) in rows])
         if not dropout and options.dropout is None and columns[0] == columns[-1]:
             remedy = "give --dropout 0.1, or --dropout 0 to train anyway"
             raise InputError(f"objective simcse: this model has no dropout, so a sentence has one view; {remedy}")
-        super().__init__(options, encoder, columns, note)
+        super().__init__(options, encoder, list(zip(*columns, strict=True)), note)
 
     def views(self, texts: list[str]) -> list[list[str]]:
         """Return the columns of texts: the same one twice, since each row of the forward gets another dropout mask."""
@@ -200,11 +189,9 @@ class Distillation(UnscoredRows):
     def __init__(
         self, options: RunSettings, encoder: SentenceEncoder, rows: list[tuple], note: str, teacher: nn.Module
     ):
-        columns = list(zip(*rows, strict=True))
-        super().__init__(options, encoder, columns, note)
-        weights = {name: tensor.cpu().contiguous() for name, tensor in teacher.state_dict().items()}
+        super().__init__(options, encoder, rows, note)
         # for the fingerprint, instead of the targets: a teacher's last bits may change with the number of threads
-        self.taught = content_hash(weights, {"texts": columns})
+        self.taught = content_hash(teacher.state_dict(), {"texts": rows})
 
 
 class VectorDistillation(Distillation):

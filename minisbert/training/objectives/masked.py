@@ -16,7 +16,7 @@ from minisbert.core.data import TextColumns
 from minisbert.core.losses import check_vectors
 from minisbert.core.tokenizer import Tokenizer, pad_batch
 from minisbert.core.weights import BertConfig
-from minisbert.data.datasets import judged_rows, plain_texts
+from minisbert.data.datasets import judged_rows, text_rows
 from minisbert.models.masked_language_model import MaskedHead, MaskedLanguageModel
 from minisbert.models.pooling import Pooling
 from minisbert.models.sentence_encoder import evaluating
@@ -98,11 +98,9 @@ class MaskedWords(Objective):
     separable = False  # a row counts by the number of its hidden words
 
     def __init__(self, options: RunSettings, model: MaskedLanguageModel):
-        texts, note = plain_texts(sources_of(options))
-        rows: dict[str, list] = {"train": [(text,) for text in texts]}
-        notes = {"train": note}
-        judged_rows(rows, notes, sources_of(options), options.scale, can_judge=False)
-        network = MaskedNetwork(model, TextColumns(model.tokenizer, [texts]))
+        sources = sources_of(options)
+        rows, notes = judged_rows(*text_rows(sources), sources, can_judge=False)
+        network = MaskedNetwork(model, TextColumns(model.tokenizer, list(zip(*rows["train"], strict=True))))
         super().__init__(options, network, rows, notes)
 
     def formula(self, sums: Tensor, counts: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Train a head that reads a pair: regression on STS scores, NLI classes, duplicate or not, reranking."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -13,10 +14,8 @@ from minisbert.core.heads import ConcatHead, CrossHead, Head, JointHead, siamese
 from minisbert.data.datasets import (
     Notes,
     class_rows,
+    divided,
     duplicate_rows,
-    held_out_share,
-    hold_out_missing,
-    judged_rows,
     load_scored_pairs,
     scored_rows,
     triplet_rows,
@@ -91,8 +90,7 @@ class ScoreRegression(PairObjective):
     variant = "compare"  # of the cross head
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
-        rows, notes = scored_rows(base.sources_of(options), options.scale, ["train"])
-        judged_rows(rows, notes, base.sources_of(options), options.scale)
+        rows, notes = scored_rows(base.sources_of(options))
         if min(pair.score for pair in rows["train"]) < 0:
             raise InputError(f"{notes['train']}: scores below 0, but the head of {options.objective} gives 0 or more")
         super().__init__(options, encoder, rows, notes, base.score_targets(rows["train"]))
@@ -201,7 +199,8 @@ class RankingReranker(Objective):
     by_rows = False
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
-        rows, notes = candidate_rows(options)
+        sources = base.sources_of(options)
+        rows, notes = divided(*triplet_rows(sources), sources, partial(triplet_rows, sources), "rows")
         self.candidates = len(rows["train"][0]) - 1
         if self.candidates < 2:
             raise InputError(f"{notes['train']}: rows with a negative are needed; minisbert mine finds them")
@@ -226,18 +225,6 @@ class RankingReranker(Objective):
         scores = self.model.outputs(*candidate_pairs(rows), progress=True).view(len(rows), -1).numpy()  # (N, C)
         ranks = (scores >= scores[:, :1]).sum(axis=1)  # (N,); a tie counts against the positive
         return {"accuracy": float((ranks == 1).mean()), "mrr": float((1 / ranks).mean())}
-
-
-def candidate_rows(options: RunSettings) -> tuple[dict[str, list[tuple[str, ...]]], Notes]:
-    """Read rows of a query, its positive and negatives. Dev and test without a file are held out of training rows."""
-    rows: dict[str, list[tuple[str, ...]]] = {}
-    notes: Notes = {}
-    rows["train"], notes["train"] = triplet_rows(base.sources_of(options))
-    for split, given in (("dev", options.dev), ("test", options.test)):
-        if given and given != "none" and held_out_share(given) is None:
-            rows[split], notes[split] = triplet_rows(base.sources_of(options).of_split(split))
-    hold_out_missing(rows, notes, base.sources_of(options), "rows")
-    return rows, notes
 
 
 def candidate_pairs(rows: list[tuple[str, ...]]) -> tuple[list[str], list[str]]:
