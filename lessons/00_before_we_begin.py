@@ -1,13 +1,13 @@
 # %% [markdown]
 # # Lesson 00: before we begin
 #
-# Steps through `minisbert/core/loop.py`, `minisbert/core/metrics.py`, with four rows of data. About 55 minutes, and not
-# for everybody: `python -m lessons.check quiz 00` asks five questions, one for each section, and names the sections
-# that you should read. Five right answers: go on to lesson 01.
+# Steps through `minisbert/core/loop.py`, `minisbert/core/metrics.py`, with four rows of data. About 55 minutes. You may
+# not need it: `python -m lessons.check quiz 00` asks five questions and names the sections to read. If all five answers
+# are right, go on to lesson 01.
 #
-# How a lesson works: read, and run one cell after the other, in VS Code, in Jupyter, or all at once with `python
-# lessons/00_before_we_begin.py`. Most numbers in the text have an `assert` beside them. Now and then a cell asks for
-# your guess, and the next one shows the answer.
+# Run one cell after the other, in VS Code or in Jupyter, or all at once with `python lessons/00_before_we_begin.py`.
+# Most numbers in the text have an `assert` beside them. Some cells ask for your guess, and the next one shows the
+# answer.
 
 # %%
 import math
@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from course import figure, largest_difference, predict
 
-from lessons.mistakes import MISTAKES, planted
 from minisbert.core import loop, metrics
 
 # %% [markdown]
@@ -49,7 +48,7 @@ def line(w, b):
 #
 #     w = w - lr * dloss/dw          b = b - lr * dloss/db
 #
-# The rest of this lesson takes these lines apart, and adds three tools that all lessons use: shapes, softmax, and
+# The rest of this lesson takes these lines apart, and adds three tools that the other lessons use: shapes, softmax, and
 # correlation.
 
 # %% [markdown]
@@ -62,18 +61,10 @@ def line(w, b):
 # %%
 table = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])  # (2, 3)
 print(table.shape, table.sum(0), table.sum(1), table.mean())
-assert table.sum(0).tolist() == [5, 7, 9], (
-    "axis 0 is summed away: one number per column is left, (3,)"
-)
-assert table.sum(1).tolist() == [6, 15], (
-    "axis 1 is summed away: one number per row, (2,)"
-)
-assert (table @ table.T).shape == (2, 2), (
-    "a matrix product: (2, 3) @ (3, 2), the inner sizes must agree"
-)
-assert (table @ table.T)[0, 1] == 1 * 4 + 2 * 5 + 3 * 6, (
-    "row 0 of the left with column 1 of the right"
-)
+assert table.sum(0).tolist() == [5, 7, 9], "axis 0 is summed: one per column, (3,)"
+assert table.sum(1).tolist() == [6, 15], "axis 1 is summed: one per row, (2,)"
+assert (table @ table.T).shape == (2, 2), "(2, 3) @ (3, 2): inner sizes must agree"
+assert (table @ table.T)[0, 1] == 1 * 4 + 2 * 5 + 3 * 6, "row 0 by column 1"
 
 # %% [markdown]
 # Two ways to turn (2, 3) into (3, 2). Only one of them moves rows to columns. The other one reads the same six numbers
@@ -82,9 +73,7 @@ assert (table @ table.T)[0, 1] == 1 * 4 + 2 * 5 + 3 * 6, (
 # %%
 print(table.T, table.reshape(3, 2), sep="\n")
 assert table.T.tolist() == [[1, 4], [2, 5], [3, 6]], "transposed"
-assert table.reshape(3, 2).tolist() == [[1, 2], [3, 4], [5, 6]], (
-    "the right shape and the wrong numbers"
-)
+assert table.reshape(3, 2).tolist() == [[1, 2], [3, 4], [5, 6]], "reads on in rows"
 
 # %% [markdown]
 # Two tensors of different shapes can be added, if they fit. To add them by **broadcasting**, line their shapes up at
@@ -97,10 +86,8 @@ assert table.reshape(3, 2).tolist() == [[1, 2], [3, 4], [5, 6]], (
 #     (2, 3)        (2, 3)         does not fit: 3 and 2
 
 # %%
-row, column = (
-    torch.tensor([10.0, 20.0, 30.0]),
-    torch.tensor([[100.0], [200.0]]),
-)  # (3,), (2, 1)
+row = torch.tensor([10.0, 20.0, 30.0])  # (3,)
+column = torch.tensor([[100.0], [200.0]])  # (2, 1)
 print(table + row, table + column, sep="\n")
 assert (table + row)[1].tolist() == [14, 25, 36], "(3,) is added to each row"
 assert (table + column)[1].tolist() == [204, 205, 206], "(2, 1) is added to each column"
@@ -123,7 +110,7 @@ assert (x[:, None] - y).shape == (4, 4), (
 guess.answer("(4, 4)")
 
 # %% [markdown]
-# Every x minus every y: handy where one wants it, and a trap where one does not. *Break it* falls into it.
+# Every x minus every y: useful if you want it, and a trap if you do not. *Break it* falls into it.
 #
 # **Exercise 1.** Eight tables of 12 rows and 384 columns have the shape (8, 12, 384). Which shape must a tensor have
 # to scale each of the 384 columns by its own factor? Each table? Each row of each table?
@@ -161,10 +148,10 @@ assert largest_difference((scores + 100).softmax(0), scores.softmax(0)) < 1e-12,
 guess.answer("stay as they are")
 
 # %% [markdown]
-# A softmax sees only differences. That is more than a curiosity. The exponential of 710 is too large for a float64,
-# and that of 89 for a float32 (numbers of 64 and of 32 bits, lesson 01). Written as above, a softmax of large scores
-# divides infinity by infinity. But any constant may be subtracted, so subtract the largest score. Then the largest
-# exponential is exp(0) = 1, and nothing overflows. PyTorch does that.
+# A softmax sees only differences, and that is of use. The exponential of 710 is too large for a float64, that of 89 for
+# a float32 (numbers of 64 and of 32 bits, lesson 01). Written as above, a softmax of large scores divides infinity by
+# infinity. But any constant may be subtracted, so subtract the largest score, as PyTorch does. Then the largest
+# exponential is exp(0) = 1, and nothing overflows.
 
 # %%
 large = torch.tensor([1000.0, 1000.0 + math.log(3)], dtype=torch.float64)
@@ -176,10 +163,6 @@ assert largest_difference(stable, [0.25, 0.75]) < 1e-12, (
     "the same formula, minus the largest score"
 )
 assert largest_difference(large.softmax(0), [0.25, 0.75]) < 1e-12, "as in PyTorch"
-
-# %% [markdown]
-# **Exercise 2.** Take the loss -log softmax(s)[r], where r is the right answer. Show on paper that its gradient by s
-# is softmax(s), minus 1 at r. Check it with autograd for s = (0, log 3), r = 0.
 
 # %% [markdown]
 # ## Gradients
@@ -219,12 +202,16 @@ print(f"by differences {(up - down) / (2 * little):.6f}")
 assert abs((up - down) / (2 * little) + 11) < 1e-6, "-11 again"
 
 # %% [markdown]
+# **Exercise 2.** Take the loss -log softmax(s)[r], where r is the right answer. Show on paper that its gradient by s
+# is softmax(s), minus 1 at r. Check it with autograd for s = (0, log 3), r = 0.
+#
 # ## One step
 #
 # The gradient is negative: the loss falls if w and b grow. With lr = 0.1 they become 1.1 and 0.5, and the loss falls
 # from 9 to 0.535. PyTorch's **SGD**, stochastic gradient descent, is this step and nothing else. *Stochastic* means
 # that each step looks at a few random rows, a **batch**, and not at all of them: cheaper, and a little wrong each time.
-# One pass over all rows, batch by batch, is an **epoch**.
+# One pass over all rows, batch by batch, is an **epoch**. A `torch.nn.Parameter` is a tensor that requires a gradient
+# and that a model counts among its own.
 
 # %%
 w, b = (torch.nn.Parameter(torch.zeros((), dtype=torch.float64)) for _ in range(2))
@@ -240,8 +227,10 @@ assert abs(after - 0.535) < 1e-12, "(0.25 + 0.36 + 0.09 + 1.44) / 4"
 # ## The real function
 #
 # How small can the loss get? For a line there is a formula: w = 1.4, b = 0.4, loss 0.3. Now many steps, with the
-# package's own loop, `fit`, which trains every model of this course. It wants a model, a loss of a batch, batches, an
-# optimizer and a schedule (lesson 11), and yields after each step.
+# package's own loop, `fit`, which trains nearly every model of this course. It takes a model, a loss of a batch,
+# batches, an optimizer and a schedule (lesson 11), here one that keeps the rate as it is. It is a generator: a `for`
+# over it gets control after each step. The model is a **dense layer**, x times a matrix plus a bias: `torch.nn.Linear`,
+# here with a matrix of one number. Calling a model, `model(x)`, runs its method `forward`.
 
 
 # %%
@@ -252,7 +241,8 @@ def train(lr, steps=20, rows=(0, 1, 2, 3)):
     torch.nn.init.zeros_(model.bias)
 
     def squared_error(model, batch):
-        return (model(x[batch, None]).squeeze(1) - y[batch]).pow(2).mean()
+        predicted = model(x[batch, None]).squeeze(1)  # (N, 1) -> (N, 1) -> (N,)
+        return (predicted - y[batch]).pow(2).mean()
 
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     steps = loop.fit(
@@ -310,11 +300,11 @@ guess.answer("above 9")
 # %% [markdown]
 # The fourth pair's own error is 5 before the step and 5 after it: a rate of 0.1 overshoots even the pair that the step
 # was made for, and lands as far on the other side. Half the rate meets that pair exactly, and the loss of all four
-# falls to 0.375, near the best possible 0.3. One row has a steeper loss than the mean of four, so a small batch asks
-# for a small rate. That trade is the daily business of training; lesson 13 has it with a real model.
+# falls to 0.375, near the best possible 0.3. The mean of four is less steep than this row's loss, so a batch of one
+# asks for a smaller rate; lesson 13 looks for the rate of a real model.
 #
-# **Exercise 3.** At which learning rate does the training of the line begin to fail? Try rates between 0.2 and 0.3,
-# then explain it by the matrix of second derivatives, ((7, 3), (3, 2)).
+# **Exercise 3.** At which learning rate does the training of the line begin to fail? Try rates between 0.2 and 0.3. If
+# you know eigenvalues, explain it by those of the matrix of second derivatives, ((7, 3), (3, 2)).
 #
 # ## Correlation
 #
@@ -337,8 +327,8 @@ assert abs(metrics.pearson(line(1.4, 0.4), y) - metrics.pearson(x, y)) < 1e-12, 
 )
 
 # %% [markdown]
-# The last assert deserves a thought. Slope and offset are exactly what a correlation ignores. So it cannot tell a
-# trained line from x itself, and it would not notice scores that are all too high by 2.
+# A correlation ignores slope and offset. So it cannot tell a trained line from x itself, and it would not notice scores
+# that are all too high by 2.
 #
 # **Exercise 4.** Find four y for which Spearman's correlation with x is 1 and Pearson's below 0.8.
 #
@@ -390,8 +380,7 @@ figure("00_before_we_begin", draw)
 # %% [markdown]
 # ## Predict, then run
 #
-# You have guessed four times already. One more: eight points with y = exp(x), x from 0 to 7. The order is perfect, so
-# Spearman's correlation is 1. And Pearson's?
+# Eight points with y = exp(x), x from 0 to 7. The order is perfect, so Spearman's correlation is 1. And Pearson's?
 
 # %%
 guess = predict(
@@ -404,9 +393,7 @@ guess = predict(
 print(
     f"Pearson {metrics.pearson(curve, curve_scores):.3f}, Spearman {metrics.spearman(curve, curve_scores):.3f}"
 )
-assert 0.75 < metrics.pearson(curve, curve_scores) < 0.8, (
-    "they rise together, and not on a line"
-)
+assert 0.75 < metrics.pearson(curve, curve_scores) < 0.8, "not on a line"
 assert metrics.spearman(curve, curve_scores) > 1 - 1e-12, "the order is the same"
 guess.answer("about 0.8")
 
@@ -416,9 +403,9 @@ guess.answer("about 0.8")
 #
 # ## Break it
 #
-# The trap of *Shapes*. A **dense layer**, x times a matrix plus a bias, returns (N, 1) here, and our y is (N,). Forget
-# `squeeze(1)`, and the error is (4, 4): each prediction minus each y. No error message; the loss is a number, and it
-# falls. Guess what the line will say.
+# The trap of *Shapes*. The dense layer returns (N, 1), and our y is (N,). Forget `squeeze(1)`, and the error is (4, 4):
+# each prediction minus each y. There is no error message; the loss is a number, and it falls. Guess what the line will
+# say.
 
 # %%
 w, b = (torch.nn.Parameter(torch.zeros((), dtype=torch.float64)) for _ in range(2))
@@ -429,12 +416,9 @@ def careless(model, batch):
     return (line(w, b)[:, None] - y).pow(2).mean()  # (4, 1) - (4,) -> (4, 4)
 
 
-careless_losses = [
-    step.loss
-    for step in loop.fit(
-        torch.nn.Identity(), careless, [[0]] * 100, optimizer, lambda step: 1
-    )
-]
+nothing = torch.nn.Identity()  # a model without parameters: `careless` has its own
+steps = loop.fit(nothing, careless, [[0]] * 100, optimizer, lambda step: 1)
+careless_losses = [step.loss for step in steps]
 print(
     f"loss {careless_losses[0]:.2f} -> {careless_losses[-1]:.2f}, predictions {line(w, b).detach()}"
 )
@@ -446,39 +430,12 @@ assert largest_difference(line(w, b), [2.5] * 4) < 0.02, (
 # %% [markdown]
 # Each prediction is pulled to each y, and the mean is the best answer to all of them. When a model says the same for
 # everything, look at the shapes first.
-#
-# Two more, from the package's list of mistakes that people make. `planted` puts one of them into the running package
-# and takes it out at the end of the block. The first one forgets to set gradients to zero: each step goes along the sum
-# of all earlier gradients. The second computes Pearson's correlation without subtracting the means.
-
-# %%
-with planted(MISTAKES["gradients not zeroed"]):
-    dragged = train(0.1)[0]
-with planted(MISTAKES["Pearson not centred"]):
-    uncentred = metrics.pearson(x, -y), metrics.pearson(x, -y + 10)
-print(
-    f"loss after 1, 2 and 3 steps {dragged[1]:.2f} {dragged[2]:.2f} {dragged[3]:.2f}, right {by_rate[0.1][3]:.2f}"
-)
-print(
-    f"x and -y: {uncentred[0]:.2f}; x and 10 - y: {uncentred[1]:.2f}; right, for both: {metrics.pearson(x, -y):.2f}"
-)
-assert dragged[1] == by_rate[0.1][1], (
-    "the first step is right: there was nothing to set to zero"
-)
-assert dragged[3] > 5 * by_rate[0.1][3], (
-    "then it shoots past the goal, like a ball that nothing brakes"
-)
-assert uncentred[1] > 0.5, (
-    "10 - y falls as x rises, and this formula says that they go together"
-)
 
 # %% [markdown]
 # ## Exercises
 #
-# Exercises 1 to 4 stand beside what they practise. `python -m lessons.check answer 00 1` gives a hint for the first,
-# and asked again, the answer.
-#
-# This lesson has no functions to write, and so no `python -m lessons.check start 00`; lesson 01 has the first.
+# Exercises 1 to 4 stand above. `python -m lessons.check answer 00 1` gives a hint for the first, and asked again, the
+# answer. The first function to write is in lesson 01: there is no `python -m lessons.check start 00`.
 #
 # ## Sources
 #

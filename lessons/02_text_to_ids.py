@@ -28,15 +28,8 @@ lines = (
     (folder / "vocab.txt").read_text(encoding="utf-8").removesuffix("\n").split("\n")
 )
 vocab = {piece: i for i, piece in enumerate(lines)}  # the line number is the id
-print(
-    f"V = {len(vocab):,} pieces; {sum(piece.startswith('##') for piece in vocab):,} of them continue a word"
-)
-print(
-    {
-        piece: vocab[piece]
-        for piece in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "cat", "##s")
-    }
-)
+inner = sum(piece.startswith("##") for piece in vocab)
+print(f"V = {len(vocab):,} pieces; {inner:,} of them, such as ##s, continue a word")
 assert len(vocab) == 30522, "V, the size of the vocabulary"
 
 # %% [markdown]
@@ -53,9 +46,12 @@ assert len(vocab) == 30522, "V, the size of the vocabulary"
 #
 # ![WordPiece cuts from the left, the longest piece first](drawings/wordpiece.svg)
 #
+# (On the site you can [cut texts of your own](../docs/interactive.md#cut-a-text-into-tokens).)
+#
 # Before that the text is cleaned, lowercased, stripped of accents, and split at white space and around every
 # punctuation mark. After that [CLS] goes in front and [SEP] at the end. A text of `T` tokens becomes T ids, these
-# **special tokens** included. Here it is, written out.
+# **special tokens** included. (Two more are [UNK], for an unknown word, and [PAD], which fills short texts up.) Here it
+# is, written out.
 
 
 # %%
@@ -63,29 +59,21 @@ import unicodedata
 
 
 def is_punctuation(character):
-    ascii_mark = (
-        character.isascii()
-        and character.isprintable()
-        and not character.isalnum()
-        and character != " "
-    )
-    return ascii_mark or unicodedata.category(character).startswith(
-        "P"
-    )  # so $ and + count, but the euro sign does not
+    # for characters that are no spaces; $ and + count, but the euro sign does not
+    ascii_mark = character.isascii() and not character.isalnum()
+    return ascii_mark or unicodedata.category(character).startswith("P")
 
 
 def split_words(text):
     """Text -> words in lower case without accents, each punctuation mark a word of its own."""
-    text = unicodedata.normalize(
-        "NFD", text.lower()
-    )  # an accent becomes a character of its own, of category Mn
+    # NFD: an accent becomes a character of its own, of category Mn
+    text = unicodedata.normalize("NFD", text.lower())
     letters = []
     for character in text:
+        category = unicodedata.category(character)
         if character.isspace():
             letters.append(" ")
-        elif unicodedata.category(character) == "Mn" or unicodedata.category(
-            character
-        ).startswith("C"):
+        elif category == "Mn" or category.startswith("C"):
             continue  # accents, control characters
         elif is_punctuation(character):
             letters.append(f" {character} ")
@@ -110,12 +98,8 @@ def wordpiece(word, vocab):
 
 
 def to_ids(text):
-    pieces = [
-        "[CLS]",
-        *(piece for word in split_words(text) for piece in wordpiece(word, vocab)),
-        "[SEP]",
-    ]
-    return [vocab[piece] for piece in pieces]
+    pieces = [piece for word in split_words(text) for piece in wordpiece(word, vocab)]
+    return [vocab[piece] for piece in ("[CLS]", *pieces, "[SEP]")]
 
 
 # %% [markdown]
@@ -131,7 +115,8 @@ assert encoded.ids == [[101, 7592, 102]], "[CLS] hello [SEP]"
 assert to_ids("Hello") == encoded.ids[0], "ours gives the same"
 
 # %% [markdown]
-# One word agrees, but one word is not a test. The STS Benchmark has 17,256 sentences: news, captions, forum posts.
+# One word agrees, but one word is not a test. The STS Benchmark has 17,256 sentences: news, captions, forum posts, in
+# three splits (lesson 09).
 
 # %%
 from minisbert.data.datasets import load_scored_pairs
@@ -143,36 +128,29 @@ sentences = [
     for text in (pair.sentence1, pair.sentence2)
 ]
 library = tokenizer.encode(sentences)
-different = [
-    text
-    for text, ids in zip(sentences, library.ids, strict=True)
-    if to_ids(text) != ids
-]
-print(
-    f"{len(sentences):,} sentences, {len(different)} with other ids than the library's"
-)
+both = zip(sentences, library.ids, strict=True)
+different = [text for text, ids in both if to_ids(text) != ids]
+print(f"{len(sentences):,} sentences, {len(different)} with other ids")
 assert len(sentences) == 17256, "both sentences of 8,628 pairs"
 assert not different, f"WordPiece by hand differs on {different[:3]}"
 
 # %% [markdown]
-# Our version leaves out rules for which this data has no example: a word of more than 100 letters is [UNK] as a whole
-# (Google's own code says 200; we follow the library), every Chinese character is a word of its own, and some control
-# characters and unassigned code points are dropped. Agreement on 17,256 sentences is strong evidence, but not proof.
-# `split_words` and `word_pieces` in `minisbert/core/tokenizer.py` have all the rules; read them beside ours.
+# Agreement on 17,256 sentences is strong evidence, but not proof. Our version differs where this data has no example.
+# The rule makes [UNK] of a word of more than 100 letters (Google's own code says 200; we follow the library), a word of
+# each Chinese character, and a small letter of each capital alone, so that a final sigma is a sigma like any other. It
+# drops U+FFFD, and keeps code points that Unicode has not assigned; ours does the reverse. `split_words` and
+# `word_pieces` in `minisbert/core/tokenizer.py` have all the rules.
 
 # %%
 from minisbert.core.tokenizer import token_ids
 
-assert to_ids("東京") != tokenizer.encode(["東京"]).ids[0], (
-    "Chinese characters are what ours does not know yet"
-)
-assert token_ids("東京", vocab) == tokenizer.encode(["東京"]).ids[0], (
-    "the package's WordPiece does"
-)
+for text in ("東京", "ΟΔΟΣ", "a\u0378b", "a\ufffdb"):
+    assert to_ids(text) != tokenizer.encode([text]).ids[0], "a rule that ours lacks"
+    assert token_ids(text, vocab) == tokenizer.encode([text]).ids[0], "the package's"
 
 # %% [markdown]
-# **Exercise 1.** Give `split_words` the rule for Chinese characters (code points 4E00 to 9FFF will do) until the
-# assert on 東京 fails.
+# **Exercise 1.** Give `split_words` the rule for Chinese characters (code points 4E00 to 9FFF will do) until the first
+# assert fails on 東京.
 
 # %% [markdown]
 # ## The figure
@@ -198,11 +176,8 @@ def draw(plt):
         ylabel="sentences",
         title="STS Benchmark, 17,256 sentences",
     )
-    bars = right.bar(
-        [str(count) for count in sorted(cuts)],
-        [cuts[count] for count in sorted(cuts)],
-        color="#3b7ab8",
-    )
+    pieces, words = zip(*sorted(cuts.items()), strict=True)
+    bars = right.bar([str(count) for count in pieces], words, color="#3b7ab8")
     right.bar_label(bars, fmt="{:,.0f}", fontsize=8)
     right.set(
         yscale="log",
@@ -225,8 +200,8 @@ assert 0.95 < cuts[1] / cuts.total() < 0.97, "most words in a text are frequent 
 # %% [markdown]
 # ## Predict, then run
 #
-# **1.** How is "embeddings" cut? The word itself is not in the vocabulary. And "unaffable"? Do the cuts fall where the
-# language has its joints?
+# **1.** How is "embeddings" cut? The word itself is not in the vocabulary. And "unaffable"? Do the cuts match the
+# word's prefix, stem and ending?
 
 # %%
 guess = predict(
@@ -239,11 +214,10 @@ guess = predict(
 for word in ("embeddings", "unaffable", "tokenization"):
     print(word, wordpiece(word, vocab))
 assert wordpiece("embeddings", vocab) == ["em", "##bed", "##ding", "##s"], (
-    "the longest start in V is em"
+    "em is longest"
 )
-assert wordpiece("unaffable", vocab) == ["una", "##ffa", "##ble"], (
-    "greedy, without any idea of un-"
-)
+pieces = wordpiece("unaffable", vocab)
+assert pieces == ["una", "##ffa", "##ble"], "greedy, without any idea of un-"
 guess.answer("una ##ffa ##ble")
 
 # %% [markdown]
@@ -259,9 +233,7 @@ guess = predict(
 # %%
 rows = tokenizer.encode(["Zürich", "ZURICH", "zurich"]).ids
 print(rows)
-assert rows[0] == rows[1] == rows[2], (
-    "case and accents are gone before the first layer: this model cannot see them"
-)
+assert rows[0] == rows[1] == rows[2], "case and accents never reach the first layer"
 guess.answer("one")
 
 # %% [markdown]
@@ -276,8 +248,8 @@ assert tokenizer.encode([""]).ids == [[101, 102]], "two: [CLS] and [SEP]"
 guess.answer("2")
 
 # %% [markdown]
-# **4.** A pair `[CLS] a [SEP] b [SEP]` has 3 special tokens. Sentence a has 10 tokens, b has 3, and only 8 of them
-# fit. `longest_first` shortens the longer one first. What is left of each? And of 10 and 9?
+# **4.** Lesson 15 puts a pair of sentences into one input, `[CLS] a [SEP] b [SEP]`. Sentence a has 10 tokens, b has 3,
+# and only 8 of them fit. `longest_first` shortens the longer one first. What is left of each? And of 10 and 9?
 
 # %%
 guess = predict(
@@ -301,7 +273,8 @@ guess.answer("4 and 4")
 # %% [markdown]
 # ## Break it
 #
-# **A rule changed.** Take the *shortest* piece first, or forget the `##`. Both give ids for every text, and no error.
+# **A rule changed.** Take the *shortest* piece first, or forget the `##`. Both give ids, and no error. Then compare the
+# vectors of a sentence cut in both ways: calling the model, `encoder(ids)`, runs its `forward`.
 
 
 # %%
@@ -309,39 +282,23 @@ from minisbert.core.encoder import SentenceEncoder
 
 
 def shortest_first(word):
-    pieces, start = [], 0
-    while start < len(word):
-        for end in range(start + 1, len(word) + 1):
-            piece = ("##" if start else "") + word[start:end]
-            if piece in vocab:
-                break
-        else:
-            return ["[UNK]"]
-        pieces.append(piece)
-        start = end
-    return pieces
+    """Each letter is a piece in V, so the shortest piece is always a single letter."""
+    return [word[0], *(f"##{letter}" for letter in word[1:])]
 
 
 without_marks = [piece.removeprefix("##") for piece in wordpiece("embeddings", vocab)]
 print(shortest_first("cat"), [vocab[piece] for piece in shortest_first("cat")])
 print(without_marks, [vocab[piece] for piece in without_marks])
-assert shortest_first("cat") == ["c", "##a", "##t"], (
-    "single letters are pieces too, so the shortest always wins"
-)
+assert {*shortest_first("aabcdefghijklmnopqrstuvwxyz")} <= {*vocab}, "all in V"
 
 encoder = SentenceEncoder.load(folder)
 with torch.no_grad():
     right = encoder(torch.tensor([to_ids("A cat sits.")]))  # (1, D)
-    spelled = [
-        vocab[piece]
-        for word in split_words("A cat sits.")
-        for piece in shortest_first(word)
-    ]
+    words = split_words("A cat sits.")
+    spelled = [vocab[piece] for word in words for piece in shortest_first(word)]
     wrong = encoder(torch.tensor([[101, *spelled, 102]]))
 print(f"cosine of the same sentence cut in two ways: {(right @ wrong.T).item():.3f}")
-assert (right @ wrong.T).item() < 0.6, (
-    "to the model a word spelled in letters is hardly the same word"
-)
+assert (right @ wrong.T).item() < 0.6, "a word that is spelled is hardly the same word"
 
 # %% [markdown]
 # **A trap in the file.** The published `tokenizer.json` of this model fills every text up to 128 tokens with **pads**
@@ -369,17 +326,13 @@ mask = ids != 0
 with torch.no_grad():
     short = encoder(*pad_batch([encoded.ids[0]], 0))  # (1, D), no pads
     padded = encoder(ids, mask)
-    print(
-        f"128 ids with a mask: largest difference {largest_difference(short, padded):.1e}"
-    )
-    assert largest_difference(short, padded) < 2e-6, "hidden pads change nothing"
-    mistake = MISTAKES["no attention mask"]
-    with planted(mistake):
+    with planted(MISTAKES["no attention mask"]):
         unmasked = encoder(ids, mask)
-print(
-    f"{mistake.meaning}: largest difference {largest_difference(short, unmasked):.2f}"
-)
-assert largest_difference(short, unmasked) > 0.05, "125 pads outvote three tokens"
+with_mask = largest_difference(short, padded)
+without = largest_difference(short, unmasked)
+print(f"largest difference with a mask {with_mask:.1e}, without {without:.2f}")
+assert with_mask < 2e-6, "hidden pads change nothing"
+assert without > 0.05, "125 pads outvote three tokens"
 
 # %% [markdown]
 # ## Now read the chapter
@@ -401,8 +354,7 @@ chapter(2)
 # %% [markdown]
 # ## Exercises
 #
-# Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 02 1` gives a hint for the first,
-# and asked again, the answer.
+# Exercises 1 to 3 stand above; `python -m lessons.check answer 02 1` gives a hint for the first, then the answer.
 #
 # **Exercise 4.** Graded: words, and their pieces: `python -m lessons.check start 02`, then `run 02`; `hint 02` when
 # you are stuck.
@@ -411,9 +363,8 @@ chapter(2)
 #
 # - Schuster and Nakajima 2012, *Japanese and Korean voice search*: where word pieces come from.
 # - Wu et al. 2016, *Google's neural machine translation system*, section 4.1: word pieces in translation.
-# - Devlin et al. 2019, *BERT*, section 3, and figure 2: [CLS], [SEP] and the 30,000 pieces. How a word is cut, the
-#   paper does not say: the longest piece first is `WordpieceTokenizer` in tokenization.py of google-research/bert. Its
-#   longest word has 200 letters, Hugging Face's 100.
+# - Devlin et al. 2019, *BERT*, section 3, and figure 2: [CLS], [SEP] and the 30,000 pieces. The paper does not say how
+#   a word is cut; `WordpieceTokenizer` in tokenization.py of google-research/bert takes the longest piece first.
 #
 # ## What you have now
 #

@@ -34,7 +34,9 @@ print(f"{path.stat().st_size:,} bytes")
 #     n bytes          the header: JSON, for each tensor its dtype, its shape, and where it begins and ends
 #     the rest         the numbers, one tensor after the other, row by row
 #
-# A tensor (R, C) of float32 at `begin` has its element (r, c) at byte 8 + n + begin + 4 * (r * C + c).
+# A tensor (R, C) of float32 at `begin` has its element (r, c) at byte 8 + n + begin + 4 * (r * C + c). *Little-endian*
+# means that the lowest byte comes first; in Python's formats that is `<`, and `Q` is an unsigned integer of 8 bytes,
+# `f4` a float of 4.
 #
 # ![A safetensors file](drawings/safetensors.svg)
 
@@ -45,13 +47,12 @@ import struct
 with open(path, "rb") as file:
     (n,) = struct.unpack("<Q", file.read(8))
     header = json.loads(file.read(n))
-print(
-    f"header of {n:,} bytes: {len(header) - 1} tensors, and metadata {header.pop('__metadata__')}"
-)
+metadata = header.pop("__metadata__")
+print(f"header of {n:,} bytes: {len(header)} tensors, and metadata {metadata}")
 for name in list(header)[:5]:
     print(f"{name:55} {header[name]}")
 for name in header:
-    assert header[name]["dtype"] in ("F32", "I64"), "single dtype, or whole numbers"
+    assert header[name]["dtype"] in ("F32", "I64"), "float32, or integers"
 
 # %% [markdown]
 # ## The real function
@@ -73,20 +74,20 @@ by_hand = np.stack(by_hand)  # (3, D)
 
 bert = load_bert(folder)
 print(by_hand[:, :4])
-print(bert.embeddings.word.weight[[101, 7592, 102], :4].detach())
-assert (
-    largest_difference(by_hand, bert.embeddings.word.weight[[101, 7592, 102]]) == 0
-), "the same bits"
+loaded = bert.embeddings.word.weight[[101, 7592, 102]].detach()  # without a gradient
+print(loaded[:, :4])
+assert largest_difference(by_hand, loaded) == 0, "the same bits"
 
 # %% [markdown]
 # The loader needs a name table, because our modules have other names than the file. Each family of models has one
-# explicit table, a `Family`; BERT's is in `core/weights.py`. It is used for reading and for writing, so it cannot be
-# right in one direction only. Its four parts map our modules' names to the file's, and `names` makes tensors of them:
+# explicit table, a `Family`; BERT's is in `core/weights.py`. It is used for reading and for writing, so an error in it
+# shows up in both directions. Its four parts map our modules' names to the file's, and `names` makes tensors of them:
 #
 #     tables                    a weight each               embeddings.word: embeddings.word.weight
 #     norms, linears, pooler    a weight and a bias each    layers.{i}.attention.query: both, for each layer i
 #
-# The pooler's are there only if asked for.
+# The pooler's are there only if asked for. (Lessons 04 to 07 explain the modules: MiniLM has six layers, and each layer
+# an attention with a query, among others.)
 
 # %%
 from minisbert.core.weights import BERT
@@ -106,8 +107,7 @@ print("in the file, but not in the table:", left_over or "nothing")
 assert left_over <= BERT.skipped, "what is left over must be known by name"
 
 # %% [markdown]
-# Now the count, by the names in the header. Lessons 04 to 06 explain the parts; lesson 07 computes their sizes from V,
-# D, L, F and P, and says what a pooler is.
+# Now the count, by the names in the header. Lesson 07 computes these sizes from V, D, L, F and P.
 
 
 # %%
@@ -128,10 +128,8 @@ for name, entry in header.items():
 for name, count in counts.items():
     print(f"{name:12} {count:>12,}  {count / sum(counts.values()):6.1%}")
 print(f"{'all':12} {sum(counts.values()):>12,}")
-assert sum(counts.values()) == 22_713_216, "as the README says"
-assert sum(counts.values()) == sum(
-    parameter.numel() for parameter in bert.parameters()
-), "and as torch counts"
+in_torch = sum(parameter.numel() for parameter in bert.parameters())
+assert sum(counts.values()) == in_torch == 22_713_216, "as torch counts"
 
 # %% [markdown]
 # **Exercise 1.** Read the last row of the position table by hand, byte by byte, as above.
@@ -188,25 +186,20 @@ guess.answer("a half")
 guess = predict("03.2", "How large is the file?", ["45 MB", "91 MB", "182 MB"])
 
 # %%
-size = (
-    8
-    + n
-    + sum(
-        end - begin
-        for begin, end in (entry["data_offsets"] for entry in header.values())
-    )
-)
+offsets = [entry["data_offsets"] for entry in header.values()]
+size = 8 + n + sum(end - begin for begin, end in offsets)
 print(f"{size:,} bytes; of these {4 * sum(counts.values()):,} are parameters")
 assert size == path.stat().st_size == 90_868_376, "every byte is accounted for"
 guess.answer("91 MB")
 
 # %% [markdown]
-# **Exercise 2.** How many bytes would the file have in float16? Which numbers could be lost?
+# **Exercise 2.** How many bytes would the file have in float16, two bytes a number? Which numbers could be lost?
 
 # %% [markdown]
 # ## Break it
 #
-# We damage copies of the tiny **checkpoint** `weights/tiny` (2 layers, width 24, all parameters random) and load them.
+# A **checkpoint** is a model on disk: its weights, and the settings to rebuild it. We damage copies of the tiny one in
+# `weights/tiny` (2 layers, width 24, all parameters random) and load them.
 
 
 # %%
@@ -246,9 +239,7 @@ for change in (forget, misspell):
     except InputError as error:
         print(str(error).partition(":\n")[2])
     else:
-        raise AssertionError(
-            f"{change.__name__}: a strict loader must refuse this file"
-        )
+        raise AssertionError("a strict loader must refuse this file")
 
 # %% [markdown]
 # A loader that is not strict would leave the missing bias as it was initialised: at zero. The model would run without
@@ -276,25 +267,16 @@ tiny = load_bert(TINY)
 with torch.no_grad():
     right = tiny(ids)  # (1, T, D)
     swapped = load_changed(swap)(ids)
-    print(
-        f"swapped in the file: no error, largest difference {largest_difference(right, swapped):.2f}"
-    )
-    assert largest_difference(right, swapped) > 0.1, (
-        "loaded without complaint, and wrong"
-    )
+    off = largest_difference(right, swapped)
+    print(f"swapped in the file: no error, largest difference {off:.2f}")
+    assert off > 0.1, "loaded without complaint, and wrong"
     for name in ("q and k swapped", "no beta"):
         with planted(MISTAKES[name]):
             wrong = tiny(ids)
-        print(
-            f"planted {name!r}: {largest_difference(right, wrong):.2f} from the right numbers, ",
-            end="",
-        )
-        print(
-            f"{largest_difference(swapped, wrong):.1e} from those of the swapped file"
-        )
-        assert (largest_difference(swapped, wrong) < 1e-5) == (
-            name == "q and k swapped"
-        ), "one of them is the swap"
+        off = largest_difference(right, wrong)
+        apart = largest_difference(swapped, wrong)
+        print(f"{name}: {off:.2f} from the right numbers, {apart:.1e} from the file's")
+        assert (apart < 1e-5) == (name == "q and k swapped"), "one of them is the swap"
 
 # %% [markdown]
 # The numbers of the swapped file are those of the mistake "q and k swapped", up to rounding in float32. So a wrong
@@ -321,8 +303,7 @@ chapter(3)
 # %% [markdown]
 # ## Exercises
 #
-# Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 03 1` gives a hint for the first,
-# and asked again, the answer.
+# Exercises 1 to 3 stand above; `python -m lessons.check answer 03 1` gives a hint for the first, then the answer.
 #
 # **Exercise 4.** Graded: the name table of a model: `python -m lessons.check start 03`, then `run 03`; `hint 03` when
 # you are stuck.
@@ -331,8 +312,8 @@ chapter(3)
 #
 # - The safetensors format: the README of huggingface/safetensors, section "Format".
 # - Devlin et al. 2019, *BERT*, section 3: L, H and A of the base and the large model (there H is our D, A our H).
-# - Wang et al. 2020, *MiniLM*, section 3: what its pupil, 12 layers of width 384, was taught. The 6 layers in this file
-#   are every second one of those (model card of nreimers/MiniLM-L6-H384-uncased), then trained on a billion pairs.
+# - Wang et al. 2020, *MiniLM*, section 3: what its student, 12 layers of width 384, was taught. The 6 layers in this
+#   file are every second one of those (model card of nreimers/MiniLM-L6-H384-uncased), then trained on pairs.
 #
 # ## What you have now
 #

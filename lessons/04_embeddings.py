@@ -34,6 +34,8 @@ from course import chapter, figure, heatmap, largest_difference, predict
 #     variance = (1/D) sum over d of (x[d] - mean)^2
 #     y[d]     = (x[d] - mean) / sqrt(variance + eps) * gamma[d] + beta[d]
 #
+# (On the site you can [play with it](../docs/interactive.md#mean-0-variance-1).)
+#
 # The root of the variance is the **standard deviation**, called *spread* below: how far numbers lie from their mean.
 # gamma and beta, (D,) each, are learned. eps is a tiny number that keeps the root away from 0; here 1e-12.
 #
@@ -57,17 +59,11 @@ from minisbert.core import bert
 
 x = torch.tensor([[1.0, 3.0], [2.0, 6.0], [11.0, 13.0]])  # (3, D) with D = 2
 plain = bert.layer_norm(x, torch.ones(2), torch.zeros(2), eps=1e-12)
-stretched = bert.layer_norm(
-    x, torch.tensor([10.0, 1.0]), torch.tensor([0.0, 5.0]), eps=1e-12
-)
-print(plain)
-print(stretched)
-assert largest_difference(plain, [[-1, 1]] * 3) < 1e-6, (
-    "size and offset of the input are gone"
-)
-assert largest_difference(stretched, [[-10, 6]] * 3) < 1e-5, (
-    "gamma stretches each column, beta moves it"
-)
+gamma, beta = torch.tensor([10.0, 1.0]), torch.tensor([0.0, 5.0])
+stretched = bert.layer_norm(x, gamma, beta, eps=1e-12)
+print(plain, stretched, sep="\n")
+assert largest_difference(plain, [[-1, 1]] * 3) < 1e-6, "size and offset are gone"
+assert largest_difference(stretched, [[-10, 6]] * 3) < 1e-5, "stretched and moved"
 
 # %% [markdown]
 # Now three real tokens. The first four of 384 columns; check one number of the sum by eye.
@@ -80,51 +76,39 @@ with torch.no_grad():
     token_type = embeddings.token_type.weight[0]  # (D,), the same for all
     total = word + position + token_type  # (T, D)
     normed = embeddings(ids, None)[0]  # (T, D), the real function
-for name, values in (
-    ("word", word),
-    ("position", position),
-    ("type", token_type[None]),
-    ("sum", total),
-):
-    print(
-        name,
-        *(" ".join(f"{value:8.4f}" for value in row[:4]) for row in values),
-        sep="\n  ",
-    )
-print("after LayerNorm", normed[:, :4], sep="\n")
+rows = {"word": word, "position": position, "type": token_type[None], "sum": total}
+for name, values in (rows | {"after LayerNorm": normed}).items():
+    print(name, values[:, :4].detach(), sep="\n")
 
 norm = embeddings.norm
-by_hand = (total - total.mean(1, keepdim=True)) / (
-    total.var(1, correction=0, keepdim=True) + norm.eps
-).sqrt()
+variance = total.var(1, correction=0, keepdim=True)
+by_hand = (total - total.mean(1, keepdim=True)) / (variance + norm.eps).sqrt()
 by_hand = by_hand * norm.weight + norm.bias
-assert largest_difference(by_hand, normed) < 1e-5, (
-    "sum of three rows, then LayerNorm: that is all"
-)
+assert largest_difference(by_hand, normed) < 1e-5, "three rows, then LayerNorm"
 
 # %% [markdown]
-# Three rows from three tables: no multiplication so far, only looking up and adding. The word table is half of the
-# model (lesson 03), and a text touches a dozen of its rows.
-#
 # The code has one more word, **dropout**. While a model is trained, it sets each number to 0 with a probability p and
 # divides the others by 1 - p, so that nothing relies on any single number. Afterwards, in **eval mode**, which `load`
 # and `.eval()` switch on, it does nothing at all. Lesson 10 makes use of it. In the function that you will write,
 # dropout is the last step.
 #
-# Why LayerNorm? It stands behind every block of the model. Here are the lengths of the tokens' vectors from layer to
-# layer, with it and without any of them:
+# Why LayerNorm? There are two in every layer (lesson 06). Here are the lengths of the tokens' vectors from layer to
+# layer, with all of them and without any. A dict given to the model as `trace` is filled with what each layer returns.
 
 # %%
 from lessons.mistakes import planted
 from minisbert.diagnosis.planting import Mistake
 
-NO_NORM = Mistake(
-    "no LayerNorm", "numbers as they are", bert, "layer_norm", lambda x, *_: x
-)
+
+def unchanged(x, *_):
+    return x
+
+
+NO_NORM = Mistake("no LayerNorm", "numbers as they are", bert, "layer_norm", unchanged)
 
 
 def lengths():
-    """The mean length of the tokens' vectors after the embeddings and after each layer."""
+    """The mean length of a token's vector after the embeddings and after each layer."""
     states = {}
     with torch.no_grad():
         encoder.bert(ids, None, trace=states)
@@ -141,15 +125,15 @@ assert max(held) < 2 * min(held), "the same size everywhere"
 assert loose[-1] > 100 * loose[0], "each layer adds to what it gets, and the sum grows"
 
 # %% [markdown]
-# A layer that gets numbers a hundred times as large as those it was trained on is another layer. In training it is
-# worse: the gradients grow with the numbers.
+# A layer that gets numbers a hundred times as large as those it was trained on is another layer.
 #
 # **Exercise 1.** Print the largest and the smallest gamma. Which column does the model silence most?
 #
 # ## The figure
 #
 # Position vectors were learned; no one told them that 7 is next to 8. Left: the cosine of each position vector with
-# every other. Right: the spread of each token's numbers before and after LayerNorm, for one sentence.
+# every other. Right: the spread of each token's numbers before and after LayerNorm, for one sentence. It would be 1
+# after it, were it not for gamma.
 #
 # ![Cosines of position vectors, and spread before and after LayerNorm](figures/04_embeddings.png)
 
@@ -161,11 +145,8 @@ with torch.no_grad():
     text_ids = encoder.tokenizer.encode(["The old fisherman mended his nets."]).ids
     tokens = encoder.tokenizer.tokens(text_ids[0])
     text_ids = torch.tensor(text_ids)  # (1, T)
-    first = (
-        embeddings.word(text_ids)[0]
-        + embeddings.position.weight[: len(tokens)]
-        + token_type
-    )  # (T, D)
+    first = embeddings.word(text_ids)[0] + token_type  # (T, D)
+    first = first + embeddings.position.weight[: len(tokens)]
     second = embeddings(text_ids, None)[0]
 
 
@@ -177,20 +158,12 @@ def draw(plt):
     left.set(title="Cosine of position vectors", xlabel="position", ylabel="position")
     drawn.colorbar(image, ax=left, shrink=0.8)
     places = np.arange(len(tokens))
-    right.bar(
-        places - 0.2,
-        first.std(1, correction=0).numpy(),
-        width=0.4,
-        label="sum of the three rows",
-        color="#8bb8de",
-    )
-    right.bar(
-        places + 0.2,
-        second.std(1, correction=0).numpy(),
-        width=0.4,
-        label="after LayerNorm",
-        color="#1f4e79",
-    )
+    for values, shift, label, shade in (
+        (first, -0.2, "sum of the three rows", "#8bb8de"),
+        (second, 0.2, "after LayerNorm", "#1f4e79"),
+    ):
+        spreads = values.std(1, correction=0).numpy()
+        right.bar(places + shift, spreads, width=0.4, label=label, color=shade)
     right.set_xticks(places, tokens, rotation=45, ha="right")
     right.set(title="Standard deviation over the columns", ylim=(0, 0.95))
     right.legend(frameon=False, loc="upper right")
@@ -200,18 +173,8 @@ def draw(plt):
 figure("04_embeddings", draw)
 near, far = cosines[50, 51].item(), cosines[50, 30].item()
 print(f"cosine of positions 50 and 51: {near:.2f}, of 50 and 30: {far:.2f}")
-assert near > 0.85 > far, "neighbours are alike; training has found that order matters"
+assert near > 0.85 > far, "neighbours are alike"
 assert cosines[0, 1:].max() < 0.4, "position 0 is always [CLS], and like no other"
-
-# %% [markdown]
-# After LayerNorm the spread of a token would be 1, were it not for gamma. Without gamma and beta it is 1 exactly.
-
-# %%
-bare = bert.layer_norm(first, torch.ones(384), torch.zeros(384), norm.eps)
-print(bare.mean(1).abs().max(), bare.std(1, correction=0))
-assert largest_difference(bare.std(1, correction=0), torch.ones(len(tokens))) < 1e-5, (
-    "mean 0, spread 1"
-)
 
 # %% [markdown]
 # **Exercise 2.** Which ten words are nearest to "dog" in the word table, by cosine? Are they alike in meaning, or in
@@ -220,50 +183,30 @@ assert largest_difference(bare.std(1, correction=0), torch.ones(len(tokens))) < 
 # %% [markdown]
 # ## Predict, then run
 #
-# **1.** Multiply all three tables by 100. By how much does the output of the embeddings change: 100 times, a little,
-# not at all?
+# **1.** Multiply all three tables by 100, then add 7 to every column of every token. By how much does the output of the
+# embeddings change?
 
 # %%
 guess = predict(
     "04.1",
-    "Tables times 100: the output changes ...",
-    ["100 times", "a little", "not at all"],
+    "Tables times 100, and 7 added: the output changes ...",
+    ["100 times", "by 7", "a little", "not at all"],
 )
 
 # %%
 with torch.no_grad():
-    scaled = norm(100 * total)
+    scaled = norm(100 * total + 7)
 print(f"{largest_difference(scaled, normed):.1e}")
-assert largest_difference(scaled, normed) < 1e-4, (
-    "not at all: LayerNorm divides the size out again"
-)
+assert largest_difference(scaled, normed) < 1e-4, "LayerNorm takes both out again"
 guess.answer("not at all")
 
 # %% [markdown]
-# **2.** Add 7 to every column of every token. And now?
-
-# %%
-guess = predict(
-    "04.2",
-    "7 added to every column: the output changes ...",
-    ["by 7", "a little", "not at all"],
-)
-
-# %%
-with torch.no_grad():
-    print(f"{largest_difference(norm(total + 7), normed):.1e}")
-    assert largest_difference(norm(total + 7), normed) < 1e-4, (
-        "not at all: the mean is subtracted"
-    )
-guess.answer("not at all")
-
-# %% [markdown]
-# **3.** "dog bites man" and "man bites dog" had a cosine of 0.907 in lesson 01. Suppose the position vectors are not
+# **2.** "dog bites man" and "man bites dog" had a cosine of 0.907 in lesson 01. Suppose the position vectors are not
 # added. What will it be?
 
 # %%
 guess = predict(
-    "04.3", "The cosine without position vectors?", ["about 0.5", "about 0.9", "1"]
+    "04.2", "The cosine without position vectors?", ["about 0.5", "about 0.9", "1"]
 )
 
 # %%
@@ -272,12 +215,8 @@ from lessons.mistakes import MISTAKES
 pair = ["dog bites man", "man bites dog"]
 with planted(MISTAKES["positions forgotten"]):
     u, v = encoder.encode(pair)
-print(
-    f"cosine {u @ v:.6f}, largest difference of the two vectors {largest_difference(u, v):.1e}"
-)
-assert largest_difference(u, v) < 1e-6, (
-    "the same vector: nothing else in a BERT knows about order"
-)
+print(f"cosine {u @ v:.6f}, largest difference {largest_difference(u, v):.1e}")
+assert largest_difference(u, v) < 1e-6, "nothing else in a BERT knows about order"
 guess.answer("1")
 
 # %% [markdown]
@@ -303,8 +242,7 @@ for name, change in sorted(moved.items(), key=lambda item: item[1]):
 # - *token types ignored* changes nothing: with a single sentence all types are 0. A test must have a second sentence.
 # - The two with *dropout* change nothing, for the model is in eval mode. A test must train.
 # - *detached LayerNorm statistics* changes nothing but rounding: only the gradient is wrong. A test must look at
-#   gradients.
-#   (**Detached** means that autograd, lesson 00, takes a number for a constant: no gradient passes it.)
+#   gradients. (**Detached** means that autograd takes a number for a constant: no gradient passes it.)
 # - *eps outside the root*: with eps = 1e-12 it is invisible. A test must use a larger eps.
 # - *LayerNorm eps 1e-5*, *unbiased variance* (D - 1 for D) and *x.std() + eps* are small: a right and a wrong vector of
 #   one text have a cosine above 0.99999, and the cosines of pairs move by less than 1e-3.
@@ -332,13 +270,12 @@ with torch.no_grad():
     right = embeddings(ids, types)
     with planted(MISTAKES["token types ignored"]):
         wrong = embeddings(ids, types)
-print(
-    f"token types ignored, with a second sentence: {largest_difference(right, wrong):.2f}"
-)
+print(f"types ignored, with a second sentence: {largest_difference(right, wrong):.2f}")
 assert largest_difference(right, wrong) > 0.1, "now it shows"
 
 # %% [markdown]
-# **Exercise 3.** RMSNorm leaves the mean in ("mean not subtracted" above). Why does it move these numbers so little?
+# **Exercise 3.** RMSNorm (lesson 23) leaves the mean in ("mean not subtracted" above). Why does it move these numbers
+# so little?
 
 # %% [markdown]
 # ## Now read the chapter
@@ -358,8 +295,7 @@ chapter(4)
 # %% [markdown]
 # ## Exercises
 #
-# Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 04 1` gives a hint for the first,
-# and asked again, the answer.
+# Exercises 1 to 3 stand above; `python -m lessons.check answer 04 1` gives a hint for the first, then the answer.
 #
 # **Exercise 4.** Graded: LayerNorm is the first piece that everyone should write: `python -m lessons.check start 04`,
 # `run 04`, `hint 04`.

@@ -35,19 +35,16 @@ encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 ids = torch.tensor(encoder.tokenizer.encode(["The old fisherman mended his nets."]).ids)
 with torch.no_grad():
     x = encoder.bert.embeddings(ids, None)[0]  # (T, D)
-shares = (x @ x.T).softmax(dim=-1)  # (T, T)
-print("share that each token gives to itself:", shares.diagonal().min().item())
-assert shares.diagonal().min() > 0.99, "the scores are large, and softmax picks one"
-scaled = (x @ x.T / x.shape[1] ** 0.5).softmax(dim=-1)  # (T, T)
-print("the same with scores / sqrt(D):", scaled.diagonal().min().item())
-assert scaled.diagonal().min() < 0.9, "now something is fetched from the others"
+for divisor in (1, x.shape[1] ** 0.5):  # the scores as they are, and over sqrt(D)
+    own = (x @ x.T / divisor).softmax(dim=-1).diagonal().min().item()
+    print(f"scores / {divisor:.1f}: each token gives itself {own:.2f} or more")
+    assert (own > 0.99) == (divisor == 1), "large scores: softmax picks one token"
 
 # %% [markdown]
 # Two things are wrong with this idea. The scores are sums of D products, so large that softmax gives nearly everything
 # to one token; dividing them by a root, as the formula below does, mends that. And x . x is symmetric: a token can only
-# look for others like itself, and "it" could never ask for the noun that it stands for. What a token *looks for* is not
-# what it *is*, and what it can be *found by* is not what it *passes on*. So each token gets three vectors, by three
-# matrices that are learned.
+# look for others like itself, and "it" could never ask for the noun that it stands for. So each token gets three
+# vectors, by three matrices that are learned.
 #
 # In **attention**, `H` **heads** work side by side; `K` is the width of one head, and D = H * K. Within one head each
 # token t has three vectors of width K: a **query** q[t] (what am I looking for), a **key** k[t] (what can I be found
@@ -59,11 +56,14 @@ assert scaled.diagonal().min() < 0.9, "now something is fetched from the others"
 #
 # ![Query, key and value, with their shapes](drawings/qkv.svg)
 #
-# Token t asks; s runs over the tokens that answer. A pad gets the score minus infinity, so its probability is
-# exp(-inf) = 0. In code subtract a row's largest score first, or use `torch.softmax`, which does: exp(1000) is
-# infinite, and where all scores are low every exp is 0. In training, dropout (lesson 04) acts on the probabilities
-# before they weigh the values, at the rate `self.dropout`, otherwise at the rate 0; `attention` returns the context,
-# and the probabilities as they were before dropout.
+# (On the site you can play with [a softmax](../docs/interactive.md#scores-to-shares) and [see what the heads look
+# at](../docs/interactive.md#what-does-a-token-look-at).)
+#
+# Token t asks; s runs over the tokens that answer, S of them, and here S = T. A pad gets the score minus infinity, so
+# its probability is exp(-inf) = 0. In code subtract a row's largest score first, or use `torch.softmax`, which does:
+# exp(1000) is infinite, and where all scores are low every exp is 0. In training, dropout (lesson 04) acts on the
+# probabilities before they weigh the values, at the rate `self.dropout`, otherwise at the rate 0; `attention` returns
+# the context, and the probabilities as they were before dropout.
 #
 # Why sqrt(K)? If the numbers of q and k are independent, with mean 0 and variance 1, each product has variance 1, and a
 # sum of K of them has variance K: dividing by sqrt(K) gives the scores variance 1, whatever the width of a head.
@@ -103,34 +103,26 @@ log3 = math.log(3)
 q = [[0, 0, 0, 0], [0, 2 * log3, 0, 0], [2 * log3, 0, 0, 0]]
 k = [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]]
 v = [[10, 0, 0, 0], [0, 10, 0, 0], [0, 0, 10, 0]]
-query, key, value = (
+query, key, value = (  # one text and one head: (B, H, T, K) = (1, 1, 3, 4)
     torch.tensor(rows, dtype=torch.float64)[None, None] for rows in (q, k, v)
-)  # (B, H, T, K)
+)
 for real in ([True, True, True], [True, True, False]):
     mask = torch.tensor(real)[None, None, None]  # (B, 1, 1, T)
     context, probabilities = bert.attention(query, key, value, mask)
     print(probabilities[0, 0], context[0, 0], sep="\n")
     by_loops, shares = one_head(q, k, v, real)
-    assert largest_difference(context[0, 0], torch.tensor(by_loops)) < 1e-6, (
-        "loops and matrices agree"
-    )
-    assert largest_difference(probabilities[0, 0], torch.tensor(shares)) < 1e-6, (
-        "and so do the probabilities"
-    )
-    assert largest_difference(probabilities.sum(-1), torch.ones(1, 1, 3)) < 1e-12, (
-        "each row sums to 1"
-    )
-assert largest_difference(probabilities[0, 0, 1], [0.25, 0.75, 0]) < 1e-12, (
-    "1 to 3, and nothing for the pad"
-)
+    assert largest_difference(context[0, 0], by_loops) < 1e-12, "loops agree"
+    assert largest_difference(probabilities[0, 0], shares) < 1e-12, "here too"
+assert largest_difference(probabilities[0, 0, 1], [0.25, 0.75, 0]) < 1e-12, "no pad"
 
 # %% [markdown]
 # A fourth matrix comes after the heads. Their contexts are set side by side again, (T, D), and a dense layer of D
 # columns, the **output** matrix (`self.output`), mixes them: without it no column could hold anything of two heads.
 # What leaves attention is its result.
 #
-# Now a head of MiniLM on a real sentence. The vectors q, k and v are dense layers of x; head h takes the columns from
-# h * K to (h + 1) * K. `Attention.split` does that for all heads at once: (B, T, D) becomes (B, H, T, K).
+# Now a head of MiniLM on a real sentence. The vectors q, k and v are dense layers of x, the first of them
+# `module.query`; head h takes the columns from h * K to (h + 1) * K. `Attention.split` does that for all heads at once:
+# (B, T, D) becomes (B, H, T, K).
 #
 # ![Splitting the columns into heads, and merging them](drawings/split_and_merge.svg)
 
@@ -142,31 +134,22 @@ states = {}
 with torch.no_grad():
     encoder.bert(ids, trace=states)  # fills every intermediate result, by name
     module = encoder.bert.layers[3].attention
-    x = states[
-        "layers.2"
-    ]  # (1, T, D): what layer 3 reads, the fourth, since we count from 0
+    x = states["layers.2"]  # (1, T, D): what layer 3 reads; we count from 0
     queries, keys, values = (
         dense(x) for dense in (module.query, module.key, module.value)
     )  # (1, T, D) each
     head, width = 1, module.split(queries).shape[-1]
     columns = slice(head * width, (head + 1) * width)
-    by_loops, shares = one_head(
-        *(y[0, :, columns].tolist() for y in (queries, keys, values)),
-        [True] * len(tokens),
-    )
-    all_heads, everything = bert.attention(
-        *(module.split(y) for y in (queries, keys, values))
-    )  # (1, H, T, K)
+    of_head = (y[0, :, columns].tolist() for y in (queries, keys, values))
+    by_loops, shares = one_head(*of_head, [True] * len(tokens))
+    split = (module.split(y) for y in (queries, keys, values))  # (1, H, T, K) each
+    all_heads, everything = bert.attention(*split)
 print(f"T = {len(tokens)}, H = {module.heads}, K = {width}, D = {module.heads * width}")
-print(
-    f"one head with loops against the real one: {largest_difference(all_heads[0, head], torch.tensor(by_loops)):.1e}"
-)
-assert largest_difference(all_heads[0, head], torch.tensor(by_loops)) < 1e-5, (
-    "the same head, written twice"
-)
-assert largest_difference(everything, states["layers.3.attention"]) < 1e-6, (
-    "as the model itself computed it"
-)
+off = largest_difference(all_heads[0, head], by_loops)
+print(f"one head with loops against the real one: {off:.1e}")
+assert off < 1e-5, "the same head, written twice"
+off = largest_difference(everything, states["layers.3.attention"])
+assert off < 1e-6, "as the model itself computed it"
 
 # %% [markdown]
 # Where does "it" look, in this head?
@@ -175,9 +158,7 @@ assert largest_difference(everything, states["layers.3.attention"]) < 1e-6, (
 it = tokens.index("it")
 for share, token in sorted(zip(shares[it], tokens, strict=True), reverse=True)[:4]:
     print(f"{share:.2f}  {token}")
-assert shares[it][tokens.index("animal")] > 0.6, (
-    "in this sentence head 1 of layer 3 looks from the pronoun to its noun"
-)
+assert shares[it][tokens.index("animal")] > 0.6, "from the pronoun to its noun"
 
 # %% [markdown]
 # **Exercise 1.** `one_head` computes exp(score) directly. Multiply the queries by 1000 and see it fail. What does a
@@ -191,8 +172,7 @@ assert shares[it][tokens.index("animal")] > 0.6, (
 #
 # Three heads of MiniLM on this sentence. A row is the token that looks, a column the one that is looked at. The first
 # head looks one token back. The second mostly looks at the next one. The third is the one above. One sentence proves
-# nothing about a head: try others before you say what it does. Many heads send most of their attention to [CLS]: a
-# place to look when there is nothing to find.
+# nothing about a head: try others before you say what it does. Many heads send most of their attention to [CLS].
 #
 # ![Attention of three heads](figures/05_attention.png)
 
@@ -200,17 +180,12 @@ assert shares[it][tokens.index("animal")] > 0.6, (
 shown = (
     ("layers.0.attention", 2, "one token back"),
     ("layers.1.attention", 8, "the next token"),
+    ("layers.3.attention", 1, "it: animal"),
 )
-shown += (("layers.3.attention", 1, "it: animal"),)
-roles = zip(shown[:2], (-1, 1), strict=True)
-back, ahead = (
-    states[name][0, number].diagonal(offset).mean()
-    for (name, number, _), offset in roles
-)
-print(
-    f"one token back {back:.3f}, the next token {ahead:.3f} of a token's attention, on average"
-)
-assert back > 0.99, "the first head looks one token back, whatever the words are"
+back = states["layers.0.attention"][0, 2].diagonal(-1).mean()
+ahead = states["layers.1.attention"][0, 8].diagonal(1).mean()
+print(f"mean share of the token before {back:.3f}, of the next token {ahead:.3f}")
+assert back > 0.99, "the first head looks one token back"
 assert 0.5 < ahead < 0.8, "the second looks ahead most of the time"
 
 
@@ -221,9 +196,8 @@ def draw(plt):
     for axes, (name, number, role) in zip(panels, shown, strict=True):
         heatmap(axes, states[name][0, number], tokens, tokens)
         axes.set_title(f"layer {name.split('.')[1]}, head {number}: {role}")
-        axes.set_xticks(
-            range(len(tokens)), tokens, rotation=90, ha="center", fontsize=8
-        )
+        ticks = range(len(tokens))
+        axes.set_xticks(ticks, tokens, rotation=90, ha="center", fontsize=8)
     return drawn
 
 
@@ -251,9 +225,8 @@ guess = predict(
 with torch.no_grad():
     context, _ = bert.attention(torch.zeros_like(key), key, value)
 print(context[0, 0])
-assert largest_difference(context[0, 0], value[0, 0].mean(0).expand(3, 4)) < 1e-12, (
-    "the mean of all values"
-)
+mean = value[0, 0].mean(0).expand(3, 4)
+assert largest_difference(context[0, 0], mean) < 1e-12, "the mean of all values"
 guess.answer("the mean of all values")
 
 # %% [markdown]
@@ -269,12 +242,11 @@ guess = predict(
 
 # %%
 _, before = bert.attention(query, key, value)
-_, after = bert.attention(
-    query, key + torch.tensor([5.0, -3.0, 2.0, 1.0], dtype=torch.float64), value
-)
+c = torch.tensor([5.0, -3.0, 2.0, 1.0], dtype=torch.float64)
+_, after = bert.attention(query, key + c, value)
 print(f"{largest_difference(before, after):.1e}")
 assert largest_difference(before, after) < 1e-12, (
-    "nothing: a softmax sees only differences. A key bias has no effect"
+    "a softmax sees only differences. A key bias has no effect"
 )
 guess.answer("stay")
 
@@ -296,9 +268,7 @@ with torch.no_grad():
     a = encoder.bert(alone)
     b = encoder.bert(padded, padded != 0)[:, : len(short)]
 print(f"{largest_difference(a, b):.1e}")
-assert largest_difference(a, b) < 2e-5, (
-    "by rounding only: a probability of exactly 0 passes nothing on"
-)
+assert largest_difference(a, b) < 2e-5, "a probability of 0 passes nothing on"
 guess.answer("by rounding")
 
 # %% [markdown]
@@ -311,16 +281,12 @@ guess.answer("by rounding")
 
 # %%
 def look(ids, mask):
-    """Last hidden states at real tokens, and the mean entropy of all heads' rows at real tokens."""
+    """At real tokens: the last hidden states, and the mean entropy of all heads."""
     states = {}
     with torch.no_grad():
         hidden = encoder.bert(ids, mask, trace=states)
-    rows = torch.cat(
-        [
-            states[f"layers.{i}.attention"].transpose(1, 2)[mask].flatten(0, 1)
-            for i in range(6)
-        ]
-    )
+    layers = [states[f"layers.{i}.attention"].transpose(1, 2)[mask] for i in range(6)]
+    rows = torch.stack(layers)  # (L, tokens, H, T)
     return hidden[mask], -(rows * rows.clamp_min(1e-12).log()).sum(-1).mean().item()
 
 
@@ -334,14 +300,13 @@ for name, mistake in MISTAKES.items():
         with planted(mistake):
             wrong, entropies[name] = look(batch, batch != 0)
         changes[name] = largest_difference(wrong, right)
-        print(
-            f"{name:40} entropy {entropies[name]:.2f}   largest change {changes[name]:8.1e}"
-        )
+        row = f"{name:40} entropy {entropies[name]:.2f}"
+        print(f"{row}   largest change {changes[name]:8.1e}")
 
 # %% [markdown]
 # Without 1/sqrt(K) the scores are 5.7 times as large, the softmax is nearly a hard choice, and the entropy falls. With
-# 1/K it is the reverse: every token looks everywhere. The root is there because a sum of K products of random numbers
-# grows like sqrt(K).
+# 1/K it is the reverse: every token looks everywhere. The last lines below draw random numbers to show that a sum of K
+# products grows like sqrt(K).
 #
 # A mask of -10 in place of minus infinity changes very little here, and passes every careless test; *finite mask*,
 # which is -10^9, changes nothing at all until scores are as low as that. *attention mask inverted* leaves a text
@@ -358,22 +323,14 @@ assert changes["finite mask"] == changes["no attention dropout"] == 0, "hidden h
 assert math.isnan(changes["attention mask inverted"]), "0/0"
 assert changes["mask of -10"] < 1e-2, "nearly right, which is the worst kind of wrong"
 assert changes["no attention mask"] > 0.1, "pads are looked at"
-assert changes["heads merged without transposing"] > 1, (
-    "the right numbers in the wrong places"
-)
+assert changes["heads merged without transposing"] > 1, "right numbers, wrong places"
 
 generator = torch.Generator().manual_seed(0)
-for k_width in (4, 64, 1024):
-    draws = (
-        torch.randn(10000, k_width, generator=generator)
-        * torch.randn(10000, k_width, generator=generator)
-    ).sum(1)
-    print(
-        f"K = {k_width:4}: standard deviation of q.k {draws.std():6.2f}, sqrt(K) = {math.sqrt(k_width):6.2f}"
-    )
-    assert abs(draws.std() / math.sqrt(k_width) - 1) < 0.05, (
-        "the spread of a sum of K products is sqrt(K)"
-    )
+for K in (4, 64, 1024):
+    q, k = (torch.randn(10000, K, generator=generator) for _ in range(2))
+    spread = (q * k).sum(1).std().item()
+    print(f"K = {K:4}: spread of q.k {spread:6.2f}, sqrt(K) = {math.sqrt(K):6.2f}")
+    assert abs(spread / math.sqrt(K) - 1) < 0.05, "sqrt(K)"
 
 # %% [markdown]
 # ## Now read the chapter
@@ -381,7 +338,7 @@ for k_width in (4, 64, 1024):
 # Attention: the formula, what computes it in one step, and the module with its four matrices.
 #
 # - Fill the scores with 0 *after* the softmax in place of minus infinity before it. Which sum is no longer 1?
-# - `weights` has dropout, `probabilities` has not. Which of them is returned, and what for?
+# - `weights` has dropout, `probabilities` does not. Which of them is returned, and what for?
 # - `merge` transposes before it flattens. Which shape, and which numbers, has a reshape to (B, T, D) without that?
 #
 # Answers are in [the book in ten evenings](TEN_EVENINGS.md).
@@ -392,11 +349,10 @@ chapter(5)
 # %% [markdown]
 # ## Exercises
 #
-# Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 05 1` gives a hint for the first,
-# and asked again, the answer.
+# Exercises 1 to 3 stand above; `python -m lessons.check answer 05 1` gives a hint for the first, then the answer.
 #
-# **Exercise 4.** Graded: one head, then many: `python -m lessons.check start 05`, `run 05`, `hint 05`. Loops, einsum
-# or matmul are all welcome; only the numbers count.
+# **Exercise 4.** Graded: one head, then many: `python -m lessons.check start 05`, `run 05`, `hint 05`. Loops or matrix
+# products are both welcome; only the numbers count.
 #
 # ## Sources
 #

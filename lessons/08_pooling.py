@@ -45,25 +45,19 @@ encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 # ![Pooling: many vectors to one, without the pads](drawings/pooling.svg)
 
 # %%
-hidden = torch.tensor(
-    [[[1.0, -3.0], [3.0, -1.0], [2.0, -8.0], [100.0, 100.0]]]
-)  # (B, T, D) = (1, 4, 2)
+# (B, T, D) = (1, 4, 2)
+hidden = torch.tensor([[[1.0, -3.0], [3.0, -1.0], [2.0, -8.0], [100.0, 100.0]]])
 mask = torch.tensor([[True, True, True, False]])  # (B, T)
 weight, bias = torch.zeros(1, 2), torch.zeros(1)
+attention = pooling.attention_pool(hidden, mask, weight, bias)
 for name, result, expected in (
     ("mean", pooling.mean_pool(hidden, mask), [2, -4]),
     ("cls", pooling.cls_pool(hidden, mask), [1, -3]),
     ("max", pooling.max_pool(hidden, mask), [3, -1]),
-    (
-        "attention, weight 0",
-        pooling.attention_pool(hidden, mask, weight, bias),
-        [2, -4],
-    ),
+    ("attention, weight 0", attention, [2, -4]),
 ):
     print(f"{name:20} {result[0].tolist()}")
-    assert largest_difference(result, [expected]) < 1e-6, (
-        f"{name} of (1, -3), (3, -1), (2, -8)"
-    )
+    assert largest_difference(result, [expected]) < 1e-6, name
 
 # %% [markdown]
 # Attention pooling starts as the mean, since all scores are equal. With w = (0, 1) the scores are -3, -1 and -8, and
@@ -73,9 +67,7 @@ for name, result, expected in (
 learned = pooling.attention_pool(hidden, mask, torch.tensor([[0.0, 1.0]]), bias)
 shares = torch.tensor([-3.0, -1.0, -8.0]).softmax(0)
 print(shares, learned)
-assert largest_difference(learned[0], shares @ hidden[0, :3]) < 1e-6, (
-    "a mean with learned shares"
-)
+assert largest_difference(learned[0], shares @ hidden[0, :3]) < 1e-6, "learned shares"
 
 # %% [markdown]
 # And in the model: MiniLM's folder asks for the mean (`1_Pooling/config.json`), then scales to length 1.
@@ -88,9 +80,8 @@ with torch.no_grad():
     pooled = pooling.mean_pool(states)  # (1, D)
 vector = pooled / pooled.norm()
 print(encoder.pooling.mode, encoder.normalize, vector[0, :4])
-assert largest_difference(vector[0], encoder.encode([text])[0]) < 1e-6, (
-    "lesson 01's vector, from the hidden states"
-)
+whole = encoder.encode([text])
+assert largest_difference(vector, whole) < 1e-6, "as in lesson 01"
 
 # %% [markdown]
 # **Exercise 1.** Pool with weights 1, 1/2, 1/3, ... from the front. What would you expect of it, and why?
@@ -114,11 +105,8 @@ def drift(pool):
         for count in counts:
             padded = torch.tensor([ids + [0] * count])
             real = torch.arange(len(ids) + count)[None] < len(ids)  # (1, T)
-            found.append(
-                cosine(
-                    pool(encoder.bert(padded, real), real), pool(states, None)
-                ).item()
-            )
+            with_pads = pool(encoder.bert(padded, real), real)
+            found.append(cosine(with_pads, pool(states, None)).item())
     return found
 
 
@@ -133,11 +121,8 @@ def draw(plt):
     styles = (("-", "#1f4e79"), ("--", "#8bb8de"), ("-o", "#c0392b"), ("-s", "#e59866"))
     for (label, values), (style, shade) in zip(curves.items(), styles, strict=True):
         axes.plot(counts, values, style, color=shade, label=label, markersize=4)
-    axes.set(
-        xlabel="pads behind the sentence",
-        ylabel="cosine with the vector without pads",
-        ylim=(0.5, 1.02),
-    )
+    axes.set(xlabel="pads behind the sentence", ylim=(0.5, 1.02))
+    axes.set_ylabel("cosine with the vector without pads")
     axes.set_title(f'"{text}", {len(ids)} tokens')
     axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return drawn
@@ -162,17 +147,14 @@ guess = predict("08.1", "Are the hidden states at the pads zero?", ["yes", "no"]
 with torch.no_grad():
     padded, real = pad_batch([ids, ids + ids], 0)
     at_pads = encoder.bert(padded, real)[0, len(ids) :]  # (pads, D)
-print(
-    f"length of a pad's vector {at_pads.norm(dim=-1).mean():.1f}, of a token's {states.norm(dim=-1).mean():.1f}"
-)
-assert at_pads.norm(dim=-1).min() > 3, (
-    "no: no token looks at a pad, but a pad looks at the others and has a vector"
-)
+of_pads, of_tokens = at_pads.norm(dim=-1), states.norm(dim=-1)
+print(f"length at the pads {of_pads.mean():.1f}, at the tokens {of_tokens.mean():.1f}")
+assert of_pads.min() > 3, "no token looks at a pad, but a pad looks at the others"
 guess.answer("no")
 
 # %% [markdown]
-# **2.** Three poolings, one text: does the vector change if [SEP] is removed? And how do the vectors of mean and cls
-# compare: nearly equal, or far apart?
+# **2.** Three poolings (`pooling.POOLINGS` has them by name), one text: does the vector change if [SEP] is removed? And
+# how do the vectors of mean and cls compare: nearly equal, or far apart?
 
 # %%
 guess = predict(
@@ -187,12 +169,9 @@ with torch.no_grad():
     without = encoder.bert(torch.tensor([ids[:-1]]))
     for name in ("mean", "cls", "max"):
         pool = pooling.POOLINGS[name]
-        print(
-            f"{name:5} without [SEP]: cosine {cosine(pool(states), pool(without)).item():.3f}"
-        )
-        assert cosine(pool(states), pool(without)).item() < 0.9999, (
-            "all of them: [SEP] takes part in every layer"
-        )
+        near = cosine(pool(states), pool(without)).item()
+        print(f"{name:5} without [SEP]: cosine {near:.3f}")
+        assert near < 0.9999, "all of them: [SEP] takes part in every layer"
 print(f"mean and cls of one text: cosine {apart:.2f}")
 assert 0.5 < apart < 0.95, "related, not equal"
 guess.answer("related")
@@ -208,10 +187,7 @@ guess = predict(
 )
 
 # %%
-long = (
-    "In the beginning the committee had wanted to publish the whole report at once, but it did not dare to. "
-    * 2
-)
+long = "In the beginning the committee had wanted to publish the whole report. " * 3
 alone = encoder.encode([text])[0]
 together = encoder.encode([text, long])[0]
 print(f"{largest_difference(alone, together):.1e}")
@@ -221,8 +197,8 @@ guess.answer("by rounding")
 # %% [markdown]
 # A text must get the same vector whatever else is in its batch. That is worth a test of its own: it needs no reference.
 #
-# **Exercise 2.** The sum of the tokens instead of their mean: which of the four similarities of lesson 09 would
-# notice?
+# **Exercise 2.** The sum of the tokens instead of their mean: which of the four similarities of lesson 09 (cosine, dot
+# product, Euclidean and Manhattan distance) would notice?
 #
 # ## Break it
 #
@@ -239,18 +215,15 @@ for name, mistake in MISTAKES.items():
         right = getattr(pooling, mistake.attribute)(h, real)
         with planted(mistake):
             wrong = getattr(pooling, mistake.attribute)(h, real)
-        changes[name], cosines[name] = (
-            largest_difference(right, wrong),
-            cosine(right, wrong).min().item(),
-        )
-        print(
-            f"{name:28} largest change {changes[name]:6.3f}   least cosine {cosines[name]:.4f}"
-        )
+        changes[name] = largest_difference(right, wrong)
+        cosines[name] = cosine(right, wrong).min().item()
+        row = f"{name:28} largest change {changes[name]:6.3f}"
+        print(f"{row}   least cosine {cosines[name]:.4f}")
 
 # %% [markdown]
-# *divided by T* and *one global denominator* change the numbers a lot and the direction not at all. Every cosine,
-# every Spearman score stays as it was, to the last digit. The mistake lies in wait until somebody uses the vector's
-# length: a dot product, a Euclidean distance, a head that reads u and v as they are (lesson 15).
+# *divided by T* and *one global denominator* change the numbers a lot and the direction not at all, so no cosine and no
+# score made of cosines shows them. The mistake surfaces only when somebody uses the vector's length: a dot product, a
+# Euclidean distance, a head that reads u and v as they are (lesson 15).
 
 # %%
 for name in ("divided by T", "one global denominator"):
@@ -273,9 +246,7 @@ negative = (pooling.max_pool(h[:1], real[:1]) < 0).sum().item()
 print(f"{negative} of 384 columns of the short text")
 with planted(MISTAKES["pads set to 0 before max"]):
     zeroed = pooling.max_pool(h[:1], real[:1])
-assert (zeroed == 0).sum().item() == negative > 0, (
-    "there, and only there, the pad's 0 has won"
-)
+assert (zeroed == 0).sum().item() == negative > 0, "where the pad's 0 has won"
 
 # %% [markdown]
 # A mask can also fail without a mistake in any formula: 0 * NaN is NaN. Multiply by the mask, and one bad
@@ -299,18 +270,13 @@ assert (spoiled * mask[..., None]).sum(1).isnan().all(), "multiplied"
 # batches. Follow it on four texts first: tokenize, sort, pad, run, pool, put back.
 #
 # - `vectors[batch.texts] = ...` puts rows back. What would you get from a list to which each batch is appended?
-# - `encode_tokens` and `forward` both end in `vectors`. What does that guarantee to whoever trains?
+# - `encode_tokens` and `forward` both end in `vectors`. What does that guarantee in training?
 # - Sort the texts the other way round, the longest first. Which numbers change?
 #
 # Answers are in [the book in ten evenings](TEN_EVENINGS.md).
 
 # %%
-four = [
-    "Rain.",
-    "A cat sits on the mat.",
-    "Snow falls.",
-    "Dogs bark at night when the moon is full.",
-]
+four = ["Rain.", "A cat sits on the mat.", "Snow falls.", "Dogs bark all night long."]
 tokens = encoder.tokenizer.encode(four)  # 1  ids, of different lengths
 print("lengths", [len(ids) for ids in tokens.ids])
 by_hand = torch.empty(4, 384)
@@ -320,9 +286,8 @@ with torch.no_grad():
         print("texts", part.texts, "ids", tuple(part.ids.shape), "pads", pads)
         states, mask_of_part = encoder.states(part)  # 3  (B, T, D)
         by_hand[part.texts] = encoder.vectors(states, mask_of_part)  # 4  (B, D)
-assert largest_difference(by_hand, encoder.encode(four, batch_size=2)) < 1e-6, (
-    "this is all that encode does"
-)
+whole = encoder.encode(four, batch_size=2)
+assert largest_difference(by_hand, whole) < 1e-6, "this is all that encode does"
 
 # %%
 chapter(8)
@@ -330,8 +295,7 @@ chapter(8)
 # %% [markdown]
 # ## Exercises
 #
-# Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 08 1` gives a hint for the first,
-# and asked again, the answer.
+# Exercises 1 to 3 stand above; `python -m lessons.check answer 08 1` gives a hint for the first, then the answer.
 #
 # **Exercise 4.** Graded: mean, max and attention pooling: `python -m lessons.check start 08`, `run 08`, `hint 08`.
 #

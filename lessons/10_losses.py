@@ -32,7 +32,8 @@ from course import chapter, figure, largest_difference, predict
 # the **cross-entropy**: the first line, for any logits. A **triplet** is an **anchor** a with a positive p and a
 # negative n. The last two losses look at the whole batch, and are cross-entropies too: the cosines of row i are the
 # logits of its classes, and the right class is i. Every other row j is a wrong answer, an **in-batch negative**, and no
-# one had to label it.
+# one had to label it. (SimCSE is *simple contrastive learning of sentence embeddings*; a **contrastive** loss pulls
+# together what belongs together and pushes the rest apart.)
 #
 # A **hard negative** is a wrong answer that somebody has looked for, because it is hard to tell from the right one.
 # The n_j are more columns of logits, wrong for every row; without them the h_ij are left out. SimCSE can count a row's
@@ -71,20 +72,16 @@ assert abs(triplet - 1.5) < 1e-6, "5 - 4.5 + 1"
 
 two = torch.eye(2)  # two rows at right angles, each its own answer
 hard = two.flip(0)  # and each with the other's answer as its hard negative
-for name, expected, options in (
-    ("SimCSE", math.log(math.e + 1) - 1, {}),
-    ("with hard negatives", math.log(2 * math.e + 2) - 1, {"hard_negatives": hard}),
-    (
-        "and their weight log 2",
-        math.log(2 * math.e + 3) - 1,
-        {"hard_negatives": hard, "hard_negative_weight": math.log(2)},
-    ),
+for negatives, w, total in (  # `total` is the sum of all exponentials of a row
+    (None, 0.0, math.e + 1),
+    (hard, 0.0, 2 * math.e + 2),
+    (hard, math.log(2), 2 * math.e + 3),
 ):
-    value = losses.simcse_loss(two, two, temperature=1, **options).item()
-    print(f"{name:23}{value:.5f}")
-    assert abs(value - expected) < 1e-6, name
+    value = losses.simcse_loss(two, two, negatives, 1.0, w).item()
+    print(f"SimCSE: {value:.5f}, {math.log(total):.5f} - 1 by hand")
+    assert abs(value - (math.log(total) - 1)) < 1e-6, "by hand"
 ranking = losses.multiple_negatives_ranking_loss(two, two, hard, scale=1).item()
-assert abs(ranking - (math.log(2 * math.e + 2) - 1)) < 1e-6, "SimCSE's, without weight"
+assert abs(ranking - (math.log(2 * math.e + 2) - 1)) < 1e-6, "as SimCSE's with w = 0"
 
 # %% [markdown]
 # Training does not see the value of a loss. It sees the gradient:
@@ -94,19 +91,13 @@ a, p, n = (x.double().requires_grad_() for x in (a, p, n))
 by_autograd = torch.autograd.grad(losses.triplet_loss(a, p, n), [a, p, n])
 for name, gradient in zip(("anchor", "positive", "negative"), by_autograd, strict=True):
     print(f"{name:9} {gradient[0].tolist()}")
-assert largest_difference(by_autograd[1], [[0.6, 0.8]]) < 1e-12, (
-    "down the gradient: the positive comes nearer"
-)
-assert largest_difference(by_autograd[2], [[0, -1]]) < 1e-12, (
-    "down the gradient: the negative goes away"
-)
-assert largest_difference(by_autograd[0], [[-0.6, 0.2]]) < 1e-12, (
-    "the anchor: away from the one, towards the other"
-)
+by_hand = [[[-0.6, 0.2]], [[0.6, 0.8]], [[0, -1]]]
+assert largest_difference(torch.stack(by_autograd), by_hand) < 1e-12, "unit vectors"
 
 # %% [markdown]
-# The arrows of the positive and the negative have length 1, near or far: a triplet pushes with constant force until the
-# **margin** is kept, then not at all. The anchor feels both, (-0.6, 0.2) together.
+# Training goes against the gradient: the positive comes nearer, the negative goes away. Both arrows have length 1, near
+# or far: a triplet pushes with constant force until the **margin** is kept, then not at all. The anchor feels both. (On
+# the site you can [move the negative](../docs/interactive.md#a-margin).)
 #
 # ![The triplet loss and its gradient](drawings/triplet.svg)
 #
@@ -128,8 +119,9 @@ assert largest_difference(slopes, [[0.25, 0.25, -0.5]]) < 1e-6, "their shares"
 #
 # Left: the push on a negative (the slope of the loss with respect to its cosine) by how near it is; the positive has a
 # cosine of 0.8. The smaller the temperature, the more SimCSE looks at the nearest negatives only. Right: 24 points on a
-# circle, each with a partner close by, before and after 200 steps of SimCSE. How evenly they are spread is said by the
-# angle from a point to its nearest neighbour: 360 / 24 = 15 degrees at best.
+# circle, each with a partner close by, before and after 200 steps of SimCSE. The angle from a point to its nearest
+# neighbour says how evenly they are spread: 360 / 24 = 15 degrees at best. (On the site you can [choose the
+# temperature](../docs/interactive.md#points-on-a-circle).)
 #
 # ![Push by cosine, points on a circle](figures/10_losses.png)
 
@@ -152,30 +144,18 @@ def push(loss):
 
 anchor = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
 partner = torch.tensor([[0.8, 0.6]], dtype=torch.float64)  # cosine 0.8
-pushes = {
-    "triplet (cosine), margin 0.2": push(
-        lambda n: losses.triplet_loss(anchor, partner, n, 0.2, "cosine")
-    ),
-    "SimCSE, temperature 0.5": push(
-        lambda n: losses.simcse_loss(anchor, partner, n, temperature=0.5)
-    ),
-    "SimCSE, temperature 0.05": push(
-        lambda n: losses.simcse_loss(anchor, partner, n, temperature=0.05)
-    ),
-}
-half = {
-    name: grid[int((values > 0.5).nonzero()[0])].item()
-    for name, values in pushes.items()
-}
-for name, cos in half.items():
-    print(f"{name:30} half of its push at cosine {cos:.2f}")
-assert (
-    half["SimCSE, temperature 0.05"] > 0.75 > 0.5 > half["SimCSE, temperature 0.5"]
-), "small tau, near ones only"
+of_triplet = push(lambda n: losses.triplet_loss(anchor, partner, n, 0.2, "cosine"))
+pushes, half = {"triplet (cosine), margin 0.2": of_triplet}, {}
+for tau in (0.5, 0.05):
+    values = push(lambda n, tau=tau: losses.simcse_loss(anchor, partner, n, tau))
+    pushes[f"SimCSE, temperature {tau}"] = values
+    half[tau] = grid[int((values > 0.5).nonzero()[0])].item()
+    print(f"temperature {tau}: half of the largest push at cosine {half[tau]:.2f}")
+assert half[0.05] > 0.75 > 0.5 > half[0.5], "small tau, near ones only"
 
 
 def spread(steps=200):
-    """Points in a narrow cone, their unit vectors before and after SimCSE against partners close by."""
+    """24 unit vectors in a narrow cone, before and after SimCSE with partners close by."""
     generator = torch.Generator().manual_seed(0)
     points = torch.tensor([1.0, 0.0]) + 0.3 * torch.randn(24, 2, generator=generator)
     noise = 0.02 * torch.randn(24, 2, generator=generator)
@@ -209,34 +189,19 @@ def draw(plt):
     shades = ("#e59866", "#8bb8de", "#1f4e79")
     for (label, values), shade in zip(pushes.items(), shades, strict=True):
         left.plot(grid, values, color=shade, label=label)
-    left.set(
-        xlabel="cosine of the negative",
-        ylabel="push, largest = 1",
-        title="How hard a negative is pushed away",
-    )
+    left.set(xlabel="cosine of the negative", ylabel="push, largest = 1")
+    left.set_title("How hard a negative is pushed away")
     left.legend(frameon=False, fontsize=8, loc="upper left")
-    left.set_ylim(-0.03, 1.6)
-    left.set_yticks([0, 0.5, 1])
-    middle.scatter(
-        *(1.25 * before.T), s=14, color="#e59866", label="before (drawn outside)"
-    )
-    middle.scatter(*after.T, s=14, color="#1f4e79", label="after")
-    middle.set(
-        xlim=(-1.4, 1.4),
-        ylim=(-1.4, 1.9),
-        aspect="equal",
-        xticks=[],
-        yticks=[],
-        title="SimCSE on a circle",
-    )
-    middle.legend(
-        frameon=False,
-        fontsize=8,
-        loc="upper center",
-        ncols=2,
-        columnspacing=0.8,
-        handletextpad=0.2,
-    )
+    left.set(ylim=(-0.03, 1.6), yticks=[0, 0.5, 1])
+    for points, shade, label in (
+        (1.25 * before, "#e59866", "before (drawn outside)"),
+        (after, "#1f4e79", "after"),
+    ):
+        middle.scatter(*points.T, s=14, color=shade, label=label)
+    middle.set(xlim=(-1.4, 1.4), ylim=(-1.4, 1.9), aspect="equal", xticks=[], yticks=[])
+    middle.set_title("SimCSE on a circle")
+    narrow = {"ncols": 2, "columnspacing": 0.8, "handletextpad": 0.2}
+    middle.legend(frameon=False, fontsize=8, loc="upper center", **narrow)
     return drawn
 
 
@@ -263,13 +228,11 @@ guess = predict(
 far = torch.tensor([[30.0, 0.0]], dtype=torch.float64, requires_grad=True)
 (gradient,) = torch.autograd.grad(losses.triplet_loss(a.detach(), p.detach(), far), far)
 print(gradient)
-assert gradient.abs().max() == 0, (
-    "none: its loss is 0 and stays 0 if the negative moves a little"
-)
+assert gradient.abs().max() == 0, "its loss is 0, and stays 0 if the negative moves"
 guess.answer("0")
 
 # %% [markdown]
-# So most triplets teach nothing, and people look for hard negatives.
+# Such triplets teach nothing, so people look for hard negatives.
 #
 # **2.** 64 rows, u and v random and unrelated, at temperature 1. Every column is about equally likely. What is the
 # SimCSE loss, roughly?
@@ -290,9 +253,8 @@ assert abs(value - math.log(64)) < 0.05, "the loss of a guess among 64"
 guess.answer("about 4.2")
 
 # %% [markdown]
-# **3.** Unsupervised SimCSE feeds the same sentence twice and relies on **dropout**, which sets random numbers to zero
-# while a model is trained, to make two views. How near are they? Without dropout they are equal, and there is nothing
-# to learn: SimCSE's authors report that the vectors collapse.
+# **3.** Unsupervised SimCSE feeds the same sentence twice and relies on dropout (lesson 04) to make two views. How near
+# are they? Without dropout they are equal, and SimCSE's authors report that the vectors collapse.
 
 # %%
 guess = predict(
@@ -324,7 +286,7 @@ guess.answer("near")
 #
 # Every known mistake of SimCSE's loss, on one batch of random vectors: the value, and the angle between the right and
 # the wrong gradient. An angle of 0 is a gradient of right direction and perhaps wrong length; above 90 degrees,
-# training goes backwards.
+# training goes backwards. (A *contradiction* is a hard negative here, as in SimCSE's data; lesson 15 has such pairs.)
 
 # %%
 from lessons.mistakes import MISTAKES, planted
@@ -337,9 +299,7 @@ other = torch.randn(8, 16, generator=generator, dtype=torch.float64)
 
 def value_and_gradient():
     x = base.clone().requires_grad_()
-    value = losses.simcse_loss(
-        x, near, other, temperature=0.5, hard_negative_weight=0.7
-    )
+    value = losses.simcse_loss(x, near, other, 0.5, hard_negative_weight=0.7)
     return value.item(), torch.autograd.grad(value, x)[0].flatten()
 
 
@@ -354,9 +314,7 @@ for name, mistake in MISTAKES.items():
         angles[name] = math.degrees(math.acos(cos.clamp(-1, 1)))
         print(f"{name:36} {value:8.4f}   angle {angles[name]:4.0f}")
 assert angles["SimCSE labels off by one"] > 60, "pulled to a stranger"
-assert 1 < angles["weight on every contradiction"] < 30, (
-    "a little sideways: a training run would hide it"
-)
+assert 1 < angles["weight on every contradiction"] < 30, "a little sideways"
 
 # %% [markdown]
 # Does it matter in the end? Spread the points of the figure with two of the mistakes.
@@ -388,8 +346,7 @@ chapter(10)
 # %% [markdown]
 # ## Exercises
 #
-# Exercises 1 and 2 stand beside what they practise. `python -m lessons.check answer 10 1` gives a hint for the first,
-# and asked again, the answer.
+# Exercises 1 and 2 stand above; `python -m lessons.check answer 10 1` gives a hint for the first, then the answer.
 #
 # **Exercise 3.** Graded: cross-entropy, triplet, ranking, SimCSE: `python -m lessons.check start 10`, `run 10`,
 # `hint 10`.

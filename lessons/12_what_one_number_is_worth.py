@@ -30,9 +30,9 @@ from minisbert.core import loop, losses, metrics
 # A mean of n runs is surer than one run, by the root of n: `error` is called the **standard error** of the mean. (For
 # the standard deviation of a sample one divides by n - 1; in NumPy, `ddof=1`.)
 #
-# The error of a difference a - b is sqrt(error_a^2 + error_b^2), if a and b have nothing to do with each other. If run
-# i of both sides shares its chances, take the n differences instead, and *their* mean and error, of which an interval
-# of two errors to each side is made: what both sides share is gone from d.
+# The error of a difference a - b is sqrt(error_a^2 + error_b^2), if a and b are independent. If run i of both sides
+# uses the same seed, take the n differences instead, and *their* mean and error: what both sides share is gone from d.
+# An interval has two errors to each side.
 #
 #     d_i       =  a_i - b_i
 #     gain      =  mean of d,  from  gain - 2 error of d  to  gain + 2 error of d
@@ -69,7 +69,7 @@ assert low > 0, "in pairs: a is better"
 # A **seed** decides what chance decides: the first weights of a new head, the order of the rows, dropout's masks. To
 # see what that does to a score we need many runs, so each must be short: MiniLM stays as it is, 480 pairs of STS-B
 # become vectors once, and only a small network on top of (|u - v|, u * v, u), 256 numbers wide, is trained to give the
-# score. A run takes a sixth of a second.
+# score (`siamese`, lesson 15). A run takes a fraction of a second.
 
 # %%
 from minisbert.checkpoints.layout import find_model
@@ -82,14 +82,11 @@ from minisbert.training.train import SCHEDULES
 threads = torch.get_num_threads()
 torch.set_num_threads(1)  # matrices this small gain nothing from a second core
 encoder = SentenceEncoder.load(find_model("all-MiniLM-L6-v2"))
-pairs, dev = (
-    load_scored_pairs("stsb", "train")[::12],
-    load_scored_pairs("stsb", "dev")[::6],
-)
+pairs = load_scored_pairs("stsb", "train")[::12]
+dev = load_scored_pairs("stsb", "dev")[::6]
 both = [*pairs, *dev]
-vectors = encoder.encode(
-    [pair.sentence1 for pair in both] + [pair.sentence2 for pair in both]
-)
+texts = [pair.sentence1 for pair in both] + [pair.sentence2 for pair in both]
+vectors = encoder.encode(texts)
 u, v = torch.from_numpy(vectors).chunk(2)  # (N, D) each, training rows first
 targets = torch.tensor([pair.score / 5 for pair in both])
 N, width = len(pairs), u.shape[1]
@@ -105,55 +102,43 @@ def run(first_weights, order, schedule="linear"):
     head = siamese(width)
     optimizer = loop.adamw(list(head.parameters()), lr=5e-3, weight_decay=0.0)
     generator = torch.Generator().manual_seed(order)
-    batches = [
-        rows
-        for _ in range(5)
-        for rows in length_grouped_batches([1] * N, 32, generator)
-    ]  # five epochs
-    share = partial(
-        SCHEDULES[schedule], warmup=round(0.1 * len(batches)), total=len(batches)
-    )
+    batches = []
+    for _ in range(5):  # epochs
+        batches += length_grouped_batches([1] * N, 32, generator)
+    warmup, total = round(0.1 * len(batches)), len(batches)
+    share = partial(SCHEDULES[schedule], warmup=warmup, total=total)
     for _ in loop.fit(head, head_loss, batches, optimizer, share, clip=1.0):
         pass
     with torch.no_grad():
-        return 100 * metrics.spearman(
-            head(u[N:], v[N:]).squeeze(-1).numpy(), targets[N:].numpy()
-        )
+        found = head(u[N:], v[N:]).squeeze(-1)
+    return 100 * metrics.spearman(found.numpy(), targets[N:].numpy())
 
 
 seeds = range(20)
-scores = {
-    schedule: np.array([run(seed, seed, schedule) for seed in seeds])
-    for schedule in ("linear", "cosine")
-}
-alone = {
-    "first weights": np.array([run(seed, 0) for seed in seeds[:10]]),
-    "order of rows": np.array([run(0, seed) for seed in seeds[:10]]),
-}
-for name, found in ({"linear": scores["linear"]} | alone).items():
-    low, high = found.min(), found.max()
-    print(
-        f"{name:14} mean {found.mean():.2f}  deviation {found.std(ddof=1):.2f}  from {low:.2f} to {high:.2f}"
-    )
+linear = np.array([run(seed, seed) for seed in seeds])
+cosine = np.array([run(seed, seed, "cosine") for seed in seeds])
+weights = np.array([run(seed, 0) for seed in seeds[:10]])
+orders = np.array([run(0, seed) for seed in seeds[:10]])
+for name, found in (
+    ("both", linear),
+    ("first weights", weights),
+    ("order of rows", orders),
+):
+    print(f"{name:14} mean {found.mean():.2f}  deviation {found.std(ddof=1):.2f}")
+    print(f"{'':14} from {found.min():.2f} to {found.max():.2f}")
+    assert found.std(ddof=1) > 0.3, "both the weights and the order do it"
 plain = 100 * metrics.spearman((u[N:] * v[N:]).sum(1).numpy(), targets[N:].numpy())
 print(f"the plain cosine of the same vectors: {plain:.2f}")
-assert run(3, 3) == scores["linear"][3], "the same seed, the same bits"
-assert np.ptp(scores["linear"]) > 3, (
-    "another seed, some other score: several points apart"
-)
-assert all(found.std(ddof=1) > 0.3 for found in alone.values()), (
-    "and both the weights and the order do it"
-)
-assert plain > max(scores["linear"]), (
-    "and no head that learned from 480 pairs is as good as none"
-)
+assert run(3, 3) == linear[3], "the same seed, the same bits"
+assert np.ptp(linear) > 3, "another seed, another score: several points apart"
+assert plain > max(linear), "no head that learned from 480 pairs is as good as none"
 
 # %% [markdown]
-# (480 pairs are few for 300,000 new numbers. The spread is what we are after here.) Each line is one method, and its
-# scores are up to nine points apart.
+# (480 pairs are few for 300,000 new numbers. The spread is the subject here.) Each line is one method, and its scores
+# are up to nine points apart.
 #
-# So: several seeds, the same on both sides of a comparison, and the spread along with the mean. A mean of one run is no
-# result. And the seed is not a setting: the best of twenty is what chance gave, not what the method gives.
+# So take several seeds, the same on both sides of a comparison, and report the spread along with the mean. The seed is
+# not a setting: the best of twenty is what chance gave, not what the method gives.
 #
 # **Exercise 1.** Plot the mean of the first n of the twenty scores over n. From which n on would you have believed
 # it?
@@ -161,50 +146,38 @@ assert plain > max(scores["linear"]), (
 # **Exercise 2.** All of MiniLM on all of STS-B: `minisbert train --seed 1 --out runs/1`, and two seeds
 # more. How wide is the spread of the test Spearman now? What would a paper have to show to claim three tenths?
 #
-# (The same seed gives the same bits only to a run that is not interrupted. What must be on disk so that one can go on
-# as if nothing had happened is a matter for engineers: `--resume` in [docs/training.md](../docs/training.md).)
-#
 # ## The figure
 #
 # Left: a line for each seed, the mean in red. The schedules differ in how the rate falls after the warm-up: in a line,
 # or as a cosine does. Most lines fall, and yet the two columns overlap. Right: somebody compares the two with n runs of
-# each. How often is he told that cosine is better? With seeds of its own for each side, or with the same ones.
+# each. How often would that person conclude that cosine is better? One curve: different seeds; the other: the same
+# seeds.
 #
 # ![Two schedules by seed; how often n runs mislead](figures/12_what_one_number_is_worth.png)
 
 # %%
-linear, cosine = scores["linear"], scores["cosine"]
 chance = np.random.default_rng(0)
 counts = [1, 2, 3, 4, 6, 8, 10]
-misled = {"seeds of their own": [], "the same seeds": []}
+misled = {"different seeds": [], "the same seeds": []}
 for n in counts:
     one, other = chance.integers(0, 20, (2, 4000, n))  # n runs of each, 4,000 times
-    misled["seeds of their own"].append(
-        (cosine[other].mean(1) > linear[one].mean(1)).mean()
-    )
-    misled["the same seeds"].append((cosine[one].mean(1) > linear[one].mean(1)).mean())
-for name, shares in misled.items():
-    print(
-        f"{name:18}",
-        *(f"{n}: {share:.3f}" for n, share in zip(counts, shares, strict=True)),
-    )
-assert misled["seeds of their own"][-1] > 0.05, "ten runs of each still mislead some"
+    for label, rows in (("different seeds", other), ("the same seeds", one)):
+        ahead = cosine[rows].mean(1) > linear[one].mean(1)
+        misled[label].append(ahead.mean().round(3).item())
+print(counts, misled)
+assert misled["different seeds"][-1] > 0.05, "ten runs of each still mislead some"
 assert misled["the same seeds"][3] < 0.02, "four pairs hardly anybody"
 
 
 def draw(plt):
     drawn, (left, right) = plt.subplots(1, 2, figsize=(8.4, 2.9), layout="constrained")
-    left.plot(
-        [0, 1], list(scores.values()), color="#3b7ab8", linewidth=0.7, antialiased=False
-    )
-    means = [found.mean() for found in scores.values()]
-    left.plot([0, 1], means, color="#c0392b", linewidth=3)
-    left.set_xticks(range(len(scores)), scores)
+    thin = {"linewidth": 0.7, "antialiased": False}
+    left.plot([0, 1], [linear, cosine], color="#3b7ab8", **thin)
+    left.plot([0, 1], [linear.mean(), cosine.mean()], color="#c0392b", linewidth=3)
+    left.set_xticks([0, 1], ["linear", "cosine"])
     left.set(xlim=(-0.3, 1.3), ylabel="dev Spearman x 100", title="Twenty seeds each")
-    for (name, shares), color in zip(
-        misled.items(), ("#c0392b", "#1f4e79"), strict=True
-    ):
-        right.plot(counts, shares, "o-", color=color, label=name)
+    for name, color in (("different seeds", "#c0392b"), ("the same seeds", "#1f4e79")):
+        right.plot(counts, misled[name], "o-", color=color, label=name)
     right.set(xlabel="runs of each", ylabel="share misled", ylim=(-0.02, 0.5))
     right.set_title("Told that the worse one is better")
     right.legend(frameon=False)
@@ -282,9 +255,8 @@ with planted(MISTAKES["warm-up off by one"]):
     mistaken = np.array([run(seed, seed) for seed in seeds])
 gain, error, low, high = paired_gain(mistaken, linear)  # seed by seed
 deviation = linear.std(ddof=1)
-print(
-    f"right {linear.mean():.2f}, wrong {mistaken.mean():.2f}; deviation {deviation:.2f}"
-)
+print(f"right {linear.mean():.2f}, deviation {deviation:.2f}")
+print(f"wrong {mistaken.mean():.2f}")
 print(f"by pairs of one seed {gain:+.2f}, from {low:.2f} to {high:.2f}")
 assert abs(gain) < deviation, "one run could not tell them apart"
 assert low > 0, "twenty pairs can, and the mistake is the better of the two"
@@ -293,7 +265,7 @@ torch.set_num_threads(threads)
 
 # %% [markdown]
 # The bug *wins*: its warm-up learns a little more in each step, and in so short a run that may be what helps. No score
-# would ever have sent anybody to look for it. A score says what works on these data, not what was meant, and it is a
+# would ever have sent anybody to look for it. A score says what works on these data, not what was meant. It is a
 # thermometer with an error of a degree; the ten losses are a ruler with nine digits. Use the ruler to find mistakes and
 # the thermometer, many times, to compare methods.
 #
@@ -301,8 +273,7 @@ torch.set_num_threads(threads)
 #
 # ## Exercises
 #
-# Exercises 1 to 3 stand beside what they practise. `python -m lessons.check answer 12 1` gives a hint for the first,
-# and asked again, the answer.
+# Exercises 1 to 3 stand above; `python -m lessons.check answer 12 1` gives a hint for the first, then the answer.
 #
 # **Exercise 4.** Graded: paired_gain: `python -m lessons.check start 12`, `run 12`, `hint 12`.
 #
@@ -310,7 +281,6 @@ torch.set_num_threads(threads)
 #
 # - Reimers and Gurevych 2017, *Reporting score distributions makes a difference*: seeds, and why one run is no result.
 # - Dodge et al. 2020, *Fine-tuning pretrained language models*: first weights and order of rows, apart.
-# - Every claim about a paper in this project, and how it was checked: [docs/sources.md](../docs/sources.md).
 #
 # ## What you have now
 #
