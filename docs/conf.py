@@ -19,7 +19,7 @@ BUILD = ROOT / "build"
 sys.path.insert(0, str(ROOT / "docs" / "tools"))
 
 from lesson_pages import LESSONS, origin  # noqa: E402
-from site_index import theme_options  # noqa: E402
+from site_index import pages_address, theme_options  # noqa: E402
 
 import minisbert  # noqa: E402
 
@@ -90,6 +90,7 @@ mathjax_path = "mathjax/tex-chtml.js"  # in _static, where lesson_pages puts it
 WIDE = ["lessons/README", "docs/gallery"]  # their columns need the place of the contents
 html_theme = "sphinx_book_theme"
 html_title = "minisbert"
+html_baseurl = pages_address(repository)  # a link's picture needs it
 html_favicon = "static/favicon.svg"
 html_static_path = ["static"]
 templates_path = ["templates"]
@@ -101,7 +102,6 @@ html_show_copyright = html_show_sphinx = False
 html_copy_source = html_use_index = False
 html_theme_options = {
     "footer_content_items": [],  # author and copyright
-    "home_page_in_toc": True,
     "navbar_persistent": [],  # the sidebar has the search field
     "secondary_sidebar_items": {"**": ["page-toc.html"]} | {page: [] for page in WIDE},
     "show_toc_level": 2,

@@ -129,7 +129,7 @@ def test_the_repositorys_address_is_one_setting(address, tmp_path):
         (
             "docs/index.md",
             "# Front\n\nAll.\n\n## Start\n\n"
-            "- [One](../lessons/01_first.py)\n- [Install](install.md)\n- [Play](interactive.md)\n",
+            "- [One](../lessons/01_first.py)\n- [Install](install.md)\n\n## Course\n\n- [Play](interactive.md)\n",
         ),
         ("lessons/course.py", ""),
         ("lessons/01_first.py", "# %% [markdown]\n# # Lesson 01: first\n#\n# About 20 minutes.\n\n# %%\n6 * 7\n"),
@@ -151,8 +151,15 @@ def test_the_repositorys_address_is_one_setting(address, tmp_path):
         "https://mybinder.org/v2/gh/somebody/course/notebooks?labpath=01_first.ipynb": lesson,
         "https://github.com/somebody/course/edit/main/docs/install.md": install,
         "git clone https://github.com/somebody/course": re.sub("<[^>]*>", "", install),
+        '"og:image" content="https://somebody.github.io/course/_static/card.png"': install,
     }
-    assert [part in page for part, page in expected.items()] == [bool(address)] * 4
+    assert [part in page for part, page in expected.items()] == [bool(address)] * 5
+    always = (  # a link's preview; a group of the sidebar is open on its own pages
+        '<meta property="og:title" content="Install">\n<meta property="og:description" content="For all.">',
+        '<details class="group" open>\n<summary>Start</summary>',
+        '<details class="group">\n<summary>Course</summary>',
+    )
+    assert [part for part in always if part not in install] == []
     assert "docs/install.html): For all." in index
     assert not (tmp_path / "index.html").exists(), "built is no version"
     first = json.loads((tmp_path / "built" / "lessons" / "01_first.ipynb").read_text(encoding="utf-8"))["cells"][0]

@@ -3,6 +3,7 @@
 A Sphinx extension. The groups of the index are the kinds: tutorial, how-to, reference, explanation.
 """
 
+import html
 import re
 import zlib
 from pathlib import Path
@@ -17,6 +18,12 @@ API = "docs/api"
 COURSE = "lessons/README"  # the lessons stand below it
 GROUP = re.compile(r"^## (.+)\n\n((?:- \[.*\n)+)", re.MULTILINE)
 LINK = re.compile(r"^- \[(.+?)\]\(([^)]+)\)", re.MULTILINE)
+CAPTION = re.compile(
+    r'<p[^>]*class="caption"[^>]*><span class="caption-text">(.*?)</span></p>\s*(<ul.*?</ul>\s*)(?=<p|</div>)',
+    re.DOTALL,
+)
+# in static/: the sign and lessons/drawings/meaning.svg as a browser draws them on 1,200 by 630 pixels
+CARD, CARD_SHOWS = "card.png", "Sentences become numbers, and similar sentences similar numbers"
 
 
 def groups_of(root: Path = ROOT) -> list[tuple[str, list[tuple[str, str]]]]:
@@ -42,6 +49,12 @@ def kinds(root: Path = ROOT) -> dict[str, str]:
     return found
 
 
+def text_of(root: Path, name: str) -> str:
+    """Return the Markdown of a page, or the file of a lesson."""
+    source = next(path for path in (root / f"{name}.md", root / f"{name}.py") if path.is_file())
+    return source.read_text(encoding="utf-8").removeprefix("# %% [markdown]\n")
+
+
 def title(text: str) -> str:
     return re.search(r"^(?:# )?# (.*)$", text, re.MULTILINE)[1].replace("`", "")
 
@@ -56,17 +69,54 @@ def first_sentence(text: str) -> str:
 
 def llms(root: Path = ROOT) -> str:
     """Return an index of the site for programs, in the form that llmstxt.org describes."""
-    index = (root / f"{INDEX}.md").read_text(encoding="utf-8")
+    index = text_of(root, INDEX)
     lines = ["# minisbert", "", f"> {first_sentence(index)}", "", f"- [{title(index)}]({INDEX}.html): where to start"]
     last = ""
     for name, caption in kinds(root).items():
-        source = next(path for path in (root / f"{name}.md", root / f"{name}.py") if path.is_file())
-        text = source.read_text(encoding="utf-8").removeprefix("# %% [markdown]\n")
+        text = text_of(root, name)
         if caption != last:
             lines += ["", f"## {caption}", ""]
             last = caption
         lines.append(f"- [{title(text)}]({name}.html): {first_sentence(text)}")
     return "\n".join([*lines, ""])
+
+
+def add_to_head(app: "Sphinx", name: str, template: str, context: dict[str, Any], doctree: object) -> None:
+    """Give a page the tags from which a search engine, or a chat that shows a link, takes description and picture."""
+    root = Path(app.srcdir)
+    about = first_sentence(text_of(root, name if name in kinds(root) else INDEX)).replace("`", "")
+    tags = {
+        "og:type": "website",
+        "og:site_name": app.config.project,
+        "og:title": html.unescape(re.sub("<[^>]*>", "", context.get("title", app.config.project))),
+        "og:description": about,
+    }
+    if app.config.html_baseurl:  # both must be whole addresses
+        tags["og:url"] = f"{app.config.html_baseurl}{name}.html"
+        tags["og:image"] = f"{app.config.html_baseurl}_static/{CARD}"
+        tags["og:image:alt"] = CARD_SHOWS
+        tags["twitter:card"] = "summary_large_image"
+    lines = [f'<meta property="{key}" content="{html.escape(value)}">' for key, value in tags.items()]
+    lines.append(f'<meta name="description" content="{html.escape(about)}">')
+    context["metatags"] = "\n".join([context.get("metatags", ""), *lines])
+    context["fold"] = fold
+
+
+def fold(sidebar: str) -> str:
+    """Fold the groups of the sidebar, HTML, but the one that the page is in: nobody reads a list of eighty links."""
+
+    def folded(group: re.Match) -> str:
+        unfolded = " open" if 'class="current' in group[2] else ""
+        return f'<details class="group"{unfolded}>\n<summary>{group[1]}</summary>\n{group[2]}</details>\n'
+
+    # the theme's own arrows, which open the lessons, have no name for a screen reader
+    return CAPTION.sub(folded, sidebar.replace("<summary>", '<summary aria-label="pages of this group">'))
+
+
+def pages_address(repository: str) -> str:
+    """Return where GitHub Pages shows the site of a repository; "" for other hosts."""
+    found = re.fullmatch(r"https://github\.com/([^/]+)/([^/]+?)(\.git)?/?", repository)
+    return f"https://{found[1].lower()}.github.io/{found[2]}/" if found else ""
 
 
 def write_llms(app: "Sphinx", error: Exception | None) -> None:
@@ -127,6 +177,7 @@ def theme_options(repository: str) -> dict[str, Any]:
 def setup(app: "Sphinx") -> dict[str, int | bool]:
     app.add_config_value("repository", "", "env", [str])
     app.connect("source-read", mark)
+    app.connect("html-page-context", add_to_head)
     app.connect("build-finished", write_llms)
     app.connect("build-finished", write_versions)  # after the list, by which it knows a version
     version = zlib.crc32((ROOT / f"{INDEX}.md").read_bytes())  # it decides what stands on the other pages
