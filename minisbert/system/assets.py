@@ -302,7 +302,8 @@ def explained(name: str, revision: str | None, error: Exception) -> str:
     if constants.HF_HUB_OFFLINE or offline():
         return f"{name} is not in {cache}, or not all of it, and downloads are switched off (offline mode)"
     reason = first_line(error)
-    return f"{name} is neither a local folder nor (completely) in {cache}, and {hub} cannot be reached ({reason})"
+    missing = f"{name} is neither a local folder nor (completely) in {cache}, and {hub} cannot be reached ({reason})"
+    return f"{missing}: set HTTPS_PROXY behind a proxy, HF_ENDPOINT for a mirror"
 
 
 def first_line(error: BaseException) -> str:

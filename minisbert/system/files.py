@@ -99,7 +99,8 @@ def atomic_file(target: str | Path) -> Iterator[Path]:
             flush(new)
             os.replace(new, target)
     finally:
-        new.unlink(missing_ok=True)
+        with suppress(OSError):  # a read-only disk's, which would hide the error that is told
+            new.unlink(missing_ok=True)
 
 
 # what a model that is replaced may take along; tokenizer.json has what is in the vocabularies of older versions
