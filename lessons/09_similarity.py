@@ -28,8 +28,8 @@ assert len(pairs) == 1379, "the test split of the STS Benchmark"
 # These pairs are the **STS Benchmark**, STS-B: 8,628 pairs from captions, headlines and forums. Its rows come in three
 # **splits**. A model is trained on *train*. What you choose, such as how long to train, you choose on **dev**. The
 # third, *test*, is looked at once, at the end: choosing a setting by the test score is a way of training on it.
-# MiniLM's model card names none of the three among its training data, though it names other captions, those of
-# Flickr30k.
+# MiniLM's model card names none of the three among its training data, though it names other captions, those of COCO and
+# Flickr 30k.
 #
 # ![Map of the model: similarity](drawings/map_09.svg)
 #
@@ -297,7 +297,7 @@ chapter(9)
 #
 # ## Sources
 #
-# - Cer et al. 2017, *SemEval-2017 task 1*, section 2: the scale; section 8: the STS Benchmark.
+# - Cer et al. 2017, *SemEval-2017 task 1*: the scale, and the STS Benchmark.
 # - Spearman 1904, *The proof and measurement of association between two things*.
 # - Reimers, Beyer and Gurevych 2016, *Task-oriented intrinsic evaluation of semantic textual similarity*: Pearson can
 #   mislead.
