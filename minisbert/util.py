@@ -56,7 +56,7 @@ def semantic_search(
         return [[] for _ in queries]
     # the two that nearly everybody passes have a fast way
     fast: dict[Any, str] = {cos_sim: "cosine", dot_score: "dot"}
-    score = fast.get(score_function, score_function)
+    score = fast.get(score_function, score_function) if callable(score_function) else score_function
     k = min(top_k, len(corpus))
     if callable(score):
         left, right = torch.tensor(queries), torch.tensor(corpus)
@@ -86,6 +86,7 @@ def paraphrase_mining(
     Compares every pair by the model's own similarity. ``options`` are those of ``encode``.
     """
     check_count("max_pairs", max_pairs)
+    check_encoder(model)
     sentences = check_texts(sentences)
     count = len(sentences)
     if count < 2:
@@ -94,6 +95,12 @@ def paraphrase_mining(
     most = min(max_pairs, count * (count - 1) // 2)
     scores, pairs = dense.closest_pairs(vectors, most, show_progress_bar, model.similarity_fn_name)
     return [[score, *pair] for score, pair in zip(scores.tolist(), pairs.tolist(), strict=True)]
+
+
+def check_encoder(model: object) -> None:
+    """Raise ``InputError`` for what is no encoder, such as the name of one."""
+    if not hasattr(model, "encode_query"):
+        raise InputError(f"model must be an encoder, as SentenceEncoder.load returns it, not {one_line(model)}")
 
 
 def mine_hard_negatives(
@@ -112,6 +119,7 @@ def mine_hard_negatives(
     not in the result. Raises ``InputError`` for rules that no candidate can meet.
     """
     chosen = Rules(**rules)
+    check_encoder(model)
     task = candidates_of(pairs, corpus)
     anchors, documents = encode_both(model, task.anchors, task.documents, show_progress_bar=show_progress_bar)
     return [*triplets(task, mine(anchors, documents, task, chosen, show_progress_bar, model.similarity_fn_name))]

@@ -56,6 +56,14 @@ def test_bad_input(tiny):
         lambda: util.community_detection(CORPUS, min_community_size=2.5),
         lambda: util.paraphrase_mining(SentenceEncoder.load(tiny), ["a", None]),
         lambda: util.paraphrase_mining(SentenceEncoder.load(tiny), ["a"], max_pairs=0),
+        lambda: util.semantic_search(QUERIES, CORPUS, score_function=["dot"]),
+        lambda: util.paraphrase_mining("all-MiniLM-L6-v2", ["a", "b"]),
+        lambda: util.mine_hard_negatives([("a", "b")], None),
+        *(
+            lambda pairs=pairs: util.mine_hard_negatives(pairs, SentenceEncoder.load(tiny))
+            for pairs in (5, [("a",)], [7])
+        ),
+        lambda: SentenceEncoder.load(tiny).save(None),
     ):
         with pytest.raises(InputError):
             call()

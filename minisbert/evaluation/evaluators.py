@@ -6,7 +6,7 @@ evaluator(encoder)  # {"pearson_cosine": 1.0, "spearman_cosine": 1.0}
 evaluator.primary_metric  # "spearman_cosine"
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from minisbert.data.formats import LABELLED, PAIRS, SCORED, Table, read_file, re
 from minisbert.evaluation import metrics
 from minisbert.evaluation.retrieval import CUTOFFS, Retrieval, encode_both, retrieval_scores
 from minisbert.models.pair_model import PairModel
-from minisbert.models.properties import SIMILARITIES, check_choice, similarity, similarity_pairwise
+from minisbert.models.properties import SIMILARITIES, check_choice, check_count, similarity, similarity_pairwise
 from minisbert.models.sentence_encoder import TextEncoder
 from minisbert.search.dense import top_k
 
@@ -98,6 +98,8 @@ class Evaluator:
         truncate_dim: int | None = None,
         show_progress_bar: bool = False,
     ) -> None:
+        if not isinstance(similarity_fn_names, list | tuple | None):
+            raise InputError(f"similarity_fn_names must be a list, not {one_line(similarity_fn_names)}")
         self.similarity_fn_names = [*(similarity_fn_names or [])]
         if main_similarity and not self.similarity_fn_names:
             self.similarity_fn_names = [main_similarity]
@@ -143,6 +145,9 @@ class Evaluator:
 
 def columns(texts: Mapping[str, Sequence[str]], **numbers: Sequence) -> list[list]:
     """Return columns of texts and of numbers as lists; ``InputError`` for what is no text, and for other lengths."""
+    for name, values in numbers.items():
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise InputError(f"{name} must be a list, not {one_line(values)}")
     lists = [*map(check_texts, texts.values()), *map(list, numbers.values())]
     if len({*map(len, lists)}) > 1:
         lengths = ", ".join(str(len(values)) for values in lists)
@@ -164,8 +169,6 @@ class EmbeddingSimilarityEvaluator(Evaluator):
         self, sentences1: Sequence[str], sentences2: Sequence[str], scores: Sequence[float], **options: Any
     ) -> None:
         super().__init__(**options)
-        if isinstance(scores, str):
-            raise InputError(f"scores must be numbers, not {one_line(scores)}")
         texts = {"sentences1": sentences1, "sentences2": sentences2}
         self.sentences1, self.sentences2, self.scores = columns(texts, scores=scores)
 
@@ -241,6 +244,9 @@ class TripletEvaluator(Evaluator):
     ) -> None:
         super().__init__(**{"main_similarity": main_similarity_function} | options)
         self.texts = columns({"anchors": anchors, "positives": positives, "negatives": negatives})
+        for value in margin.values() if isinstance(margin, Mapping) else [margin]:
+            if not isinstance(value, int | float):
+                raise InputError(f"margin must be a number, not {one_line(value)}")
         self.margin = margin
 
     def compute_metrics(self, model: TextEncoder, names: Sequence[str]) -> dict[str, dict[str, float]]:
@@ -270,7 +276,9 @@ class RerankingEvaluator(Evaluator):
     def __init__(self, samples: Sequence[Mapping[str, Any]], *, at_k: int = 10, **options: Any) -> None:
         super().__init__(**options)
         self.at_k, self.primary, self.samples = at_k, f"ndcg@{at_k}", []
-        for sample in samples:
+        for sample in samples if isinstance(samples, Iterable) else [samples]:
+            if not isinstance(sample, Mapping) or not {"query", "positive", "negative"} <= sample.keys():
+                raise InputError(f"a sample must be a dict of query, positive and negative, not {one_line(sample)}")
             sides = [sample["positive"], sample["negative"]]
             positive, negative = ([side] if isinstance(side, str) else list(side) for side in sides)
             if positive and negative:
@@ -369,9 +377,14 @@ class InformationRetrievalEvaluator(Evaluator):
             grades.append({rows.setdefault(document, len(rows)): 1 for document in relevant})
         texts = [queries[identity] for identity in judged]
         self.task = Retrieval(check_texts(texts), check_texts([*corpus.values()]), grades, [None] * len(judged))
-        self.primary = f"ndcg@{max(ndcg_at_k)}"
-        given = (*mrr_at_k, *ndcg_at_k, *accuracy_at_k, *precision_recall_at_k, *map_at_k)
-        self.cutoffs = tuple(sorted({*CUTOFFS, *given}))
+        cutoffs: list[int] = [*CUTOFFS]
+        for several in (mrr_at_k, ndcg_at_k, accuracy_at_k, precision_recall_at_k, map_at_k):
+            if not isinstance(several, Sequence):
+                raise InputError(f"cutoffs must be a list, such as [10], not {one_line(several)}")
+            for one in several:
+                check_count("a cutoff", one)
+            cutoffs += several
+        self.primary, self.cutoffs = f"ndcg@{max(ndcg_at_k, default=10)}", tuple(sorted({*cutoffs}))
 
     def compute_metrics(self, model: TextEncoder, names: Sequence[str]) -> dict[str, dict[str, float]]:
         search = None  # the model's own

@@ -93,8 +93,10 @@ class PairScorer:
                 raise InputError(f"predict takes pairs of texts, not {one_line(pair)}")
             firsts.append(pair[0])
             seconds.append(pair[1])
-        scores = self.outputs(firsts, seconds, batch_size, bool(show_progress_bar))  # (N,) or (N, C)
         activation = activation_fn or self.activation_fn
+        if activation is not None and not callable(activation):
+            raise InputError(f"activation_fn must be a function of a tensor, not {one_line(activation)}")
+        scores = self.outputs(firsts, seconds, batch_size, bool(show_progress_bar))  # (N,) or (N, C)
         if activation is not None:
             # the caller's sees what it would see in sentence-transformers, (N, 1) for a single score
             with torch.no_grad():  # it may be a layer with weights

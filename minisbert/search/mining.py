@@ -6,7 +6,7 @@ white space, are no candidates.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -97,8 +97,8 @@ class Candidates:
 def candidates_of(pairs: Sequence[tuple[str, str]], corpus: Sequence[str] = ()) -> Candidates:
     """Group the pairs by anchor, in the order of their first; documents in the order of corpus and pairs."""
     corpus = check_texts(corpus)
-    for pair in pairs:
-        if isinstance(pair, str):
+    for pair in pairs if isinstance(pairs, Iterable) else [pairs]:
+        if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
             raise InputError(f"pairs of anchor and positive are needed, not {one_line(pair)}")
     # dictionaries, not sets: results must not depend on the order of hashes
     documents = list(dict.fromkeys([*corpus, *(positive for _, positive in pairs)]))

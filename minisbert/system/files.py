@@ -114,6 +114,8 @@ def atomic_folder(target: str | Path) -> Iterator[Path]:
     A model that is there is replaced; ``InputError`` if the folder has any other file that the new one lacks, which
     would be lost.
     """
+    if not isinstance(target, str | os.PathLike):
+        raise InputError(f"the path of a folder is needed, not {one_line(target)}")
     if Path(target).exists() and not Path(target).is_dir():
         raise InputError(f"{target} is a file or a device, a folder is needed")
     if Path.cwd().is_relative_to(os.path.realpath(target)):

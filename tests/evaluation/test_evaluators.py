@@ -111,6 +111,17 @@ TWO = ["dot", "cosine"]
         ("LabelAccuracyEvaluator", (["a"], ["b"], [1]), {"main_similarity": "dot"}, "similarity_fn_names"),
         ("InformationRetrievalEvaluator", (QUERIES, {}, RELEVANT), {}, "document"),
         ("InformationRetrievalEvaluator", (QUERIES, CORPUS, {"q1": set()}), {}, "relevant"),
+        *(
+            ("InformationRetrievalEvaluator", (QUERIES, CORPUS, RELEVANT), {"map_at_k": cutoffs}, "cutoff")
+            for cutoffs in (10, [0], ["x"])
+        ),
+        *(("EmbeddingSimilarityEvaluator", (["a"], ["b"], scores), {}, "scores") for scores in (None, 5, "x")),
+        ("EmbeddingSimilarityEvaluator", (["a"], ["b"], [1]), {"similarity_fn_names": 5}, "similarity_fn_names"),
+        *(
+            ("TripletEvaluator", (["a"], ["b"], ["c"]), {"margin": margin}, "margin")
+            for margin in ("x", [1], {"dot": None})
+        ),
+        *(("RerankingEvaluator", (samples,), {}, "sample") for samples in (None, "x", [{"query": "a"}])),
     ],
 )
 def test_what_cannot_be_evaluated_is_refused(name, arguments, options, message):

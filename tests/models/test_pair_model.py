@@ -128,6 +128,8 @@ def test_what_cannot_be_scored(model):
         model.outputs(["a", "b"], ["c"])
     with pytest.raises(InputError, match="batch_size"):
         model.predict(["a", "b"], batch_size=2.5)
+    with pytest.raises(InputError, match="activation_fn"):
+        model.predict(["a", "b"], activation_fn="sigmoid")
     model.head.mlp[-1].weight.data.fill_(torch.nan)
     with pytest.raises(InputError, match="NaN"):
         model.predict(PAIRS)
