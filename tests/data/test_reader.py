@@ -75,26 +75,6 @@ def test_quotation_marks_and_other_marks_inside_a_cell(write):
     assert pairs == [Row(("a cat\nsat", "b"), 3.0), Row(("c\nd", "e"), 2.0), Row(("f", "g"), 1.0)]
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ("3\ta", "2 columns"),
-        ("3\ta\tb\tc", "4 columns"),
-        ("high\ta\tb", "'high'"),
-        ("\ta\tb", "''"),
-        ("nan\ta\tb", "'nan'"),
-        ("-1\ta\tb", "score -1"),
-        ("5.1\ta\tb", "score 5.1"),
-        ("3\ta\t  ", "empty"),
-    ],
-)
-def test_an_unusable_scored_pair_names_file_line_and_reason(write, row, message):
-    for content, mark in ((TABS, "\t"), (COMMAS, ",")):
-        path = write("pairs.csv", content + row.replace("\t", mark))
-        with pytest.raises(InputError, match=rf"{re.escape(str(path))}, line 4: .*{message}"):
-            load_scored_pairs(path)
-
-
 @pytest.mark.parametrize(("scale", "expected"), [(-1.0, [-2.5, 5.0]), (None, [-0.5, 1.0])])
 def test_scores_below_0(write, scale, expected):
     """A scale of -1 is that of -1 to 1; without a scale the scores stay as they are."""
@@ -175,7 +155,16 @@ def test_the_rows_of_a_good_file(write, form, ending, rows, skipped, content):
 
 LABELS = "label\tsentence1\tsentence2\n"
 ONE_PAIR = '{"anchor": "a", "positive": "p"}'
+BAD_PAIRS = {
+    "3\ta": "2 columns",
+    "3\ta\tb\tc": "4 columns",
+    "high\ta\tb": "'high'",
+    "\ta\tb": "''",
+    "nan\ta\tb": "'nan'",
+}
+BAD_PAIRS |= {"-1\ta\tb": "score -1", "5.1\ta\tb": "score 5.1", "3\ta\t  ": "empty"}
 BAD = [  # format, ending of the file's name, content, the place and a word of the message
+    *((SCORED, ".tsv", TABS + row, f"line 4: .*{message}") for row, message in BAD_PAIRS.items()),
     (NLI, ".jsonl", NLI_LINES + '{"gold_label": "neutral"', "line 5: not valid JSON"),
     (NLI, ".jsonl", NLI_LINES + "[" * 100_000, "line 5: not valid JSON"),
     (NLI, ".jsonl", NLI_LINES + "7", "line 5: 7 is no object"),
