@@ -1,9 +1,8 @@
 # %% [markdown]
 # # Lesson 20: two-stage search
 #
-# Steps through `minisbert/search/by_tokens.py`, `minisbert/evaluation/retrieval.py`.
-# About 60 minutes. You will search documents that are too long for an encoder, join two engines
-# that disagree, and let a third one judge what they found.
+# Steps through `minisbert/search/by_tokens.py`, `minisbert/evaluation/retrieval.py`. About 60 minutes. You will search
+# documents that are too long for an encoder, join two engines that disagree, and let a third one judge what they found.
 
 # %%
 import numpy as np
@@ -13,20 +12,14 @@ from course import figure, largest_difference, predict
 # %% [markdown]
 # ## The question
 #
-# Lesson 18 searched single sentences. Real documents are pages, MiniLM reads 256 tokens, and a
-# vector of 384 numbers has to stand for all of it. Words and vectors make different mistakes. And
-# whatever judges well, such as a cross-encoder, is too slow to judge everything. So nearly every
-# search engine has **two stages**: a fast one that *finds* some candidates among all documents, and
-# a slow one that *sorts* them.
+# Lesson 18 searched single sentences. Real documents are pages, MiniLM reads 256 tokens, and a vector of 384 numbers
+# has to stand for all of it. Words and vectors make different mistakes. And what judges well, such as a cross-encoder,
+# is too slow to judge everything. So nearly every search engine has **two stages**: a fast one that *finds* some
+# candidates among all documents, and a slow one that *sorts* them.
 #
-# The corpus: long docstrings of Python, NumPy and parts of PyTorch, each without its first
-# sentence. That sentence is the question. So the questions are English, and nobody has written them
-# to suit a search engine. To keep the lesson short, we take the modules of the test split (lesson 18).
-
-# %%
-from minisbert.core import bert
-
-bert.FUSED = True  # lesson 26: the same numbers in less time
+# The corpus: long docstrings of Python, NumPy and parts of PyTorch, each without its first sentence. That sentence is
+# the question. So the questions are English, and nobody has written them to suit a search engine. To keep the lesson
+# short, we take the modules of the test split (lesson 18).
 
 # %%
 from pathlib import Path
@@ -34,17 +27,16 @@ from sysconfig import get_path
 from textwrap import shorten
 
 from lessons.search import docstrings
+from minisbert.core import bert
+
+bert.FUSED = True  # lesson 26: the same numbers in less time
 
 library = Path(torch.__file__).parent
 folders = {"": get_path("stdlib"), "numpy": Path(np.__file__).parent}
-folders |= {
-    f"torch.{name}": library / name for name in ("nn", "optim", "distributions")
-}
-entries = [
-    entry
-    for entry in docstrings.read_questions(folders)
-    if docstrings.split_of(entry.module) == "test"
-]
+for name in ("nn", "optim", "distributions"):
+    folders[f"torch.{name}"] = library / name
+entries = docstrings.read_questions(folders)
+entries = [entry for entry in entries if docstrings.split_of(entry.module) == "test"]
 documents = [entry.document for entry in entries]  # N texts
 questions = [entry.query for entry in entries]
 N = len(documents)
@@ -61,11 +53,11 @@ assert 400 < N < 1200, "other versions of the three packages have a few more or 
 #
 #     RRF(d)  =  sum over engines of   1 / (60 + rank of d)
 #
-# and nothing else: scores of two engines have no common unit, ranks have. The 60 makes the first
-# ranks nearly equal, so that being second twice beats being first once and tenth once.
+# and nothing else: scores of two engines have no common unit, ranks have. The 60 makes the first ranks nearly equal, so
+# that being second twice beats being first once and tenth once.
 #
-# A long document is cut into **chunks**, overlapping pieces of some eighty words. Each has a vector,
-# and the document's score is that of its best chunk.
+# A long document is cut into **chunks**, overlapping pieces of some eighty words. Each has a vector, and the document's
+# score is that of its best chunk.
 
 # %% [markdown]
 # ## The real function
@@ -97,8 +89,9 @@ assert pieces == ["a b c d", "d e f g"], "d is in both"
 # %% [markdown]
 # ## The first stage: find
 #
-# BM25 needs no limit. MiniLM reads 256 tokens and drops the rest. (`dtype="auto"` takes the numbers that this CPU
-# multiplies fastest: bfloat16 on some, float32 on others, lesson 26.)
+# BM25 needs no limit. MiniLM reads 256 tokens and drops the rest. It wants no prompt before a text, as other encoders
+# do (sheet 33). (`dtype="auto"` takes the numbers that this CPU multiplies fastest: bfloat16 on some, float32 on
+# others, lesson 26.)
 
 # %%
 from lessons.search.measure import interval, ndcg_of_each
@@ -106,12 +99,20 @@ from lessons.search.measure import interval, ndcg_of_each
 results = {}  # name -> nDCG@10 of each question
 
 
-def judge(name, scores):
-    """Enter an engine by its scores (N, N), a row for each question, and print it."""
-    found = np.argsort(-scores, axis=1, kind="stable")[:, :10]
+def best(scores):
+    """The ten best documents of each question, (N, 10), by scores (N, N)."""
+    return np.argsort(-scores, axis=1, kind="stable")[:, :10]
+
+
+def enter(name, found):
+    """Enter an engine by what it found for each question, best first, and print it."""
     results[name] = ndcg_of_each(found, right)
     low, high = interval(results[name])
     print(f"{name:34}{results[name].mean():.3f}  ({low:.3f} to {high:.3f})")
+
+
+def judge(name, scores):
+    enter(name, best(scores))
 
 
 def gain(name, base):
@@ -170,9 +171,8 @@ assert low > 0.08, "what was cut away was part of the answer"
 guess.answer("more than eight points")
 
 # %% [markdown]
-# Nearly half of the documents have more than 256 tokens. If 48 tokens lose so much, what do 256 lose
-# of those? Chunks leave no word out. (What a chunk does lose is its document: nothing in it says what the whole was
-# about.)
+# Nearly half of the documents have more than 256 tokens. If 48 tokens lose so much, what do 256 lose of those? Chunks
+# leave no word out. (What a chunk does lose is its document: nothing in it says what the whole was about.)
 
 # %%
 guess = predict(
@@ -195,9 +195,8 @@ assert -0.06 < more < 0.01, "three times the vectors, and no better"
 guess.answer("no better")
 
 # %% [markdown]
-# The reason is in the questions: they ask for a document *as a whole*, and its beginning says what it
-# is about. A question about a detail on page three would need its chunk. That is what a corpus of
-# your own has to tell you, and no rule of thumb.
+# The reason is in the questions: they ask for a document *as a whole*, and its beginning says what it is about. A
+# question about a detail on page three would need its chunk. Measure it on your own corpus.
 #
 # **Exercise 1.** (medium) **Late chunking**: cut the *states* into windows of eighty tokens instead of the text, and
 # take the mean of each. Every chunk then knows its document. Better than chunks of text?
@@ -239,8 +238,8 @@ guess.answer("one to six points better")
 # %% [markdown]
 # ## The second stage: sort
 #
-# The right document is among twenty candidates nearly always, and first in about half of the cases.
-# A judge that reads question and document *together* could put it there.
+# The right document is nearly always among twenty candidates, and first for about half of the questions. A judge that
+# reads question and document *together* could put it there.
 
 # %%
 K = 20
@@ -251,21 +250,21 @@ print(f"among {K}: {recall:.3f}, first: {first:.3f}")
 assert recall > 0.85, "no judge can do better than this share"
 
 # %% [markdown]
-# Who judges? A cross-encoder (lesson 15) is the usual one, after it has learned from half a million
-# questions: those of **MS MARCO**, which people asked a web search, each with a passage that answers it.
-# Ours learned to see a *not* in sixty steps, because its sentences differed in a word. Documents differ
-# in everything. We gave it sixty steps on lesson 18's names, each with its docstring and three of the
-# ten nearest others, and let it sort the ten best of MiniLM for 150 queries of dev:
+# Who judges? A cross-encoder (lesson 15) is the usual one, after it has learned from half a million questions: those of
+# **MS MARCO**, which people asked a web search, each with a passage that answers it. Ours learned to see a *not* in
+# sixty steps, because its sentences differed in a word. Documents differ in everything. We gave it sixty steps on
+# lesson 18's names, each with its docstring and three of the ten nearest others, and let it sort the ten best of MiniLM
+# for 150 queries of dev:
 #
 #     MiniLM, nDCG@10                              .482
 #     sorted by the cross-encoder alone            .330    -.152 (-.201 to -.102)
 #     by 20 cosines + cross-encoder, as trained    .469    -.013 (-.028 to +.002)
 #
-# Its loss was 1.27 at the end; the cosine without it has 1.29. So in a minute no cross-encoder of ours
-# beats the first stage. (`minisbert evaluate --rerank MODEL` measures one that you have.)
+# Its loss was 1.27 at the end; the cosine without it has 1.29. So in a minute no cross-encoder of ours beats the first
+# stage. (`minisbert evaluate --rerank MODEL` measures one that you have.)
 #
-# Late interaction (lesson 19) needs no training. Each token of the question picks the document's token
-# that fits it best. For all N documents that would be much work; for twenty it is little.
+# Late interaction (lesson 19) needs no training. Each token of the question picks the document's token that fits it
+# best. For all N documents that would be much work; for twenty it is little.
 
 
 # %%
@@ -287,16 +286,15 @@ print(f"{products:,.0f} products of vectors for a document, the first stage need
 assert products > 1000, "why it is the second stage"
 
 
-def resorted(scores):
-    """Scores (N, N) that put the candidates, by ``scores`` (N, K), before all other documents."""
-    everything = both.copy()  # below 1/30
-    np.put_along_axis(everything, candidates, 1 + scores, axis=1)
-    return everything
+def judge_sorted(name, scores):
+    """Enter an engine that sorts the candidates by ``scores`` (N, K)."""
+    order = np.argsort(-scores, axis=1, kind="stable")
+    enter(name, np.take_along_axis(candidates, order, axis=1))
 
 
-judge("found by both, sorted by late", resorted(late))
-first_stage = 1 / (61 + np.arange(K))  # by its ranks
-judge("found by both, sorted by all", resorted(reciprocal_ranks(late) + first_stage))
+judge_sorted("found by both, sorted by late", late)
+first_stage = 1 / (61 + np.arange(K))  # column 0 has rank 1
+judge_sorted("found by both, sorted by all", reciprocal_ranks(late) + first_stage)
 
 # %% [markdown]
 # A judge that replaces the first stage throws its knowledge away. A judge that joins it, by ranks again, keeps it.
@@ -318,23 +316,6 @@ assert more > 0.02, "two stages against one"
 # And what do the same rows give by their labels?
 
 # %% [markdown]
-# ## A word before each text
-#
-# Some encoders were trained with a **prompt**: E5 wants "query: " before a question and "passage: "
-# before a document, others an instruction in a whole sentence. It tells the encoder which side it is
-# on. MiniLM was trained without. What does a prompt do to a model that does not know it?
-
-# %%
-prompted = encoder.encode(questions, prompt="query: ", dtype="auto")
-judge("MiniLM with a prompt", prompted @ vectors.T)
-more, low, high = gain("MiniLM with a prompt", "MiniLM, 256 tokens")
-assert -0.1 < more < 0.01, "no help, and not the end of the world: one more word"
-
-# %% [markdown]
-# The reverse should hurt. "Otherwise you will see a performance degradation", says E5's model card, and no error will
-# tell you. We have not run it, for E5's weights are on no package index. `encode_query` and `encode_document` add a
-# prompt where the model's folder has one.
-#
 # ## The figure
 #
 # ![nDCG@10 of each engine with its interval](figures/20_two_stage_search.png)
@@ -370,12 +351,9 @@ guess = predict(
 # %%
 judge("sum of scores", lexical + dense)
 print(f"BM25 {lexical.std():.2f}, cosines {dense.std():.2f}: standard deviations")
-ten = [np.argsort(-x, axis=1, kind="stable")[:, :10] for x in (lexical, dense)]
-summed = np.argsort(-(lexical + dense), axis=1, kind="stable")[:, :10]
-shared = [
-    np.mean([len({*a} & {*b}) for a, b in zip(summed, some, strict=True)])
-    for some in ten
-]
+summed, shared = best(lexical + dense), []
+for ten in (best(lexical), best(dense)):
+    shared.append(np.mean([len({*a} & {*b}) for a, b in zip(summed, ten, strict=True)]))
 print(f"of its ten, {shared[0]:.1f} are BM25's and {shared[1]:.1f} MiniLM's")
 assert shared[0] > shared[1] + 2, "the louder one is heard"
 guess.answer("BM25")
@@ -383,20 +361,19 @@ guess.answer("BM25")
 # %% [markdown]
 # ## Break it
 #
-# **The question in the document.** Index the docstrings whole, first sentences and all, as a pipeline
-# does that was not told which part is the question:
+# **The question in the document.** Index the docstrings whole, first sentences and all, as a pipeline does that was not
+# told which part is the question:
 
 # %%
 whole = [docstrings.terms(f"{entry.query} {entry.document}") for entry in entries]
-leaked = bm25.bm25_scores(asked, whole)
-value = ndcg_of_each(np.argsort(-leaked, axis=1, kind="stable")[:, :10], right).mean()
+value = ndcg_of_each(best(bm25.bm25_scores(asked, whole)), right).mean()
 print(f"BM25 {value:.3f} instead of {results['BM25'].mean():.3f}")
 assert value > 0.9, "a splendid score, and it measures nothing"
 
 # %% [markdown]
-# **The order is not the ranks.** `argsort` says which document is first, second, third. The rank of a
-# document is where it stands in that order, which is the inverse. One `argsort` too few, in one of two
-# engines, and the fusion still finds something, which is what makes it hard to see:
+# **The order is not the ranks.** `argsort` says which document is first, second, third. The rank of a document is where
+# it stands in that order, which is the inverse. With one `argsort` too few in one of two engines the fusion still finds
+# something, so the bug is hard to see:
 
 # %%
 from lessons.mistakes import MISTAKES, planted
@@ -404,8 +381,7 @@ from lessons.search import fusion
 
 with planted(MISTAKES["order taken for ranks"]):
     wrong = fusion.reciprocal_ranks(dense)
-found = np.argsort(-(reciprocal_ranks(lexical) + wrong), axis=1, kind="stable")[:, :10]
-value = ndcg_of_each(found, right).mean()
+value = ndcg_of_each(best(reciprocal_ranks(lexical) + wrong), right).mean()
 print(f"{value:.3f} instead of {results['BM25 + MiniLM'].mean():.3f}")
 assert value < results["BM25"].mean() - 0.02, "worse than BM25 alone: that is the test"
 
@@ -421,14 +397,12 @@ assert value < results["BM25"].mean() - 0.02, "worse than BM25 alone: that is th
 #
 # - Cormack, Clarke and Büttcher 2009, *Reciprocal rank fusion outperforms Condorcet and individual rank
 #   learning methods*: the sum of reciprocal ranks (its abstract); 60 was fixed in a pilot of theirs (unverified).
-# - Khattab and Zaharia 2020, *ColBERT: efficient and effective passage search via contextualized late
-#   interaction over BERT*.
+# - Khattab and Zaharia 2020, *ColBERT: efficient and effective passage search via contextualized late interaction over
+#   BERT*.
 # - Nogueira and Cho 2019, *Passage re-ranking with BERT*.
 # - Hofstätter et al. 2020, *Improving efficient neural ranking models with cross-architecture knowledge distillation*
 #   (its abstract): margin MSE.
 # - Günther et al. 2024, *Late chunking* (arXiv 2409.04701).
-# - Wang et al. 2022, *Text embeddings by weakly-supervised contrastive pre-training*, and the model card of
-#   intfloat/e5-small-v2 (second hand: as others quote it): "query: " and "passage: ".
 # - MS MARCO: sbert.net, *MS MARCO* ("about 500k real search queries from Bing search engine").
 #
 # ## What you have now

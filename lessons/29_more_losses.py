@@ -34,7 +34,8 @@ from minisbert.training import losses as more_losses
 # - *Contrastive* is the oldest: each pair alone, together or apart. Far enough apart, by the margin, is far enough.
 # - *NT-Xent*, SimCLR's loss, lets both sides ask, and all other 2B - 1 rows answer: the other rows of u are wrong
 #   answers for u_i, too.
-# - *CoSENT* has no right answer, only an order: pairs with a higher score shall have a higher cosine. The 1 is exp(0).
+# - *CoSENT* has no right answer, only an order: a pair with a higher score should have a higher cosine. The 1 is
+#   exp(0).
 #
 # The last two overflow: they are written with lesson 10's `logsumexp`.
 #
@@ -59,16 +60,12 @@ for label, expected in ((1, 0.29289**2 / 2), (0, (0.5 - 0.29289) ** 2 / 2)):
 two = torch.eye(2)
 value = more_losses.nt_xent_loss(two, two, temperature=1).item()
 print(f"NT-Xent: {value:.5f}")
-assert abs(value - (math.log(math.e + 2) - 1)) < 1e-6, (
-    "three answers: its own other view, and both of the other row"
-)
+assert abs(value - (math.log(math.e + 2) - 1)) < 1e-6, "three answers for each row"
 same = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
 # cosines 1 and 0 with the rows of two, while people say 0 and 1
 value = more_losses.cosent_loss(two, same, torch.tensor([0, 1]), scale=1).item()
 print(f"CoSENT: {value:.5f}")
-assert abs(value - math.log(1 + math.e)) < 1e-6, (
-    "one pair of pairs, in the wrong order by a cosine of 1"
-)
+assert abs(value - math.log(1 + math.e)) < 1e-6, "in the wrong order by a cosine of 1"
 
 # %% [markdown]
 # What is CoSENT good for? Scores of different data sets, or of different people, rarely share a scale, and the loss
@@ -111,17 +108,13 @@ places["random vectors"] = (
     mean_off_diagonal_cosine(noise),
 )
 for name, (aligned, uniform, mean_cosine) in places.items():
-    print(
-        f"{name:16} alignment {aligned:.2f}   uniformity {uniform:6.2f}   mean cosine {mean_cosine:5.2f}"
-    )
+    print(f"{name:16} alignment {aligned:.2f}   uniformity {uniform:6.2f}", end="   ")
+    print(f"mean cosine {mean_cosine:5.2f}")
 assert places["MiniLM, mean"][1] < -3, "well spread"
 assert places["MiniLM, mean"][0] < places["random vectors"][0] / 2, "and pairs are near"
-assert places["tiny, untrained"][1] > -1, (
-    "a model that knows nothing puts all texts into one narrow cone: anisotropy"
-)
-assert places["tiny, untrained"][0] < places["MiniLM, mean"][0], (
-    "with every pair near: alignment alone is nothing"
-)
+assert places["tiny, untrained"][1] > -1, "all texts in one narrow cone: anisotropy"
+near = places["tiny, untrained"][0] < places["MiniLM, mean"][0]
+assert near, "and every pair is near: alignment alone is nothing"
 
 
 def draw(plt):
@@ -132,7 +125,6 @@ def draw(plt):
         offset = {"xytext": (0, 7), "textcoords": "offset points", "ha": side}
         axes.annotate(name, (uniform, aligned), fontsize=8, **offset)
     axes.set(xlabel="uniformity", ylabel="alignment", ylim=(0, 2.3))
-    axes.set_title("Near pairs, even spread")
     return drawn
 
 
@@ -168,8 +160,8 @@ assert largest_difference(cosent(cosines), cosent(cosines + 0.3)) < 1e-9, "diffe
 guess.answer("stays as it is")
 
 # %% [markdown]
-# So a model that was trained with it may give 0.7 to strangers: its cosines order pairs, and no threshold of another
-# model holds for it.
+# So a model that was trained with it may give 0.7 to unrelated texts: its cosines order pairs, and no threshold of
+# another model holds for it.
 #
 # **2.** A pair that does not belong together has the cosine 0.3, the margin is 0.5. Which way, and how hard, does the
 # contrastive loss move it?

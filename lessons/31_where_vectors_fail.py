@@ -28,7 +28,7 @@ encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 #
 #     right   if   cos(said, meant)  >  cos(said, changed)
 #
-# A model that knows nothing gets half of them. So what does one get that is trained on a set of a billion pairs?
+# A model that knows nothing gets half of them. What does one get that was trained on a billion pairs?
 #
 # ## Predict, then run
 #
@@ -78,30 +78,24 @@ At least ten people died. | At most ten people died. | The number of dead is ten
 }
 cosines = {}  # kind: (6, 2), of what was said with what changed and with what was meant
 for kind, text in TRIPLES.items():
-    rows = [
-        part.strip() for line in text.strip().splitlines() for part in line.split("|")
-    ]
+    rows = [part.strip() for part in text.replace("\n", "|").split("|") if part]
     said, changed, meant = encoder.encode(rows).reshape(6, 3, -1).transpose(1, 0, 2)
     cosines[kind] = np.stack([(said * changed).sum(1), (said * meant).sum(1)], axis=1)
     right = (cosines[kind][:, 1] > cosines[kind][:, 0]).sum()
     changes, means = cosines[kind].mean(0)
-    print(
-        f"{kind:12} {right} of 6; mean cosine with changed {changes:.2f}, with meant {means:.2f}"
-    )
+    print(f"{kind:12} {right} of 6; mean cosine with changed {changes:.2f}", end=", ")
+    print(f"with meant {means:.2f}")
 total = sum((c[:, 1] > c[:, 0]).sum() for c in cosines.values())
 print(f"{total} of 30")
 assert total <= 4, "far fewer than a coin would get"
-assert cosines["who did it"][:, 0].min() > 0.97, (
-    "the same words in another order: hardly moved"
-)
+assert cosines["who did it"][:, 0].min() > 0.97, "the same words in another order"
 guess.answer("2")
 
 # %% [markdown]
-# Two of thirty, where a coin gets fifteen. The model is not confused: it is consistently wrong, because it measures
-# what a text is *about*, and "not" does not change the subject. For search that is right. For deciding whether a
-# claim is true, a contract is the same or a dose is safe, it is the wrong tool, and a cosine of .98 for exchanged
-# roles says so to nobody. A model that is trained on such pairs does better, most of all one that reads both texts at
-# once: [lesson 15](15_heads.py) trains it. Ask it the thirty triples above.
+# Two of thirty, where a coin gets fifteen. The model is consistently wrong, because it measures what a text is *about*,
+# and "not" does not change the subject. For search that is right. It is the wrong tool for deciding whether a claim is
+# true, a contract is the same or a dose is safe, and a cosine of .98 for exchanged roles gives no warning. A model that
+# is trained on such pairs does better: [lesson 15](15_heads.py) trains two. Ask them the thirty triples above.
 #
 # ## How many answers fit into one vector
 #
@@ -144,11 +138,8 @@ def reached(n, columns, steps=400):
 SIZES = (3, 4, 6, 8, 12, 16, 20)
 curves = {columns: [reached(n, columns) for n in SIZES] for columns in (2, 4, 6)}
 for columns, shares in curves.items():
-    print(
-        f"{columns} columns",
-        *(f"{n}: {share:.0%}" for n, share in zip(SIZES, shares, strict=True)),
-        sep="   ",
-    )
+    found = [f"{n}: {share:.0%}" for n, share in zip(SIZES, shares, strict=True)]
+    print(f"{columns} columns", *found, sep="   ")
 for n, share in zip(SIZES, curves[2], strict=True):
     assert share <= min(1, 2 / (n - 1)) + 1e-6, "n of n (n - 1) / 2, as counted by hand"
 assert curves[4][3] > 0.9 > curves[4][4], "8 documents fit into 4 columns, 12 do not"
@@ -164,11 +155,8 @@ guess.answer("8")
 # %%
 names = "Ada Ben Cleo Dan Eva Finn Gus Hana Ivo Jon Kim Leo Mia Nils Ona Paul Quin Rosa Sam Tess".split()
 vocabulary = [encoder.tokenizer.backend.id_to_token(i) for i in range(2000, 12000)]
-things = [
-    w
-    for w in vocabulary
-    if w.isascii() and w.isalpha() and len(w) == 6 and w.endswith("s")
-]
+things = [w for w in vocabulary if w.isascii() and w.isalpha()]
+things = [w for w in things if len(w) == 6 and w.endswith("s")]
 
 
 def limit(n):
@@ -180,31 +168,28 @@ def limit(n):
     queries = [f"Who likes {thing}?" for thing in liked]
     by_words = bm25_scores([terms(q) for q in queries], [terms(d) for d in documents])
     by_vectors = encoder.encode(queries) @ encoder.encode(documents).T
-    best = [
-        np.argsort(-scores, axis=1, kind="stable")[:, :2]
-        for scores in (by_vectors, by_words)
-    ]
-    return [
-        np.mean([len({*a} & {*b}) / 2 for a, b in zip(pairs, rows, strict=True)])
-        for rows in best
-    ]
+    recalls = []
+    for scores in (by_vectors, by_words):
+        best = np.argsort(-scores, axis=1, kind="stable")[:, :2]
+        both = zip(pairs, best.tolist(), strict=True)
+        recalls.append(np.mean([len({*a} & {*b}) / 2 for a, b in both]))
+    return recalls
 
 
 people = (4, 6, 10, 16, 20)
 recalls = np.array([limit(n) for n in people])  # (5, 2)
 for n, (vectors, words) in zip(people, recalls, strict=True):
-    print(
-        f"{n:2} people, {n * (n - 1) // 2:3} questions: MiniLM finds {vectors:.0%}, BM25 {words:.0%}"
-    )
+    print(f"{n:2} people, {n * (n - 1) // 2:3} questions", end=": ")
+    print(f"MiniLM finds {vectors:.0%}, BM25 {words:.0%}")
 assert (recalls[:, 1] == 1).all(), "words find every answer"
 assert recalls[0, 0] > 0.8, "vectors too, of four people"
 assert recalls[-1, 0] < 0.5, "and fewer with every person"
 
 # %% [markdown]
-# Counting words answers all of it, and 384 columns, which could hold it, lose three fifths of it at twenty people:
-# the model never learned that a list is to be kept item by item. That is why engines that must not miss a name or a
-# part number keep an index of words beside the vectors ([lesson 20](20_two_stage_search.py) joins the two), or a
-# vector for each token ([lesson 19](19_one_vector_many_or_none.py)).
+# Counting words answers all of it, and 384 columns, which could hold it, lose three fifths of it at twenty people: the
+# model never learned that a list is to be kept item by item. So engines that must not miss a name or a part number keep
+# an index of words beside the vectors ([lesson 20](20_two_stage_search.py) joins the two), or a vector for each token
+# ([lesson 19](19_one_vector_many_or_none.py)).
 #
 # ## The figure
 #
@@ -216,9 +201,8 @@ assert recalls[-1, 0] < 0.5, "and fewer with every person"
 
 # %%
 def draw(plt):
-    drawn, (left, middle, right) = plt.subplots(
-        1, 3, figsize=(10.4, 3.2), layout="constrained"
-    )
+    size = {"figsize": (10.4, 3.2), "layout": "constrained"}
+    drawn, (left, middle, right) = plt.subplots(1, 3, **size)
     for kind, found in cosines.items():
         left.plot(*found.T, "o", markersize=4, label=kind)
     left.plot([0.45, 1], [0.45, 1], color="gray", linewidth=0.8)
@@ -226,11 +210,8 @@ def draw(plt):
     left.legend(fontsize=7, frameon=False, loc="upper left")
     for columns, shares in curves.items():
         middle.plot(SIZES, shares, marker=".", label=f"{columns} columns")
-    middle.set(
-        xlabel="documents",
-        ylabel="share of pairs that a query can find",
-        ylim=(0, 1.05),
-    )
+    middle.set(xlabel="documents", ylim=(0, 1.05))
+    middle.set(ylabel="share of pairs that a query can find")
     middle.legend(fontsize=7, frameon=False)
     for name, recall in zip(("MiniLM", "BM25"), recalls.T, strict=True):
         right.plot(people, recall, marker=".", label=name)
