@@ -58,22 +58,24 @@ def predict(number: str, question: str, choices: Sequence[str]) -> Guess:
     print(f"{number}  {question}", *(f"      {i}  {choice}" for i, choice in enumerate(choices, start=1)), sep="\n")
     if number in kept():
         print(f"      your first guess: {kept()[number]['guess']}")
-    while (reply := ask(f"Your guess, 1 to {len(choices)} (2! if you are sure, Enter to skip): ")) is not None:
-        digits = reply.strip().removesuffix("!")
-        if digits.isdecimal() and 1 <= int(digits) <= len(choices):
-            return Guess(number, choices, choices[int(digits) - 1], reply.strip().endswith("!"))
-        print(f"A number from 1 to {len(choices)}, please.")
-    return Guess(number, choices)
+    reply = ask(f"Your guess, 1 to {len(choices)} (2! if you are sure, Enter to skip): ", len(choices))
+    return Guess(number, choices, choices[reply[0] - 1], reply[1]) if reply else Guess(number, choices)
 
 
-def ask(question: str) -> str | None:
-    """A line from whoever sits there; None for an empty one, and where nobody does."""
+def ask(question: str, count: int) -> tuple[int, bool] | None:
+    """The number of a choice, and whether it came with an exclamation mark; None for an empty line, or if nobody is
+    there."""
     if "ipykernel" not in sys.modules and not (sys.stdin and sys.stdin.isatty()):
         return None
     try:
-        return input(question).strip() or None
+        while reply := input(question).strip():
+            digits = reply.removesuffix("!")
+            if digits.isdecimal() and 1 <= int(digits) <= count:
+                return int(digits), reply.endswith("!")
+            print(f"A number from 1 to {count}, please.")
     except (EOFError, NotImplementedError):  # a notebook that is run without a front end cannot ask
-        return None
+        pass
+    return None
 
 
 def show_guesses() -> None:

@@ -44,10 +44,11 @@ def show_quiz(lesson: int) -> None:
     for question in found[lesson]:
         print(f"\n{question.at}  {question.ask}")
         print(*(f"      {number}  {choice}" for number, choice in enumerate(question.choices, start=1)), sep="\n")
-        replies[question] = reply = reply_to(question)
-        if reply is not None:
-            print(f"{'Right' if reply == question.right else 'No'}: {question.why[reply - 1]}")
-            if reply != question.right:
+        reply = ask(f"1 to {len(question.choices)} (Enter to skip): ", len(question.choices))
+        replies[question] = reply and reply[0]
+        if reply:
+            print(f"{'Right' if reply[0] == question.right else 'No'}: {question.why[reply[0] - 1]}")
+            if reply[0] != question.right:
                 print(f"Right is {question.right}: {question.why[question.right - 1]}")
     if all(reply is None for reply in replies.values()):
         print("\nNobody answered. In a terminal the quiz asks for the number of a choice after each question.")
@@ -56,12 +57,3 @@ def show_quiz(lesson: int) -> None:
     print(f"\n{good} of {len(replies)} right.", end=" ")
     again = dict.fromkeys(question.read for question, reply in replies.items() if reply != question.right)
     print(f"Read: {', '.join(again)}." if again else "Go on to the next lesson.")
-
-
-def reply_to(question: Question) -> int | None:
-    """The number of a choice; None for an empty line, or if nobody is there."""
-    while (reply := ask(f"1 to {len(question.choices)} (Enter to skip): ")) is not None:
-        if reply.isdecimal() and 1 <= int(reply) <= len(question.choices):
-            return int(reply)
-        print(f"A number from 1 to {len(question.choices)}, please.")
-    return None
