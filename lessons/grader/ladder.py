@@ -9,7 +9,6 @@ import contextlib
 import copy
 import inspect
 import re
-import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -147,7 +146,7 @@ def watched(piece: Piece, function: Callable, found: list[Finding], calls: list[
             return function(*args, **kwargs)
         calls.append(None)
         before = kept([*args, *kwargs.values()])
-        with torch.no_grad(), unwatched():
+        with torch.no_grad():
             state = torch.get_rng_state()
             expected = piece.original(*map(copied, args), **{name: copied(value) for name, value in kwargs.items()})
             torch.set_rng_state(state)
@@ -196,17 +195,6 @@ def steps_of(generator: Iterator, piece: Piece, function: Callable, guard: bool)
         if value is END:
             return
         yield value
-
-
-@contextlib.contextmanager
-def unwatched() -> Iterator[None]:
-    """Without the profile hook of ``refusing``: the grader itself may call the master."""
-    hook = sys.getprofile()
-    sys.setprofile(None)
-    try:
-        yield
-    finally:
-        sys.setprofile(hook)
 
 
 def told(error: BaseException, function: Callable) -> str:
