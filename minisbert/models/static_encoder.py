@@ -3,20 +3,18 @@
     encoder = StaticEncoder.load("minishlab/potion-base-8M")  # or what ``minisbert distill-static`` has written
     encoder.encode(["A cat sits."])  # far faster than a BERT: there is nothing to compute
 
-Opens the folders of sentence-transformers' ``StaticEmbedding`` and of Model2Vec (its code, MinishLab/model2vec), and
-distills such a table from any encoder: ``distill``, the last part.
+Opens the folders of sentence-transformers' ``StaticEmbedding``, which Model2Vec writes too (its code,
+MinishLab/model2vec), and distills such a table from any encoder: ``distill``, the last part.
 """
 
 import copy
-import json
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
 from numbers import Real
 from pathlib import Path
-from statistics import median
 from typing import Self, cast
 
 import numpy as np
@@ -25,27 +23,25 @@ from tokenizers import Tokenizer as Backend
 from torch import Tensor, nn
 
 from minisbert.checkpoints.layout import (
-    CONFIG,
+    MODULES_FILE,
     WEIGHTS,
     EncoderSettings,
     ModelFolder,
     has_file,
-    unsupported,
     write_modules,
     write_settings,
 )
 from minisbert.checkpoints.tokenizer_files import TOKENIZER, check_vocabulary, text_settings
 from minisbert.checkpoints.weights import read_weights, write_safetensors
 from minisbert.core import InputError, one_line, reading
-from minisbert.core.checks import check_texts
-from minisbert.core.tokenizer import Encoded, Tokenizer
+from minisbert.core.tokenizer import Tokenizer
 from minisbert.models.batching import Tokens, reporting
 from minisbert.models.properties import check_count
 from minisbert.models.sentence_encoder import SentenceEncoder, TextEncoder
-from minisbert.system.files import atomic_folder, write_json
+from minisbert.system.files import atomic_folder
 from minisbert.system.progress import Progress
 
-TABLE, MODEL2VEC_TABLE = "embedding.weight", "embeddings"  # names of the tensor in the two layouts
+TABLE, MODEL2VEC_TABLE = "embedding.weight", "embeddings"  # the tensor's name, by who wrote the file
 UNLIMITED = 2**31 - 1
 BAG_TEXTS = 2048  # per batch
 
@@ -72,26 +68,6 @@ def write_bare_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     if tokenizer.limit < UNLIMITED:
         backend.enable_truncation(tokenizer.limit, direction="left" if tokenizer.cut_start else "right")
     (folder / TOKENIZER).write_text(backend.to_str(pretty=True), encoding="utf-8")
-
-
-class Model2VecTokenizer(Tokenizer):
-    """As in Model2Vec 0.10: cut to a number of characters, then to ``limit`` tokens; unknown ones are dropped."""
-
-    def __init__(self, backend: Backend, limit: int):
-        backend.post_processor = None
-        super().__init__(backend, limit)
-        # Model2Vec cuts texts before it tokenizes them, at the characters of ``limit`` tokens of median length.
-        self.characters = limit * int(median(len(token) for token in backend.get_vocab()))
-        model = json.loads(backend.to_str())["model"]
-        self.unknown = model.get("unk_id")  # of Unigram
-        # WordPiece, BPE and WordLevel name the unknown token instead.
-        if model.get("unk_token") is not None:
-            self.unknown = backend.token_to_id(model["unk_token"])
-
-    def encode(self, texts: Sequence[str]) -> Encoded:
-        encoded = super().encode([text[: self.characters] for text in check_texts(texts)])
-        rows = [[token for token in ids if token != self.unknown] for ids in encoded.ids]
-        return Encoded(list(rows), [[0] * len(ids) for ids in rows], encoded.truncated)
 
 
 @dataclass(frozen=True)
@@ -140,23 +116,20 @@ class StaticEncoder(TextEncoder):
 
     @classmethod
     def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> Self:
-        """Open a table: with ``modules.json`` it computes as sentence-transformers does, else as Model2Vec does."""
+        """Open a table of sentence-transformers' ``StaticEmbedding`` or of Model2Vec, which writes ``modules.json``."""
         if pooling not in (None, "mean"):
             raise InputError(f"{folder.path}, a table of static vectors: pooling must be mean, not {one_line(pooling)}")
         if limit is not None:
             check_count("max_seq_length", limit)
-        # With modules.json the table is in the module's folder, in Model2Vec's own layout beside config.json.
-        inner, model2vec = folder, not folder.modules
-        for place in folder.places["StaticEmbedding"]:
-            inner = ModelFolder(folder.path / place)
+        if not folder.modules:
+            advice = "save the model again with Model2Vec, which writes it"
+            raise InputError(f"{folder.path}, a table of static vectors, has no {MODULES_FILE}: {advice}")
+        inner = ModelFolder(folder.path / folder.places["StaticEmbedding"][0])
         table = read_table(inner.path / WEIGHTS, read_weights(inner.path / WEIGHTS))
         has_file(inner.path / TOKENIZER)  # refuses a device or a link to nowhere
         with reading(inner.path / TOKENIZER):
             backend = Backend.from_buffer((inner.path / TOKENIZER).read_bytes())
             check_vocabulary(backend, len(table), inner)
-            if model2vec:
-                tokenizer = Model2VecTokenizer(backend, limit or model2vec_limit(folder))
-                return cls(table, tokenizer, bool(folder.json(CONFIG).get("normalize"))).eval()
             stored = backend.truncation or {"max_length": UNLIMITED, "direction": "right"}
             tokenizer = bare_tokenizer(backend, limit or stored["max_length"], stored["direction"] == "left")
         return cls(table, tokenizer, folder.normalize, EncoderSettings.read(folder)).eval()
@@ -188,37 +161,19 @@ class StaticEncoder(TextEncoder):
         return list(rows.split(batch.lengths.tolist()))
 
     def save(self, folder: str | Path) -> None:
-        """Write a folder that sentence-transformers opens, or Model2Vec if the table follows its rules.
+        """Write a folder that sentence-transformers opens.
 
         A model there is replaced; ``InputError`` if that would lose another file.
         """
         with atomic_folder(folder) as partial:
             self.write_card(partial, former=Path(folder))
             write_bare_tokenizer(self.tokenizer, partial)
-            if isinstance(self.tokenizer, Model2VecTokenizer):
-                limit: int | None = self.tokenizer.limit
-                if limit == UNLIMITED:
-                    limit = None
-                about = {"model_type": "model2vec", "normalize": self.normalize, "max_length": limit}
-                write_json(partial / CONFIG, about)
-                write_safetensors({MODEL2VEC_TABLE: self.embedding.weight}, partial / WEIGHTS)
-                return
             modules = ["StaticEmbedding"]
             if self.normalize:
                 modules.append("Normalize")
             write_modules(partial, modules)
             write_safetensors({TABLE: self.embedding.weight}, partial / WEIGHTS)
             write_settings(partial, self.settings, text_settings(self.tokenizer))
-
-
-def model2vec_limit(folder: ModelFolder) -> int:
-    """Return ``max_length`` of a Model2Vec folder's config.json, in tokens; null is no limit."""
-    limit = folder.json(CONFIG).get("max_length", 512)
-    if limit is None:
-        return UNLIMITED
-    if type(limit) is not int or limit < 1:
-        raise unsupported(folder.path / CONFIG, "max_length", limit, "an integer from 1, or null, is")
-    return limit
 
 
 def read_table(path: Path, tensors: dict[str, Tensor]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Static tables: the reference's vectors, Model2Vec's rules, saving, distillation, the commands, bad input."""
+"""Static tables: the reference's vectors, Model2Vec's files, saving, distillation, the commands, bad input."""
 
 import json
 import shutil
@@ -9,8 +9,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer as Backend
-from tokenizers import models
-from tokenizers.pre_tokenizers import Whitespace
 
 from minisbert.commands.convert import distill_static as main
 from minisbert.commands.encode import main as encode
@@ -44,6 +42,11 @@ def model2vec(folder: Path, normalize: bool = True, **tensors: torch.Tensor) -> 
     folder.mkdir()
     shutil.copy(TINY / "tokenizer.json", folder)
     (folder / "config.json").write_text(json.dumps({"model_type": "model2vec", "normalize": normalize}))
+    kinds = {"StaticEmbedding": ".", "Normalize": "1_Normalize"} if normalize else {"StaticEmbedding": "."}
+    modules = []
+    for kind, path in kinds.items():
+        modules.append({"name": kind, "path": path, "type": f"sentence_transformers.models.{kind}"})
+    (folder / "modules.json").write_text(json.dumps(modules))
     save_file({"embeddings": table().half()} | tensors, folder / "model.safetensors")
     return folder
 
@@ -97,49 +100,7 @@ def test_folders_open_here_and_there_also_after_saving(tmp_path, normalize):
         assert_parity("saved", again.double().encode(WORDS, convert_to_tensor=True, **options), expected, PIECE)
 
 
-# ---------------------------------------------------------------------------------- the rules of Model2Vec
-
-LETTERS = [chr(i) for i in range(97, 123)]
-KINDS_OF_TOKENIZER = {
-    "Unigram": lambda: models.Unigram(
-        [("<s>", 0.0), ("?", 0.0), ("\u2581", -1.0), *((c, -2.0) for c in LETTERS)], unk_id=1
-    ),
-    "WordPiece": lambda: models.WordPiece({"[UNK]": 0, "ab": 1, **{c: i + 2 for i, c in enumerate(LETTERS)}}),
-    "BPE": lambda: models.BPE({"?": 0, **{c: i + 1 for i, c in enumerate(LETTERS)}}, [], unk_token="?"),
-    "BPE without unknown tokens": lambda: models.BPE({c: i for i, c in enumerate(LETTERS)}, []),
-}
-
-
-def with_tokenizer(folder: Path, kind: str, truncation: dict | None = None, **config: object) -> Path:
-    """A Model2Vec folder with a small tokenizer."""
-    backend = Backend(KINDS_OF_TOKENIZER[kind]())
-    backend.pre_tokenizer = Whitespace()
-    model2vec(folder)
-    if truncation:
-        backend.enable_truncation(**truncation)
-    backend.save(str(folder / "tokenizer.json"))
-    save_file({"embeddings": table(backend.get_vocab_size())}, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps({"model_type": "model2vec", "normalize": False} | config))
-    return folder
-
-
-@pytest.mark.reference
-@pytest.mark.parametrize("kind", KINDS_OF_TOKENIZER)
-@pytest.mark.parametrize("config", [{}, {"max_length": 5}, {"max_length": None}, {"max_length": 3, "normalize": True}])
-def test_vectors_equal_model2vecs_also_after_saving(tmp_path, kind, config):
-    """The cut comes before unknown tokens are dropped, of characters and of tokens."""
-    reference = pytest.importorskip("model2vec", reason="pip install model2vec==0.10.*")
-    folder = with_tokenizer(tmp_path / "m", kind, **config)
-    texts = ["", "?", "a b c d e f g h", "1 2 3 4 a b c d", "ab " * 800, "abcdefghijklmnop 1 a", "\u4e2d a"]
-    expected = torch.from_numpy(reference.StaticModel.from_pretrained(folder).encode(texts))
-    encoder = StaticEncoder.load(folder)
-    assert_parity(f"Model2Vec {kind}", encoder.encode(texts, convert_to_tensor=True), expected, 1e-6)  # float32
-    encoder.save(tmp_path / "saved")
-    again = torch.from_numpy(reference.StaticModel.from_pretrained(tmp_path / "saved").encode(texts))
-    assert_parity("saved", again, expected, 1e-6)
-    assert_parity(
-        "reloaded", StaticEncoder.load(tmp_path / "saved").encode(texts, convert_to_tensor=True), expected, 1e-6
-    )
+# ----------------------------------------------------------------------------------------- Model2Vec's files
 
 
 @pytest.mark.reference
@@ -147,10 +108,11 @@ def test_vectors_equal_model2vecs_also_after_saving(tmp_path, kind, config):
 def test_truncation_in_the_tokenizers_file_is_obeyed_as_in_sentence_transformers(tmp_path, direction):
     from sentence_transformers import SentenceTransformer
 
-    folder = with_tokenizer(tmp_path / "m", "Unigram", {"max_length": 3, "direction": direction})
-    modules = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.StaticEmbedding"}]
-    (folder / "modules.json").write_text(json.dumps(modules))
-    texts = ["", "abcdefg", "1 2 a b c", "ab"]
+    folder = model2vec(tmp_path / "m", normalize=False)
+    backend = Backend.from_file(str(TINY / "tokenizer.json"))
+    backend.enable_truncation(3, direction=direction)
+    backend.save(str(folder / "tokenizer.json"))
+    texts = ["", "the cat sits on the mat", "a cat and a dog", "moon"]
     encoder = StaticEncoder.load(folder)
     encoder.save(tmp_path / "saved")
     for path in (folder, tmp_path / "saved"):
@@ -159,17 +121,8 @@ def test_truncation_in_the_tokenizers_file_is_obeyed_as_in_sentence_transformers
         assert_parity(direction, found, theirs, PIECE)
     encoder.encode(texts)
     assert encoder.truncated == 2
-    (states,) = StaticEncoder.load(folder, max_seq_length=5).encode(["abcdefg"], output_value="token_embeddings")
+    (states,) = StaticEncoder.load(folder, max_seq_length=5).encode(texts[1:2], output_value="token_embeddings")
     assert states.shape == (5, 7)
-
-
-def test_model2vec_reads_512_tokens_and_their_usual_number_of_characters(tmp_path):
-    encoder = StaticEncoder.load(model2vec(tmp_path / "m"))
-    same = encoder.encode(["cat " * 512, "cat " * 511 + "cat dog", "cat " * 200 + "dog"])
-    assert (same[0] == same[1]).all()
-    assert (same[0] != same[2]).any()
-    lengths = sorted(map(len, encoder.tokenizer.backend.get_vocab()))
-    assert encoder.tokenizer.characters == 512 * lengths[65]
 
 
 def test_a_model2vec_folder_has_a_mapping_and_weights(tmp_path):
@@ -178,12 +131,14 @@ def test_a_model2vec_folder_has_a_mapping_and_weights(tmp_path):
     rows = table().half().float()[mapping] * weights[:, None]  # (V, D)
     backend = Backend.from_file(str(TINY / "tokenizer.json"))
     for text, vector in zip(SENTENCES, encoder.encode(SENTENCES, convert_to_tensor=True), strict=True):
-        ids = [i for i in backend.encode(text, add_special_tokens=False).ids if i != backend.token_to_id("[UNK]")]
+        ids = backend.encode(text, add_special_tokens=False).ids
         mean = rows[ids].mean(dim=0) if ids else torch.zeros(7)
         assert_parity("Model2Vec", vector, mean / mean.norm().clamp_min(1e-12), 1e-6)  # float32
-    assert not encoder.encode(["\u4e2d"]).any(), "a text of unknown tokens only"
     plain = StaticEncoder.load(model2vec(tmp_path / "n", normalize=False))
     assert np.linalg.norm(plain.encode(["a cat"])) != pytest.approx(1, abs=1e-3)
+    (tmp_path / "n" / "modules.json").unlink()
+    with pytest.raises(InputError, match=r"no modules\.json: save the model again with Model2Vec"):
+        StaticEncoder.load(tmp_path / "n")
 
 
 def test_a_sum_beyond_float32_is_named(tmp_path):
