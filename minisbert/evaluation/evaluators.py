@@ -20,7 +20,6 @@ from minisbert.data.datasets import check_labels, check_scores, open_rows
 from minisbert.data.formats import LABELLED, PAIRS, SCORED, Table, read_file, recognise
 from minisbert.evaluation import metrics
 from minisbert.evaluation.retrieval import CUTOFFS, Retrieval, encode_both, retrieval_scores
-from minisbert.models.pair_model import PairModel
 from minisbert.models.properties import SIMILARITIES, check_choice, check_count, similarity, similarity_pairwise
 from minisbert.models.sentence_encoder import TextEncoder
 from minisbert.search.dense import top_k
@@ -117,9 +116,9 @@ class Evaluator:
                 self.options[option] = value
 
     def __call__(self, model: Any) -> dict[str, float]:
-        own = getattr(model, "similarity_fn_name", "")  # a PairModel has none
+        own = model.similarity_fn_name
         names = self.similarity_fn_names or [own]
-        if getattr(model, "vectors_are", "") == "per token" and names != [own]:
+        if model.vectors_are == "per token" and names != [own]:
             raise InputError(f"a {type(model).__name__} is compared by {own}, not by {', '.join(names)}")
         found = self.compute_metrics(model, names)
         main = self.main_similarity or names[0]
@@ -307,33 +306,6 @@ class RerankingEvaluator(Evaluator):
             rows.append([metrics.average_precision(scores, relevant), *at_k])
         keys = ("map", f"mrr@{self.at_k}", self.primary)
         return {names[0]: dict(zip(keys, np.mean(rows, axis=0).tolist(), strict=True))}
-
-
-class LabelAccuracyEvaluator(Evaluator):
-    """How often a ``PairModel`` of classes gives a pair of texts its label: ``{"accuracy": share}``.
-
-    ``labels`` are names, or numbers in the order of ``model.labels``.
-    """
-
-    key, primary, most = "{metric}", "accuracy", 0
-
-    def __init__(
-        self, sentences1: Sequence[str], sentences2: Sequence[str], labels: Sequence[int | str], **options: Any
-    ) -> None:
-        super().__init__(**options)
-        texts = {"sentences1": sentences1, "sentences2": sentences2}
-        self.sentences1, self.sentences2, self.labels = columns(texts, labels=labels)
-
-    def compute_metrics(self, model: PairModel, names: Sequence[str]) -> dict[str, dict[str, float]]:  # type: ignore[override]
-        logits = model.predict(list(zip(self.sentences1, self.sentences2, strict=True)), **self.options)
-        if logits.ndim != 2:
-            raise InputError("label accuracy needs a PairModel of classes, this one has one number for a pair")
-        numbers = {name: number for number, name in enumerate(model.labels)}
-        labels = []
-        for label in self.labels:
-            check_choice("label", label, [*numbers, *numbers.values()])
-            labels.append(numbers.get(label, label))
-        return {names[0]: {"accuracy": metrics.accuracy(logits.argmax(axis=1), labels)}}
 
 
 class InformationRetrievalEvaluator(Evaluator):

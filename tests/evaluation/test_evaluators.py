@@ -52,18 +52,6 @@ def test_a_relevant_document_that_the_corpus_lacks_is_never_found(tiny):
     assert evaluator(SentenceEncoder.load(tiny))["cosine_recall@10"] == 0.5
 
 
-def test_labels_by_name_and_by_number():
-    model = SimpleNamespace(
-        labels=("no", "yes"), predict=lambda pairs, **_: np.array([[0.1, 2.0], [3.0, 1.0], [0.5, 0.4]])
-    )
-    for labels in (["yes", "no", "yes"], [1, 0, 1]):
-        evaluator = evaluators.LabelAccuracyEvaluator(["a"] * 3, ["b"] * 3, labels)
-        assert evaluator(model) == {"accuracy": pytest.approx(2 / 3)}
-    for label in ("maybe", 2):
-        with pytest.raises(InputError, match=str(label)):
-            evaluators.LabelAccuracyEvaluator(["a"] * 3, ["b"] * 3, [0, 1, label])(model)
-
-
 def test_equal_scores_are_no_merit():
     """A model that cannot tell documents apart: the positive is the last of three."""
     model = fake(a=[1, 1], b=[1, 1], c=[1, 1], d=[1, 1])
@@ -108,7 +96,6 @@ TWO = ["dot", "cosine"]
             {"similarity_fn_names": TWO},
             "similarity_fn_names",
         ),
-        ("LabelAccuracyEvaluator", (["a"], ["b"], [1]), {"main_similarity": "dot"}, "similarity_fn_names"),
         ("InformationRetrievalEvaluator", (QUERIES, {}, RELEVANT), {}, "document"),
         ("InformationRetrievalEvaluator", (QUERIES, CORPUS, {"q1": set()}), {}, "relevant"),
         *(
