@@ -13,6 +13,7 @@ from minisbert.core.bert import Bert
 from minisbert.core.encoder import SentenceEncoder
 from minisbert.core.pooling import Pooling
 from minisbert.core.tokenizer import pad_batch
+from minisbert.models.pooling import first_last_pool
 from tests.checks import check, compare_gradients
 from tests.parity import PIECE, ROOT, Comparison, compare, golden
 from tests.reference.heads_reference import CONCATS, HIDDEN, SECONDS, WIDTH
@@ -95,11 +96,16 @@ def pair_models() -> Iterator[Comparison]:
 
 @check
 def more_poolings() -> Iterator[Comparison]:
-    """Attention, first-last average and BERT's pooler, through the encoder, before the vectors are scaled."""
-    encoders = {name: full_tiny(name) for name in ("first-last", "pooler")}
+    """Attention and BERT's pooler, through the encoder, before the vectors are scaled, and the first-last average."""
     full = full_tiny()
-    encoders["attention"] = SentenceEncoder(full.tokenizer, full.bert, Pooling("attention", full.width), full.normalize)
-    for name, encoder in encoders.items():
-        batch = pad_batch(encoder.tokenizer.encode(SENTENCES).ids, encoder.tokenizer.pad_id)
-        run = lambda encoder=encoder, batch=batch: encoder.unscaled(*batch)  # noqa: E731
+    attention = SentenceEncoder(full.tokenizer, full.bert, Pooling("attention", full.width), full.normalize)
+    ids, mask = pad_batch(full.tokenizer.encode(SENTENCES).ids, full.tokenizer.pad_id)
+    for name, encoder in (("attention", attention), ("pooler", full_tiny("pooler"))):
+        run = lambda encoder=encoder: encoder.unscaled(ids, mask)  # noqa: E731
         yield from with_golden(f"pool.{name}", encoder.pooling, run, first_parameter(encoder.bert))
+
+    def first_last() -> Tensor:
+        _, first, *_, last = full.bert.hidden_states(ids, mask)
+        return first_last_pool(last, mask, first)
+
+    yield from with_golden("pool.first-last", nn.Module(), first_last, first_parameter(full.bert))

@@ -110,7 +110,7 @@ def test_few_and_many_texts_on_the_fast_path(dtype, tolerance):
         assert len(encoder.graphs.kept) == 2
 
 
-@pytest.mark.parametrize("pooling", ["cls", "max+weightedmean", "lasttoken", "first-last", "pooler", "attention"])
+@pytest.mark.parametrize("pooling", ["cls", "max+weightedmean", "lasttoken", "pooler", "attention"])
 def test_every_pooling_on_the_fast_path(pooling):
     expected = SentenceEncoder.load(TINY, pooling=pooling, device="cpu").double()
     encoder = minisbert.load(TINY, compiled=True, dtype="float32", pooling=pooling)

@@ -98,24 +98,18 @@ class RaggedEncoder(nn.Module):
         for layer in bert.layers:
             layer.attention = RaggedAttention(cast(Attention, layer.attention), padded_attention)
         bert.views = lambda mask, positions, dtype: [(mask,)] * len(bert.layers)  # type: ignore[method-assign]
-        # not BERT's own pooler: sums, and what follows them, are in float32
+        # not what follows them: sums are in float32
         for module in (bert.embeddings, bert.layers):
             module.to(dtype)
 
     def forward(self, ids: Tensor, lengths: Tensor, longest: int, skip: int = 0) -> Tensor:
         """ids (S,) and lengths (N,), ``skip`` tokens of each text not pooled -> vectors (N, W) in float32 or finer."""
         encoder, texts = self.encoder, Texts.of(lengths, len(ids), longest)
-        trace: dict[str, Tensor] | None = {} if encoder.pools_more else None
         mask = cast(Tensor, texts)  # each layer reads where the texts are, in the place of a mask
-        x = encoder.bert(ids[None], mask, None, trace, texts.positions[None])  # (1, S, D)
+        x = encoder.bert(ids[None], mask, None, None, texts.positions[None])  # (1, S, D)
         # whatever the layers compute in, what follows them does not compute in half precision
-        precise = torch.promote_types(x.dtype, torch.float32)
-        hidden, real = unpack(x, texts.places)  # (N, longest, D), (N, longest)
-        hidden, given = hidden.to(precise), None
-        if trace is not None:
-            first, _ = unpack(trace["layers.0"], texts.places)
-            given = encoder.given(hidden, real, first.to(precise), skip)
-        return encoder.vectors(hidden[:, skip:], real[:, skip:], given)
+        hidden, real = unpack(x.to(torch.promote_types(x.dtype, torch.float32)), texts.places)  # (N, longest, D)
+        return encoder.vectors(hidden[:, skip:], real[:, skip:])
 
 
 def has_graph(folder: ModelFolder) -> bool:
@@ -287,7 +281,7 @@ class CudaEncoder(TextEncoder):
             batch.done.synchronize()
         return (cast(Tensor, batch.vectors),)
 
-    def vectors(self, hidden: Tensor, mask: Tensor | None = None, given: dict[str, Tensor] | None = None) -> Tensor:
+    def vectors(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
         return hidden  # pooled and scaled on the GPU
 
 

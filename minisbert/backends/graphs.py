@@ -22,7 +22,7 @@ from minisbert.backends.package import compile_package, package_identity
 from minisbert.checkpoints.layout import ModelFolder
 from minisbert.core import InputError
 from minisbert.core.bert import Attention, Bert
-from minisbert.models.batching import SHORT, Tokens, packed_batches, same_text
+from minisbert.models.batching import SHORT, Tokens, packed_batches, same_text, unpack
 from minisbert.models.pair_model import SEVERAL, PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder, evaluating
 from minisbert.system.console import run_command
@@ -238,8 +238,9 @@ class VectorGraph(nn.Module):
     def forward(self, ids: Tensor, positions: Tensor, text_index: Tensor, places: Tensor) -> Tensor:
         """The tensors of a ``PackedBatch``: (R, T) three times and (N, S)."""
         # pooling, dense layers and scaling are in the graph, too: one call from Python does all
-        hidden, mask, given = self.encoder.unpacked(ids, positions, same_text(text_index), places)
-        return self.encoder.vectors(stored(hidden), mask, given)
+        rows = self.encoder.bert(ids, same_text(text_index), None, None, positions).to(self.encoder.dtype)
+        hidden, mask = unpack(rows, places)  # (N, S, D), (N, S)
+        return self.encoder.vectors(stored(hidden), mask)
 
 
 class ScoreGraph(nn.Module):
@@ -267,17 +268,13 @@ class OnnxGraph(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Ids, mask (1 for real tokens) and token types, (B, T) int64 -> (B, T, D) and (B, W)."""
         mask = attention_mask != 0  # (B, T)
-        trace: dict[str, Tensor] | None = {} if self.encoder.pools_more else None
-        hidden = self.encoder.bert(input_ids, mask, token_type_ids, trace)  # (B, T, D)
-        states, given = hidden, None
-        if trace is not None:
-            given = self.encoder.given(hidden, mask, trace["layers.0"])
-        if {"cls", "weightedmean"} & {*self.encoder.pooling.names}:
+        states = hidden = self.encoder.bert(input_ids, mask, token_type_ids)  # (B, T, D)
+        if {"cls", "pooler", "weightedmean"} & {*self.encoder.pooling.names}:
             # these count from the left, where another program's tokenizer may have put the pads: they go to the right
             places = torch.arange(mask.shape[1]) + mask.int().argmax(dim=1, keepdim=True)  # (B, T)
             places = torch.where(places < mask.shape[1], places, places - mask.shape[1])  # %, which has no export
             states, mask = hidden.gather(1, places.unsqueeze(-1).expand_as(hidden)), mask.gather(1, places)
-        vectors = self.encoder.vectors(states, mask, given)  # (B, W)
+        vectors = self.encoder.vectors(states, mask)  # (B, W)
         return hidden, vectors[:, : self.encoder.settings.truncate_dim]
 
 
@@ -314,8 +311,6 @@ def compile_model(folder: Path, dtype: str, pooling: str | None, path: Path) -> 
         examples = [ids, ids.clone(), 0 * ids]
     else:
         encoder = SentenceEncoder.load(folder, pooling=pooling, device="cpu")
-        if "pooler" in encoder.pooling.names and not encoder.settings.include_prompt:
-            raise InputError("pooler pooling with include_prompt false cannot be compiled")
         about |= {"width": encoder.width, "hidden_size": encoder.hidden_size}
         bert, graph = encoder.bert, VectorGraph(encoder)
         # the compiler keeps sizes of 0 and 1, and equal ones, as constants: two rows, and texts of five other lengths

@@ -291,7 +291,7 @@ class CompiledEncoder(TextEncoder):
         places = batch.places[:, batch.prompt :].contiguous()
         return (self.run(batch.ids, batch.positions, batch.text_index, places)[0],)
 
-    def vectors(self, hidden: Tensor, mask: Tensor | None = None, given: dict[str, Tensor] | None = None) -> Tensor:
+    def vectors(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
         return hidden  # pooled and scaled by the package
 
 

@@ -179,7 +179,7 @@ def write_settings(folder: Path, settings: EncoderSettings, text_settings: dict[
     write_json(folder / SENTENCE, content | more)
 
 
-POOLING_NAMES = tuple("mean cls max mean_sqrt_len_tokens weightedmean lasttoken attention first-last pooler".split())
+POOLING_NAMES = tuple("mean cls max mean_sqrt_len_tokens weightedmean lasttoken attention pooler".split())
 
 SENTENCE_ENCODER = "SentenceEncoder"  # opens any folder that no other class claims
 # What marks the folder of another class: a ``model_type`` in config.json or config_sentence_transformers.json, a key of

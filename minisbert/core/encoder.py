@@ -149,13 +149,13 @@ class SentenceEncoder(nn.Module):
         """What ``vectors`` takes: the hidden states (B, T, D) of a batch, and its mask (B, T)."""
         return self.bert(batch.ids, batch.mask), batch.mask
 
-    def pool(self, hidden: Tensor, mask: Tensor | None = None, given: dict[str, Tensor] | None = None) -> Tensor:
-        """Hidden states (B, T, D) -> one vector per text (B, D), not scaled yet. ``given`` as in ``Pooling``."""
-        return self.pooling(hidden, mask, given)
+    def pool(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Hidden states (B, T, D) -> one vector per text (B, D), not scaled yet."""
+        return self.pooling(hidden, mask)
 
-    def vectors(self, hidden: Tensor, mask: Tensor | None = None, given: dict[str, Tensor] | None = None) -> Tensor:
+    def vectors(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
         """Hidden states (B, T, D) -> the vectors of the texts (B, D), scaled to length 1 if the model says so."""
-        pooled = self.pool(hidden, mask, given)
+        pooled = self.pool(hidden, mask)
         return normalize(pooled) if self.normalize else pooled
 
     def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:

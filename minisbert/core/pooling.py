@@ -79,16 +79,11 @@ class Pooling(torch.nn.Module):
             torch.nn.init.zeros_(self.score.weight)  # equal shares: training starts from the mean
             torch.nn.init.zeros_(self.score.bias)
 
-    def forward(self, hidden: Tensor, mask: Tensor | None = None, given: dict[str, Tensor] | None = None) -> Tensor:
-        """hidden (B, T, D), mask (B, T) with a True in every row -> (B, D), or (B, n D) for n poolings.
-
-        ``given`` has the result (B, D) of a pooling that reads more than the last hidden states, by its name.
-        """
+    def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+        """hidden (B, T, D), mask (B, T) with a True in every row -> (B, D), or (B, n D) for n poolings."""
         pooled = []
         for name in self.names:
-            if given and name in given:
-                pooled.append(given[name])
-            elif self.score is not None and name == "attention":
+            if self.score is not None and name == "attention":
                 pooled.append(attention_pool(hidden, mask, self.score.weight, self.score.bias))
             else:
                 pooled.append(POOLINGS[name](hidden, mask))

@@ -263,18 +263,13 @@ def tokenizations(
         yield [clue], tokenizer.encode(others).ids, unpooled
 
 
-def own_pooling(encoder: SentenceEncoder, hidden: Tensor, first: Tensor, skip: int) -> Tensor:
-    """Pool as the model does, before its dense layers, without the first ``skip`` tokens."""
-    return encoder.pooling(hidden[:, skip:], None, encoder.given(hidden, None, first, skip))
-
-
 def poolings(encoder: SentenceEncoder, skip: int) -> Iterator[tuple[list[Clue], Pool]]:
     """Yield the model's own pooling, which leaves out ``skip`` tokens, then the others and the other layers."""
 
     def own(layers: list[Tensor], number: int = -1) -> Tensor:
         if layers[number].shape[1] <= skip:  # another tokenization left nothing to pool
             return layers[number][:, 0] * torch.nan
-        return own_pooling(encoder, layers[number], layers[0], skip)
+        return encoder.pooling(layers[number][:, skip:])
 
     yield [], own
     last = len(encoder.bert.layers)
@@ -311,7 +306,7 @@ def in_padded_rows(
         mask = torch.arange(size, device=encoder.device)[None] < len(ids) if masked else None
         layers = encoder.bert.hidden_states(row, mask)[1:]
         kept = size if pooled else len(ids)
-        vectors.append(own_pooling(encoder, layers[-1][:, :kept], layers[0][:, :kept], skip))
+        vectors.append(encoder.pooling(layers[-1][:, skip:kept]))
     return encoder.dense(torch.cat(vectors))
 
 

@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from minisbert.architectures import modern, qwen3
 from minisbert.core import bert, pooling
 from minisbert.diagnosis.planting import MISTAKES, Mistake, mistake, planted, unfused, wrong_choices
-from minisbert.models import pooling as poolings
-from minisbert.models import sentence_encoder
 
 FLOOR = float("-inf")  # the score of what must get no attention
 # the right ones, from before anything is planted
@@ -430,14 +428,3 @@ wrong_choices(
     ("attention shares over the batch", "a text's weights depend on the other texts", {"axis": 0, "score": -1e9}),
     ("attention pooling hides the tokens", "the softmax leaves out the tokens, not the pads", {"inverted": True}),
 )
-
-
-@mistake(poolings, "first_last_pool", "first and last summed", "the two layers are added, not averaged")
-def _(hidden: Tensor, mask: Tensor | None, first: Tensor) -> Tensor:
-    return pooling.mean_pool(first + hidden, mask)
-
-
-@mistake(sentence_encoder.SentenceEncoder, "unscaled", "embeddings for layer 1", "the embeddings are used as layer 1")
-def _(self, ids: Tensor, mask: Tensor | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
-    states = self.bert.hidden_states(ids, mask)
-    return self.pool(states[-1], mask, self.given(states[-1], mask, states[0]))

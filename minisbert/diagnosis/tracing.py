@@ -50,8 +50,7 @@ def our_states(encoder: SentenceEncoder, inputs: dict[str, Tensor]) -> dict[str,
         hidden = encoder.bert(ids, mask, token_types, states)  # (B, T, D)
         if encoder.bert.pooler is not None:
             states["pooler"] = encoder.bert.pool(hidden)  # (B, D)
-        given = encoder.given(hidden, mask, states["layers.0"])
-        states["pooled"] = encoder.pooling(hidden, mask, given)  # (B, D)
+        states["pooled"] = encoder.pooling(hidden, mask)  # (B, D)
         if not token_types.any():
             states["vector"] = encoder(ids, mask)  # (B, D)
     return states

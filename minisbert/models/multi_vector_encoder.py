@@ -230,7 +230,7 @@ class MultiVectorEncoder(SentenceEncoder):
         check_ids(self.bert.config, batch.ids, batch.ids.shape[1])
         return self.bert(batch.ids, batch.mask), batch.compared
 
-    def vectors(self, hidden: Tensor, mask: Tensor | None = None, given: dict[str, Tensor] | None = None) -> Tensor:
+    def vectors(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
         """Hidden states (B, T, D) -> vectors of the tokens (B, T, K)."""
         with torch.autocast(self.device.type, enabled=False):  # the dense layer, as pooling, is never in bfloat16
             vectors = self.dense(hidden.to(self.dtype))  # (B, T, K)

@@ -1,11 +1,10 @@
 """Pool in more ways than the book, in several ways at once, and with the dense layer that follows in some models.
 
 mean_sqrt_len_tokens, weightedmean, lasttoken  as in sentence-transformers
-first-last  the mean of the first layer's and the last layer's states
-pooler      [CLS] through BERT's own dense layer and tanh
+pooler                                         [CLS]; BERT's own dense layer and tanh follow as a ``Dense``
 
-sentence-transformers lacks ``attention``, ``first-last`` and ``pooler``. They are saved under ``pooling_mode``, where
-it refuses unknown names, so that it cannot open such a model and compute other vectors.
+sentence-transformers lacks ``attention``. It is saved under ``pooling_mode``, where sentence-transformers refuses
+unknown names, so that it cannot open such a model and compute other vectors.
 """
 
 from pathlib import Path
@@ -17,7 +16,7 @@ from minisbert.checkpoints.layout import CONFIG, WEIGHTS, ModelFolder, unsupport
 from minisbert.checkpoints.weights import read_weights, unfilled, write_safetensors
 from minisbert.core import reading
 from minisbert.core.encoder import POOLING_FLAGS
-from minisbert.core.pooling import POOLINGS, Pooling, mean_pool
+from minisbert.core.pooling import POOLINGS, Pooling, cls_pool, mean_pool
 from minisbert.core.weights import fill
 from minisbert.system.files import write_json
 
@@ -60,27 +59,23 @@ def first_last_pool(hidden: Tensor, mask: Tensor | None, first: Tensor) -> Tenso
     return mean_pool((first + hidden) / 2, mask)
 
 
-def given_pool(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Stand for a pooling whose result the encoder gives, because it reads more than the last hidden states."""
-    raise ValueError("this pooling reads more than the last hidden states: SentenceEncoder gives it by name")
-
-
 POOLINGS["mean_sqrt_len_tokens"] = mean_sqrt_len_pool
 POOLINGS["weightedmean"] = weighted_mean_pool
 POOLINGS["lasttoken"] = last_token_pool
-POOLINGS["first-last"] = POOLINGS["pooler"] = given_pool
+POOLINGS["pooler"] = cls_pool
 
 
 def write_pooling(pooling: Pooling, folder: Path, hidden_size: int, include_prompt: bool) -> None:
     """Write the settings, and the parameters if there are some, as float32."""
     content: dict = {"word_embedding_dimension": hidden_size}
     # Every version of sentence-transformers reads the flags; they state neither another order nor other poolings.
-    flagged = [mode for mode in POOLING_FLAGS.values() if mode in pooling.names]
-    if pooling.names == flagged:
+    names = ["cls" if name == "pooler" else name for name in pooling.names]  # its dense layer is a module
+    flagged = [mode for mode in POOLING_FLAGS.values() if mode in names]
+    if names == flagged:
         for flag, mode in POOLING_FLAGS.items():
-            content[flag] = mode in pooling.names
+            content[flag] = mode in names
     else:
-        content["pooling_mode"] = pooling.names
+        content["pooling_mode"] = names
     if not include_prompt:
         content["include_prompt"] = False
     write_json(folder / CONFIG, content)
@@ -102,12 +97,11 @@ ACTIVATION_PATHS = {key: f"{type(layer).__module__}.{type(layer).__name__}" for 
 
 
 class Dense(nn.Module):
-    """A dense layer on the pooled vector, with a tanh in most models: (B, ``width_in``) -> (B, ``width_out``)."""
+    """A dense layer on the pooled vector, with a tanh in most models: (B, W) -> (B, ``linear.out_features``)."""
 
-    def __init__(self, width_in: int, width_out: int, bias: bool = True, activation: str = "tanh"):
+    def __init__(self, linear: nn.Linear, activation: str = "tanh"):
         super().__init__()
-        self.linear = nn.Linear(width_in, width_out, bias=bias)
-        self.activation = activation
+        self.linear, self.activation = linear, activation
 
     def forward(self, x: Tensor) -> Tensor:
         return DENSE_ACTIVATIONS[self.activation](self.linear(x))
@@ -137,7 +131,7 @@ def load_dense_layer(folder: ModelFolder, place: str, reads: str = "sentence_emb
         raise unsupported(path, "activation_function", stated, f"{', '.join(DENSE_ACTIVATIONS)} are")
     widths = settings.size("in_features", True), settings.size("out_features", True)
     with reading(path), unfilled():  # the weights are replaced at once
-        dense = Dense(*widths, settings.get("bias", bool, True), names[stated])
+        dense = Dense(nn.Linear(*widths, bias=settings.get("bias", bool, True)), names[stated])
     weights = folder.path / place / WEIGHTS
     fill(dense, read_weights(weights), weights)
     return dense

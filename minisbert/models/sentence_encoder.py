@@ -57,7 +57,7 @@ from minisbert.models.batching import (
     unpack,
     valid_texts,
 )
-from minisbert.models.pooling import Dense, first_last_pool, load_dense_layer, write_pooling
+from minisbert.models.pooling import Dense, load_dense_layer, write_pooling
 from minisbert.models.properties import (
     PROMPT_NAMES,
     EncoderProperties,
@@ -78,7 +78,6 @@ from minisbert.system.torch_internals import fastest_linear
 
 BATCH_SIZE, TEXT_TOKENS = 32, 64  # texts of a batch, and the tokens that one of them stands for
 BATCH_TOKENS = BATCH_SIZE * TEXT_TOKENS  # on two cores no other size is faster, and larger ones need more memory
-OWN_POOLINGS = {"attention", "first-last", "pooler"}  # which sentence-transformers lacks
 
 
 class NotFinite(InputError):
@@ -135,7 +134,7 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
         kind = self.folder_class
         if kind in ("SentenceEncoder", "StaticEncoder"):
             kind = "SentenceTransformer"
-        in_both = not OWN_POOLINGS & {*self.pooling_mode.split("+")}
+        in_both = "attention" not in self.pooling_mode  # which sentence-transformers lacks
         write_card(folder, kind, about, self.base_model, training, former, in_both)
 
     @staticmethod
@@ -417,10 +416,9 @@ class SentenceEncoder(TextEncoder):
                 received = f"gets {self.width} (other pooling?)"
                 raise InputError(f"a dense layer for {layer.linear.in_features} columns {received}")
             self.width = layer.linear.out_features
-        if "pooler" in pooling.names and bert.pooler is None:
-            raise InputError("this checkpoint has no pooler weights: choose another pooling than 'pooler'")
         self.settings = settings or EncoderSettings()
-        self.pools_more = bool({"first-last", "pooler"} & {*pooling.names})  # than the last hidden states
+        if "pooler" in pooling.names and (len(pooling.names) > 1 or not dense or not self.settings.include_prompt):
+            raise InputError(f"pooling {pooling.mode}: 'pooler' needs its dense layer, no other beside it, and [CLS]")
 
     @classmethod
     def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> Self:
@@ -431,6 +429,11 @@ class SentenceEncoder(TextEncoder):
             path = folder.path / folder.places["Pooling"][0] / WEIGHTS
             fill(module, read_weights(path), path)
         dense = [load_dense_layer(folder, place) for place in folder.places["Dense"]]
+        if module.mode == "pooler":
+            if bert.pooler is None:
+                raise InputError("this checkpoint has no pooler weights: choose another pooling than 'pooler'")
+            dense.insert(0, Dense(bert.pooler))
+            bert.pooler = None  # it is trained and saved where it is read
         tokenizer = read_tokenizer(folder.encoder, limit)
         return cls(tokenizer, bert, module, folder.normalize, dense, EncoderSettings.read(folder)).eval()
 
@@ -458,10 +461,7 @@ class SentenceEncoder(TextEncoder):
 
     def unscaled(self, ids: Tensor, mask: Tensor | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return the vectors (B, D) before they are scaled to length 1, as the heads read them."""
-        trace: dict[str, Tensor] | None = {} if self.pools_more else None
-        hidden = self.hidden(ids, mask, None, dtype, trace)  # (B, T, D)
-        given = None if trace is None else self.given(hidden, mask, trace["layers.0"])
-        return self.pool(hidden, mask, given)
+        return self.pool(self.hidden(ids, mask, None, dtype), mask)
 
     def hidden(
         self,
@@ -469,7 +469,6 @@ class SentenceEncoder(TextEncoder):
         mask: Tensor | None = None,
         token_types: Tensor | None = None,
         dtype: torch.dtype = torch.float32,
-        trace: dict[str, Tensor] | None = None,
     ) -> Tensor:
         """Return the hidden states (B, T, D) of ``Bert.forward``, its matrix products computed in ``dtype``.
 
@@ -478,24 +477,11 @@ class SentenceEncoder(TextEncoder):
         """
         check_inputs(self.bert.config, ids, mask, token_types)
         with torch.autocast(ids.device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
-            return self.bert(ids, mask, token_types, trace).to(self.dtype)
+            return self.bert(ids, mask, token_types).to(self.dtype)
 
-    def pool(self, hidden: Tensor, mask: Tensor | None = None, given: dict[str, Tensor] | None = None) -> Tensor:
+    def pool(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
         """Hidden states (B, T, D) -> one vector per text (B, W), not scaled yet, after the dense layers if any."""
-        return self.dense(self.pooling(hidden, mask, given))
-
-    def given(self, hidden: Tensor, mask: Tensor | None, first: Tensor, prompt: int = 0) -> dict[str, Tensor]:
-        """Pool (B, D) in the ways that read more than the last hidden states, without ``prompt`` tokens of each text.
-
-        ``first`` are the first layer's states (B, T, D).
-        """
-        given = {}
-        if "pooler" in self.pooling.names:
-            given["pooler"] = self.bert.pool(hidden)  # of [CLS], although it is left out of other poolings
-        if "first-last" in self.pooling.names:
-            real = None if mask is None else mask[:, prompt:]
-            given["first-last"] = first_last_pool(hidden[:, prompt:], real, first[:, prompt:].to(self.dtype))
-        return given
+        return self.dense(self.pooling(hidden, mask))
 
     # what a compiled encoder stores is read from the parts here, which may be moved or exchanged
     @property
@@ -526,8 +512,8 @@ class SentenceEncoder(TextEncoder):
 
     def states(  # type: ignore[override]  # each kind of encoder makes its own batches
         self, batch: PackedBatch
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor] | None]:
-        """Run the encoder with the smallest mask that the batch allows."""
+    ) -> tuple[Tensor, Tensor]:
+        """Run the encoder with the smallest mask that the batch allows, and leave the prompts' tokens out."""
         check_ids(self.bert.config, batch.ids, batch.places.shape[1])
         ids, positions, text_index, places = (
             x.to(self.device) for x in (batch.ids, batch.positions, batch.text_index, batch.places)
@@ -540,26 +526,11 @@ class SentenceEncoder(TextEncoder):
         else:
             positions = None  # without a mask and positions, attention takes its fastest kernel
         with torch.autocast(self.device.type, torch.bfloat16, enabled=batch.dtype == torch.bfloat16):
-            return self.unpacked(ids, positions, mask, places, batch.prompt)
-
-    def unpacked(
-        self, ids: Tensor, positions: Tensor | None, mask: Tensor | None, places: Tensor, prompt: int = 0
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor] | None]:
-        """Run a packed batch, and take its rows apart: what ``vectors`` takes, without the prompts' tokens.
-
-        ``mask`` as in ``Bert.forward``, ``places`` as in ``PackedBatch``.
-        """
-        trace: dict[str, Tensor] | None = {} if self.pools_more else None
-        hidden, real = unpack(self.bert(ids, mask, None, trace, positions).to(self.dtype), places)
-        given = None
-        if trace is not None:
-            first, _ = unpack(trace["layers.0"], places)
-            with torch.autocast(self.device.type, enabled=False):
-                given = self.given(hidden, real, first, prompt)
-        return hidden[:, prompt:], real[:, prompt:], given
+            hidden, real = unpack(self.bert(ids, mask, None, None, positions).to(self.dtype), places)
+        return hidden[:, batch.prompt :], real[:, batch.prompt :]
 
     def token_states(self, batch: PackedBatch) -> list[Tensor]:
-        hidden, mask, _ = self.states(replace(batch, prompt=0))
+        hidden, mask = self.states(replace(batch, prompt=0))
         return [states[real] for states, real in zip(hidden, mask, strict=True)]
 
     def save(self, folder: str | Path) -> None:

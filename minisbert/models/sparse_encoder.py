@@ -71,7 +71,7 @@ class SpladePooling(nn.Module):
         super().__init__()
         self.head, self.strategy, self.mode = head, strategy, f"splade-{strategy}"
 
-    def forward(self, hidden: Tensor, mask: Tensor | None = None, given: dict[str, Tensor] | None = None) -> Tensor:
+    def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
         """hidden (B, T, D), mask (B, T) -> weights of words (B, V), text by text, because (B, T, V) is large."""
         rows = []
         for i, states in enumerate(hidden):

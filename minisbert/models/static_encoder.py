@@ -153,7 +153,7 @@ class StaticEncoder(TextEncoder):
     def states(self, batch: Bags) -> tuple[Tensor]:  # type: ignore[override]  # the same
         return (self(batch.ids, batch.lengths.cumsum(0) - batch.lengths),)  # (N, D): the means, already
 
-    def pool(self, hidden: Tensor, mask: Tensor | None = None, given: dict[str, Tensor] | None = None) -> Tensor:
+    def pool(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
         return hidden
 
     def token_states(self, batch: Bags) -> list[Tensor]:

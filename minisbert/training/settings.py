@@ -158,7 +158,7 @@ class RunSettings:
     recipe: str | None = option("a named recipe, which other options override; list shows all", metavar="NAME")
     objective: str = option("as listed below (default: cosine)", "cosine", metavar="NAME", choices=tuple(OBJECTIVES))
     model: str = option("name, folder, or owner/name on the Hub (default: all-MiniLM-L6-v2)", "all-MiniLM-L6-v2")
-    pooling: str | None = option("override the model's: mean, cls, max, attention, first-last, pooler", only=POOLED)
+    pooling: str | None = option("override the model's: mean, cls, max, attention, pooler", only=POOLED)
     data: str | None = option("stsb, snli, multinli, quora or a file; NLI takes several: A,B (default: by objective)")
     dev: str | None = option(
         "best checkpoint by: FILE, stsb, share of --data, none (default: 0.1, or stsb)", metavar="FILE"

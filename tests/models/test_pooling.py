@@ -41,7 +41,7 @@ def test_unknown_name_lists_the_known_ones(name):
 
 
 def test_every_pooling_is_tested_here():
-    assert {*POOLINGS, "attention"} == {*MODES, *MORE, "first-last", "pooler"}
+    assert {*POOLINGS, "attention"} == {*MODES, *MORE, "pooler"}
 
 
 @pytest.mark.parametrize(
@@ -100,26 +100,29 @@ def test_the_content_of_a_pad_does_not_matter_for_first_last(content, spoiled):
 
 
 def test_several_poolings_are_concatenated_in_the_order_of_the_name():
-    states, given = random_hidden(), {"first-last": random_hidden((4, 3), 3), "pooler": random_hidden((4, 3), 4)}
-    names = ["pooler", "attention", "max", "first-last"]
+    states, names = random_hidden(), ["attention", "max", "lasttoken"]
     joined = learned("+".join(names))
     alone = [learned(name) if name == "attention" else Pooling(name) for name in names]
-    expected = torch.cat([single(states, REAL, given) for single in alone], dim=-1)
-    assert torch.equal(joined(states, REAL, given), expected)
+    assert torch.equal(joined(states, REAL), torch.cat([single(states, REAL) for single in alone], dim=-1))
     assert [name for name, _ in joined.named_parameters()] == ["score.weight", "score.bias"]
-    assert not list(Pooling("mean+first-last+pooler", 3).parameters())
-    with pytest.raises(ValueError, match="reads more"):
-        joined(states, REAL)
+    assert not list(Pooling("mean+lasttoken", 3).parameters())
 
 
-def test_an_encoder_computes_only_what_its_pooling_needs(tiny, monkeypatch):
-    for mode, expected in (("mean", None), ("first-last", ["first-last"]), ("cls+pooler", ["pooler"])):
-        encoder, seen = SentenceEncoder.load(tiny, pooling=mode), []
-        forward = encoder.pooling.forward
-        spy = lambda *states, forward=forward, seen=seen: seen.append(states[2]) or forward(*states)  # noqa: E731
-        monkeypatch.setattr(encoder.pooling, "forward", spy)
-        encoder.encode(["a cat"])
-        assert (seen[0] and [*seen[0]]) == expected, mode
+def test_berts_pooler_is_a_dense_layer_after_cls_and_saved_as_one(tiny, tmp_path):
+    """So sentence-transformers opens it. It stands alone, and reads [CLS] whatever the prompt."""
+    encoder, bert = SentenceEncoder.load(tiny, pooling="pooler"), SentenceEncoder.load(tiny).bert
+    ids = torch.tensor([[2, 40, 3]])
+    assert encoder.bert.pooler is None
+    assert_parity("pooler", encoder.unscaled(ids)[0], bert.pool(bert(ids))[0], MINILM_VECTOR)
+    encoder.save(tmp_path / "saved")
+    again = SentenceEncoder.load(tmp_path / "saved")
+    assert (encoder.pooling_mode, again.pooling_mode, len(again.dense)) == ("pooler", "cls", 1)
+    assert_parity("saved", again.unscaled(ids)[0], encoder.unscaled(ids)[0], MINILM_VECTOR)
+    with pytest.raises(InputError, match="no other beside it"):
+        SentenceEncoder.load(tiny, pooling="cls+pooler")
+    edit_json(shutil.copytree(tiny, tmp_path / "cut") / "1_Pooling" / "config.json", include_prompt=False)
+    with pytest.raises(InputError, match="and \\[CLS\\]"):
+        SentenceEncoder.load(tmp_path / "cut", pooling="pooler")
 
 
 # ------------------------------------------------------------------------- in folders
@@ -182,7 +185,7 @@ def test_a_missing_or_broken_file_is_named(folder, name, content):
 def with_dense(tiny) -> SentenceEncoder:
     torch.manual_seed(0)
     plain = SentenceEncoder.load(tiny)
-    layers = (Dense(24, 7), Dense(7, 5, bias=False, activation="identity"))
+    layers = (Dense(torch.nn.Linear(24, 7)), Dense(torch.nn.Linear(7, 5, bias=False), "identity"))
     return SentenceEncoder(plain.tokenizer, plain.bert, plain.pooling, True, layers)
 
 
@@ -228,7 +231,7 @@ def test_modules_in_another_order_are_refused(dense_folder):
 
 
 @pytest.mark.parametrize(
-    ("pooling", "message"), [("max", "a dense layer for 40 columns gets 20"), ("pooler+max", "no pooler weights")]
+    ("pooling", "message"), [("max", "a dense layer for 40 columns gets 20"), ("pooler", "no pooler weights")]
 )
 def test_another_pooling_that_the_model_cannot_have_is_refused(pooling, message):
     with pytest.raises(InputError, match=message):
@@ -243,10 +246,9 @@ def trained_attention(tiny, mode: str = "attention") -> SentenceEncoder:
     return encoder
 
 
-@pytest.mark.parametrize("mode", ["attention", "first-last", "pooler+cls+first-last+attention"])
-def test_poolings_beyond_sentence_transformers_survive_save_and_load_bit_for_bit(tiny, tmp_path, mode):
-    learned = "attention" in mode
-    encoder = trained_attention(tiny, mode) if learned else SentenceEncoder.load(tiny, pooling=mode)
+@pytest.mark.parametrize("mode", ["attention", "cls+max+attention"])
+def test_a_learned_pooling_survives_save_and_load_bit_for_bit(tiny, tmp_path, mode):
+    encoder = trained_attention(tiny, mode)
     encoder.save(tmp_path / "again")
     again = SentenceEncoder.load(tmp_path / "again")
     assert again.pooling.mode == mode
@@ -254,12 +256,10 @@ def test_poolings_beyond_sentence_transformers_survive_save_and_load_bit_for_bit
         parameter.data = parameter.data.clone()  # memory alignment may change the last bit of a product
     assert (again.encode(SENTENCES) == encoder.encode(SENTENCES)).all()
     assert_same_weights(again, encoder)
-    assert (tmp_path / "again" / "1_Pooling" / "model.safetensors").is_file() == learned
-    if learned:
-        other = SentenceEncoder.load(tmp_path / "again", pooling="cls+attention")
-        assert torch.equal(other.pooling.score.weight, encoder.pooling.score.weight)
-        assert SentenceEncoder.load(tmp_path / "again", pooling="mean").pooling.score is None
-        assert (again.encode(SENTENCES) != SentenceEncoder.load(tiny, pooling=mode).encode(SENTENCES)).any()
+    other = SentenceEncoder.load(tmp_path / "again", pooling="cls+attention")
+    assert torch.equal(other.pooling.score.weight, encoder.pooling.score.weight)
+    assert SentenceEncoder.load(tmp_path / "again", pooling="mean").pooling.score is None
+    assert (again.encode(SENTENCES) != SentenceEncoder.load(tiny, pooling=mode).encode(SENTENCES)).any()
 
 
 def test_learned_pooling_that_is_missing_or_does_not_fit_is_refused(tiny, tmp_path):
@@ -284,7 +284,7 @@ def test_learned_pooling_that_is_missing_or_does_not_fit_is_refused(tiny, tmp_pa
 def test_sentence_transformers_refuses_poolings_it_does_not_have(tiny, tmp_path):
     """It must not open the folder and compute different vectors."""
     sentence_transformers = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
-    for mode in ("mean+attention", "first-last", "pooler"):
+    for mode in ("mean+attention", "attention"):
         SentenceEncoder.load(tiny, pooling=mode).save(tmp_path / "saved")
         with pytest.raises(ValueError, match="Invalid pooling mode"):
             sentence_transformers.SentenceTransformer(str(tmp_path / "saved"), device="cpu")

@@ -100,7 +100,7 @@ def test_a_folder_without_pooling_has_the_mean_unscaled_and_says_so(tiny, plain,
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("pooling", ["cls", "max", "first-last", "pooler", "cls+max", "mean+attention"])
+@pytest.mark.parametrize("pooling", ["cls", "max", "pooler", "cls+max", "mean+attention"])
 def test_every_pooling_overrides_the_folders_and_reads_what_it_needs(tiny, pooling):
     model = SentenceEncoder.load(tiny, pooling=pooling)
     with torch.inference_mode():

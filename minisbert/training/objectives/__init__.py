@@ -215,7 +215,7 @@ class Objective:
         pooled = not isinstance(self.model, PairModel) or isinstance(self.model.head, ConcatHead)
         if not pooled:
             unused += [*encoder.pooling.parameters(), *encoder.dense.parameters()]
-        if encoder.bert.pooler is not None and not (pooled and "pooler" in encoder.pooling.names):
+        if encoder.bert.pooler is not None:
             unused += encoder.bert.pooler.parameters()
         return unused
 
