@@ -210,4 +210,5 @@ assert mixed < after["right"], "two sides that speak of different things"
 #
 # ## What you have now
 #
-# You know what a prompt is, and why its absence is silent. Back to [the course](README.md).
+# You know what a prompt is, and why its absence is silent. Next: [search for a language
+# model](34_search_for_a_language_model.py).

@@ -18,7 +18,7 @@ PARTS = {
     "III": Part("Search", (15, 16, 17, 18, 19, 20, 21, 22)),
     "IV": Part("Since BERT, and from nothing", (23, 24)),
     "A": Part("Appendix", (25, 26, 27, 28, 29)),
-    "B": Part("Sheets", (30, 31, 32, 33)),
+    "B": Part("Sheets", (30, 31, 32, 33, 34)),
 }
 
 CORE = (1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13)  # from a text to a trained, honestly judged encoder
@@ -59,6 +59,7 @@ NEEDS = {
     31: (15, 18),
     32: (13, 18),
     33: (11,),
+    34: (22,),
 }
 
 

@@ -11,7 +11,7 @@ NAMES = {
     14: "your pieces", 15: "three heads", 16: "search", 17: "fewer bytes", 18: "your engine", 19: "one or many",
     20: "two stages", 21: "an index", 22: "a tool", 23: "since BERT", 24: "from nothing", 25: "packing",
     26: "fewer passes", 27: "fewer layers", 28: "big batches", 29: "more losses", 30: "in the wild",
-    31: "failures", 32: "leaderboards", 33: "prompts",
+    31: "failures", 32: "leaderboards", 33: "prompts", 34: "for LLMs",
 }  # fmt: skip
 # lesson -> column and top
 PLACES = {
@@ -22,7 +22,7 @@ PLACES = {
     22: (1, 410), 20: (2, 410), 19: (3, 410), 21: (4, 410),
     23: (0, 494), 24: (2, 494),
     25: (0, 578), 26: (1, 578), 27: (2, 578), 28: (3, 578), 29: (4, 578),
-    30: (0, 662), 31: (1, 662), 32: (2, 662), 33: (3, 662),
+    30: (0, 662), 31: (1, 662), 32: (2, 662), 33: (3, 662), 34: (4, 662),
 }  # fmt: skip
 TITLES = {"I": 16, "II": 174, "III": 332, "IV": 484, "A": 568, "B": 652}  # part -> the base line of its title
 # arrows that are no straight line between two neighbours: where they turn
@@ -49,6 +49,7 @@ FAR = {
     31: (15, 18),
     32: (13, 18),
     33: (11,),
+    34: (22,),
 }
 
 
