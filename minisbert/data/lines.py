@@ -139,11 +139,11 @@ class Rows:
         """The first line that is not blank; "" if there is none."""
         number, line = 0, ""
         for number, line in self.lines:  # noqa: B007
-            if line.strip():
+            if line.strip(" \t"):
                 break
         # the blank ones before it are counted, not kept: they may be many
         self.lines = chain(zip(range(1, number), repeat("")), [(number, line)] * bool(number), self.lines)
-        return line if line.strip() else ""
+        return line if line.strip(" \t") else ""
 
     @cached_property
     def kind(self) -> str:
@@ -335,7 +335,7 @@ class Rows:
         if self.quotes:
             rows = self._quoted_cells(delimiter)
         else:
-            rows = ((number, line.split(delimiter)) for number, line in self.lines if delimiter in line or line.strip())
+            rows = ((n, line.split(delimiter)) for n, line in self.lines if delimiter in line or line.strip(" \t"))
         for number, row in rows:
             yield number, [cell.strip() for cell in row]
 
@@ -346,7 +346,7 @@ class Rows:
         def lines_of_rows() -> Iterator[str]:
             nonlocal begin, size
             for number, line in self.lines:
-                if size or delimiter in line or line.strip():  # in a cell a line may be blank
+                if size or delimiter in line or line.strip(" \t"):  # in a cell a line may be blank
                     begin = begin if size else number
                     size += len(line) + 1
                     if size > LONGEST_LINE:

@@ -300,7 +300,6 @@ def written(draw: Callable) -> tuple[str, str]:
     return end.join(lines) + draw(st.sampled_from(["", end])), delimiter
 
 
-@pytest.mark.reference
 @settings(max_examples=int(os.environ.get("MINISBERT_EXAMPLES", 200)), deadline=None)
 @given(table=written(), damage=st.none() | st.tuples(st.floats(0, 1), st.sampled_from(['"', '""', '"\t', ',"', "\n"])))
 def test_tables_are_what_pandas_reads(tmp_path_factory, table, damage):

@@ -56,6 +56,8 @@ def test_scores_of_vectors_by_hand(tiny):
     assert scores["uniformity"] == pytest.approx(spread, abs=1e-6)
     near = np.mean([((vectors["the cat"] - vectors[other]) ** 2).sum() for other in ("a cat", "music")])
     assert scores["alignment"] == pytest.approx(near, abs=1e-6)
+    percent = [Row(pair.texts, 20 * pair.label) for pair in PAIRS]
+    assert vector_scores(encoder, percent, contrastive=True)["alignment"] == pytest.approx(near, abs=1e-6)
     assert set(vector_scores(encoder, PAIRS)) == {"pearson", "spearman"}
     no_alike = vector_scores(encoder, PAIRS[1:3], contrastive=True)
     assert set(no_alike) == {"pearson", "spearman", "uniformity", "mean_cosine"}
