@@ -222,7 +222,9 @@ class MultiVectorEncoder(SentenceEncoder):
         if tokens.query and self.expansion and not self.expansion.attend:
             # subtle: a filler that no token attends to still has a vector: it attends to the query's own tokens
             attended = positions < torch.tensor([tokens.own[text] for text in texts], device=self.device)[:, None]
-        compared = self.compared(ids, real, tokens.query)
+        compared = real  # in documents usually all tokens but punctuation
+        if ("query" if tokens.query else "document") in self.settings.skiplist_tasks:
+            compared = real & ~torch.isin(ids, self.skipped_ids.to(ids.device))
         return TokenBatch([*texts], ids, attended, compared, sum(map(len, rows)), tokens.dtype)
 
     def states(self, batch: TokenBatch) -> tuple[Tensor, Tensor]:  # type: ignore[override]
@@ -241,13 +243,6 @@ class MultiVectorEncoder(SentenceEncoder):
         with torch.autocast(self.device.type, torch.bfloat16, enabled=batch.dtype == torch.bfloat16):
             hidden, compared = self.states(batch)
         return [vectors[real] for vectors, real in zip(self.vectors(hidden), compared, strict=True)]
-
-    def compared(self, ids: Tensor, real: Tensor, query: bool) -> Tensor:
-        """Mark the real tokens of ids (B, T) that are compared: in documents usually all but punctuation."""
-        task = "query" if query else "document"
-        if task not in self.settings.skiplist_tasks:
-            return real
-        return real & ~torch.isin(ids, self.skipped_ids.to(ids.device))
 
     def encode(  # type: ignore[override]
         self,

@@ -76,8 +76,8 @@ from minisbert.system.files import atomic_folder
 from minisbert.system.progress import Progress, as_progress
 from minisbert.system.torch_internals import fastest_linear
 
-BATCH_SIZE, TEXT_TOKENS = 32, 64  # texts of a batch, and the tokens that one of them stands for
-BATCH_TOKENS = BATCH_SIZE * TEXT_TOKENS  # on two cores no other size is faster, and larger ones need more memory
+# texts of a batch, and the tokens that one of them stands for; on two cores no other size is faster
+BATCH_SIZE, TEXT_TOKENS = 32, 64
 
 
 class NotFinite(InputError):

@@ -200,7 +200,10 @@ class SparseEncoder(SentenceEncoder):
         """
         if top_k is not None:
             check_count("top_k", top_k)
-        rows = torch.from_numpy(self.of_words(vectors))  # (N, V)
+        dense = dense_rows(vectors)
+        if dense.shape[1] != self.width:
+            raise InputError(f"vectors of width {dense.shape[1]}, but the vocabulary has {self.width} words")
+        rows = torch.from_numpy(dense)  # (N, V)
         # Not topk: of equal weights the word that comes first in the vocabulary is first here too.
         weights, ids = rows.sort(dim=1, descending=True, stable=True)
         lists = []
@@ -208,13 +211,6 @@ class SparseEncoder(SentenceEncoder):
             count = sum(weight > 0 for weight in row)
             lists.append(list(zip(self.tokenizer.tokens(columns[:count]), row[:count], strict=True)))
         return lists[0] if vectors.ndim == 1 else lists
-
-    def of_words(self, vectors: np.ndarray | Tensor) -> np.ndarray:
-        """Return vectors with all zeros (N, V). Raises ``InputError`` unless V is the vocabulary's."""
-        rows = dense_rows(vectors)
-        if rows.shape[1] != self.width:
-            raise InputError(f"vectors of width {rows.shape[1]}, but the vocabulary has {self.width} words")
-        return rows
 
     def top_k(self, queries: Any, corpus: Any, k: int, progress: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Search CSR rows by the dot product or the cosine. Raises ``InputError`` for a distance."""

@@ -35,7 +35,7 @@ from minisbert.checkpoints.tokenizer_files import TOKENIZER, check_vocabulary, t
 from minisbert.checkpoints.weights import read_weights, write_safetensors
 from minisbert.core import InputError, one_line, reading
 from minisbert.core.tokenizer import Tokenizer
-from minisbert.models.batching import Tokens, reporting
+from minisbert.models.batching import Tokens
 from minisbert.models.properties import check_count
 from minisbert.models.sentence_encoder import SentenceEncoder, TextEncoder
 from minisbert.system.files import atomic_folder
@@ -77,19 +77,6 @@ class Bags:
     ids: Tensor
     lengths: Tensor
     texts: range
-
-    @property
-    def tokens(self) -> int:
-        return len(self.ids)
-
-
-def bags(tokens: Tokens) -> Iterator[Bags]:
-    """Make batches of a number of texts, not of tokens: nothing grows with the length of a text but its ids."""
-    for start in range(0, len(tokens.ids), BAG_TEXTS):
-        some = tokens.ids[start : start + BAG_TEXTS]
-        ids = np.frombuffer(b"".join(cast(list[array], some)), dtype=np.intc).astype(np.int64)
-        lengths = torch.from_numpy(np.fromiter(map(len, some), np.int64, len(some)))
-        yield Bags(torch.from_numpy(ids), lengths, range(start, start + len(some)))
 
 
 class StaticEncoder(TextEncoder):
@@ -148,7 +135,14 @@ class StaticEncoder(TextEncoder):
     def batches(  # type: ignore[override]  # a batch of its own kind
         self, tokens: Tokens, batch_size: int | None = None
     ) -> Iterator[Bags]:
-        return reporting(bags(tokens), tokens.progress)
+        """Make batches of a number of texts, not of tokens: nothing grows with the length of a text but its ids."""
+        for start in range(0, len(tokens.ids), BAG_TEXTS):
+            some = tokens.ids[start : start + BAG_TEXTS]
+            ids = np.frombuffer(b"".join(cast(list[array], some)), dtype=np.intc).astype(np.int64)
+            lengths = torch.from_numpy(np.fromiter(map(len, some), np.int64, len(some)))
+            yield Bags(torch.from_numpy(ids), lengths, range(start, start + len(some)))
+            if tokens.progress is not None:
+                tokens.progress.update(len(ids))
 
     def states(self, batch: Bags) -> tuple[Tensor]:  # type: ignore[override]  # the same
         return (self(batch.ids, batch.lengths.cumsum(0) - batch.lengths),)  # (N, D): the means, already
