@@ -81,7 +81,7 @@ def llms(root: Path = ROOT) -> str:
     return "\n".join([*lines, ""])
 
 
-def add_to_head(app: "Sphinx", name: str, template: str, context: dict[str, Any], doctree: object) -> None:
+def finish(app: "Sphinx", name: str, template: str, context: dict[str, Any], doctree: object) -> None:
     """Give a page the tags from which a search engine, or a chat that shows a link, takes description and picture."""
     root = Path(app.srcdir)
     about = first_sentence(text_of(root, name if name in kinds(root) else INDEX)).replace("`", "")
@@ -100,6 +100,8 @@ def add_to_head(app: "Sphinx", name: str, template: str, context: dict[str, Any]
     lines.append(f'<meta name="description" content="{html.escape(about)}">')
     context["metatags"] = "\n".join([context.get("metatags", ""), *lines])
     context["fold"] = fold
+    if name == API:  # Sphinx's lists of parameters have no terms, which a screen reader expects of such a list
+        context["body"] = context["body"].replace("<dl>\n<dd>", '<dl role="presentation">\n<dd>')
 
 
 def fold(sidebar: str) -> str:
@@ -177,7 +179,7 @@ def theme_options(repository: str) -> dict[str, Any]:
 def setup(app: "Sphinx") -> dict[str, int | bool]:
     app.add_config_value("repository", "", "env", [str])
     app.connect("source-read", mark)
-    app.connect("html-page-context", add_to_head)
+    app.connect("html-page-context", finish)
     app.connect("build-finished", write_llms)
     app.connect("build-finished", write_versions)  # after the list, by which it knows a version
     version = zlib.crc32((ROOT / f"{INDEX}.md").read_bytes())  # it decides what stands on the other pages
