@@ -135,7 +135,7 @@ def scored_rows(sources: Sources) -> Splits:
     table, scale = load_split(replace(sources, limit=None), "train", SCORED), sources.scale
     # Scores of 0 to 1 read as 0 to 5 would all be low, and training would go on without a word.
     if scale > 1 and max(row.score for row in table.rows) <= MAX_SCORE / scale:
-        advice = "give --scale 1 (labels 0 and 1 alone are for --objective binary)"
+        advice = "give minisbert train --scale 1 (labels 0 and 1 alone are for --objective binary)"
         raise InputError(f"{table.name}: no score is above 1, but the scale is 0 to {scale:g}: {advice}")
     table = table._replace(rows=table.rows[: sources.limit])
     return judged_rows(table.rows, table.note("pairs"), sources)
