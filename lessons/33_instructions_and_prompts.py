@@ -110,8 +110,8 @@ assert abs(before["right"] - 0.5) < 0.1, (
 guess.answer("0.5")
 
 # %% [markdown]
-# Without a prompt every model gets exactly half, the best of them too: both questions have the same three vectors,
-# and whichever of the two is nearer answers one of them. No training can mend that.
+# Without a prompt every model gets exactly half: both questions have the same three vectors, and whichever text is
+# nearer answers one of them. No training can mend that.
 #
 # **2.** Sixty steps with the triplet loss of lesson 10, prompts before all three texts. Afterwards, with the *other*
 # question's prompt?
@@ -135,11 +135,9 @@ assert after["other"] < 0.1, "it does what it is told"
 guess.answer("nearly 0")
 
 # %% [markdown]
-# The same weights are right always, half of the time, or never: by two words in front of the text. That is why a
-# model that was trained with prompts must be used with *its* prompts, on the side of the query and on that of the
-# document. Forget them, and no error tells you; the scores are lower, that is all.
-#
-# So they belong in the model's folder and not in somebody's notebook. There they have names.
+# The same weights are right always, half of the time, or never: by two words in front of the text. So a model that was
+# trained with prompts must be used with *its* prompts, for queries and for documents. Forget them, and no error tells
+# you. They belong in the model's folder, not in somebody's notebook, and have names there.
 
 # %%
 trained.settings.prompts.update(PROMPTS)
@@ -189,7 +187,7 @@ like, unlike = (
 )
 mixed = float(((u * like).sum(1) > (u * unlike).sum(1)).mean())
 print(f"query for the colour, documents for the number: {mixed:.2f} right")
-assert mixed < after["right"], "two sides that speak of different things"
+assert mixed < 0.75, "hardly better than a coin"
 
 # %% [markdown]
 # ## Exercises
@@ -205,8 +203,7 @@ assert mixed < after["right"], "two sides that speak of different things"
 # ## Sources
 #
 # - Su et al. 2022, *One Embedder, Any Task: Instruction-Finetuned Text Embeddings* (arXiv 2212.09741).
-# - Wang et al. 2022, *Text Embeddings by Weakly-Supervised Contrastive Pre-training* (arXiv 2212.03533): E5, with
-#   "query: " and "passage: " (year and number unverified).
+# - Wang et al. 2022, *Text Embeddings by Weakly-Supervised Contrastive Pre-training* (arXiv 2212.03533): E5.
 #
 # ## What you have now
 #
