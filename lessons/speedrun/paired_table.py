@@ -3,9 +3,9 @@
 A third of the pieces is hidden in each step, the same of a name and of all sentences, as in ``trained_table``.
 Tried on dev and dropped: batches of 256 (37.5), rates of 1e-3 and 3e-3 (35.3, 36.9), half of the pieces hidden or none
 (34.4, 33.9, at 1e-3 and 3e-4), 5,000 pieces (34.7), 2,048 columns (36.1), half whitening at the end (35.6).
-1,500 pieces are no record: 39.85 ± 1.16 on dev, where they were chosen, and 40.63 ± 0.32 on test. A layer of attention on
-256 principal components of such a table gains one point in 60 steps (35.5 to 36.6), learns the pairs by heart after
-that, and stays below the table.
+1,500 pieces are no record: 39.85 ± 1.16 on dev, where they were chosen, and 40.63 ± 0.32 on test. A layer of attention
+on 256 principal components of such a table gains one point in 60 steps (35.5 to 36.6), learns the pairs by heart
+after that, and stays below the table.
 """
 
 import torch
