@@ -1,9 +1,8 @@
 # %% [markdown]
 # # Lesson 21: an index by hand
 #
-# Steps through `minisbert/search/dense.py`, and `lessons/search/graph.py` beside it. About 60 minutes.
-# You will find neighbours without looking at everything, see why that works in 384 dimensions, and
-# measure from how many vectors on it is worth anything.
+# Steps through `minisbert/search/dense.py`, and `lessons/search/graph.py` beside it. About 60 minutes. You will find
+# neighbours without looking at everything, and measure from how many vectors on it is worth anything.
 
 # %%
 import numpy as np
@@ -12,10 +11,9 @@ from course import figure, predict
 # %% [markdown]
 # ## The question
 #
-# The exact search of lesson 16 compares a query with every vector. It is a matrix product, it cannot be
-# wrong, and for a million vectors it reads a gigabyte and a half for each query. An **index** promises
-# nearly the same answers from a thousandth of the reading. How can it know where not to look, and what
-# does *nearly* mean?
+# The exact search of lesson 16 compares a query with every vector. It is a matrix product, it misses nothing, and for a
+# million vectors it reads a gigabyte and a half for each query. An **index** promises nearly the same answers from a
+# small part of the reading. How can it know where not to look, and what does *nearly* mean?
 #
 # The vectors are those of lesson 18: first sentences of Python's docstrings, and names as queries.
 
@@ -28,15 +26,13 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search.dense import top_k
 from minisbert.system.assets import ensure
 
-entries = docstrings.read_entries()
 bert.FUSED = True  # lesson 26: the same numbers in less time
+entries = docstrings.read_entries()
 encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 documents = [entry.document for entry in entries]
 vectors = encoder.encode(documents, dtype="auto")  # (N, 384), of length 1
 N, K = len(vectors), 10
-tested = [
-    i for i in range(len(entries)) if docstrings.split_of(entries[i].module) == "test"
-]
+tested = [i for i, e in enumerate(entries) if docstrings.split_of(e.module) == "test"]
 right = np.array(tested[::4])  # (Q,), the document that each query names
 names = [entries[i].query for i in right]
 queries = encoder.encode(names, dtype="auto")  # (Q, 384)
@@ -53,13 +49,13 @@ assert 3000 < N < 10_000, "a few hundred more or fewer from one Python to the ne
 #     recall@10  =  share of the ten nearest of the exact search that the index finds
 #     cost       =  vectors that it reads for a query, of N
 #
-# Recall here asks about *neighbours*; the recall of lesson 27 asks about right documents.
+# This recall asks about *neighbours*, as lesson 17's does; lesson 18's asks about right documents.
 #
 # ## Cells
 #
-# The older idea: put the vectors into cells, one around each of C centres, and read only the cells whose
-# centres are nearest to the query. Engines call it **IVF**, an inverted file. Centres come from
-# **k-means**: give each vector to its nearest centre, move each centre to the mean of its vectors, again.
+# The older idea: put the vectors into cells, one around each of C centres, and read only the cells whose centres are
+# nearest to the query. Engines call it **IVF**, an inverted file. Centres come from **k-means**: give each vector to
+# its nearest centre, move each centre to the mean of its vectors, again.
 
 
 # %%
@@ -91,10 +87,8 @@ import time
 
 def recall(found, expected=nearest):
     """The mean share of the ten nearest that was found."""
-    shares = [
-        len({*a} & {*b}) / K for a, b in zip(found, expected.tolist(), strict=True)
-    ]
-    return float(np.mean(shares))
+    both = zip(found, expected.tolist(), strict=True)
+    return float(np.mean([len({*a} & {*b}) / K for a, b in both]))
 
 
 def measure(search, settings):
@@ -129,14 +123,14 @@ assert by_cells[0][1] < 0.65, "the query's own cell has only half of its neighbo
 guess.answer("about eight of ten")
 
 # %% [markdown]
-# Why so many cells? In 384 dimensions nearly everything lies near the border of its cell: most
-# neighbours of a point are on the other side of one.
+# Why so many cells? The cell nearest to a query holds only half of its ten neighbours: in 384 dimensions they lie in
+# many directions, and the others are across some border.
 #
 # ## The real function
 #
-# The newer idea: link each vector to some near ones. To search, start anywhere, look at the neighbours
-# of where you are, go on from the best node that you have seen, and stop when it gets no better. These
-# links are a graph (not autograd's of lesson 28). Here its nodes have the vectors 1, 2, 3, 4, in a line:
+# The newer idea: link each vector to some near ones. To search, start anywhere, look at the neighbours of where you
+# are, go on from the best node that you have seen, and stop when it gets no better. These links are a graph (not
+# autograd's of lesson 28). Here its nodes have the vectors 1, 2, 3, 4, in a line:
 
 # %%
 from lessons.search.graph import walk
@@ -170,11 +164,11 @@ assert walk(hills, links, np.array([1.0]), 0, 3)[0][0] == 4, "over the valley"
 # %% [markdown]
 # ## Sixty lines
 #
-# The rest of `lessons/search/graph.py` is **HNSW**, a hierarchy of small worlds: a node is on level 0,
-# and by a throw of dice on some levels above, each with a twelfth of the nodes. A search walks on the
-# top level, where links are long, and goes down where it has arrived. To insert a node, search for it,
-# and link it with some of what was found. Read `insert`, `choose` and `search` now: they are the index
-# that most vector databases have.
+# The rest of `lessons/search/graph.py` is **HNSW**, a hierarchy of small worlds. All nodes are on level 0, and on each
+# level above there are about a twelfth of those below, chosen at random. A node has at most twelve links on a level, on
+# level 0 twice as many. A search walks on the top level, where links are long, and goes down where it has arrived. To
+# insert a node, search for it, and link it with some of what was found. Read `insert`, `choose` and `search` now: most
+# vector databases have this index.
 
 # %%
 from lessons.search.graph import Graph
@@ -196,9 +190,8 @@ guess = predict(
 # %%
 by_graph = measure(lambda query, width: index.search(query, K, width), (10, 20, 40, 80))
 assert by_graph[1][1] > 0.9, "from a twentieth of the reading"
-at_equal = np.interp(
-    by_graph[1][2], [row[2] for row in by_cells], [row[1] for row in by_cells]
-)
+_, recalls, reads, _ = zip(*by_cells, strict=True)
+at_equal = np.interp(by_graph[1][2], reads, recalls)
 print(f"cells that read as many: recall {at_equal:.3f}")
 assert by_graph[1][1] > at_equal + 0.1, "links know more than centres"
 guess.answer("more than nine of ten")
@@ -219,25 +212,22 @@ started = time.perf_counter()
 for query in queries:
     np.argpartition(-(vectors @ query), K)
 exact_ms = 1000 * (time.perf_counter() - started) / len(queries)
-print(
-    f"exact, by NumPy: {exact_ms:.2f} ms; the walk of width 20: {by_graph[1][3]:.2f} ms"
-)
-each_exact, each_walk = exact_ms / N, by_graph[1][3] / by_graph[1][2]
-print(
-    f"a vector costs {1e6 * each_exact:.0f} ns in a product and {1e6 * each_walk:.0f} ns in a walk:",
-    "one long read against many short ones",
-)
+_, _, read, walk_ms = by_graph[1]  # of width 20
+print(f"exact, by NumPy: {exact_ms:.2f} ms; the walk of width 20: {walk_ms:.2f} ms")
+each_exact, each_walk = exact_ms / N, walk_ms / read
+print(f"a vector: {1e6 * each_exact:.0f} ns in a product", end=", ")
+print(f"{1e6 * each_walk:.0f} ns in a walk: one long read against many short ones")
 
 # %% [markdown]
-# A walk reads a twentieth of the vectors and pays many times as much for each: at this size it gains little or nothing,
-# as your two lines say. (In batches exact search is still cheaper.) An index pays when N is large enough. How does its
-# reading grow?
+# A walk reads a twentieth of the vectors and pays many times as much for each: at this size it may well lose, as your
+# two lines say. (In batches exact search is still cheaper.) An index pays when N is large enough. How does its reading
+# grow? By two numbers, and only by both: so we ask how much a walk must read for a recall of .95.
 
 # %%
 guess = predict(
     "21.3",
-    "Sixteen times as many vectors: a walk of width 20 reads ... times as many",
-    ["1.5", "4", "16"],
+    "Sixteen times as many vectors: for a recall of .95 a walk reads ... times as many",
+    ["1.2", "2.5", "16"],
 )
 
 # %%
@@ -245,35 +235,36 @@ order = np.random.default_rng(0).permutation(N)
 growth = []
 for n in (N // 16, N // 8, N // 4, N // 2, N):
     part = vectors[order[:n]]
-    smaller = Graph(part)
-    answers = [smaller.search(query, K, 20) for query in queries]
-    read = float(np.mean([read for _, read in answers]))
-    value = recall([rows for rows, _ in answers], top_k(queries, part, K)[1])
-    growth.append((n, read, value))
-    print(f"{n:6,} vectors: read {read:4.0f}, recall {value:.3f}")
+    smaller, expected = Graph(part), top_k(queries, part, K)[1]
+    recalls, reads = [], []
+    for width in (10, 15, 20, 30, 45):  # the wider, the more it reads and finds
+        answers = [smaller.search(query, K, width) for query in queries]
+        recalls.append(recall([rows for rows, _ in answers], expected))
+        reads.append(np.mean([read for _, read in answers]))
+    growth.append((n, float(np.interp(0.95, recalls, reads))))
+    print(f"{n:6,} vectors: read {growth[-1][1]:4.0f} for a recall of .95")
 factor = growth[-1][1] / growth[0][1]
-print(f"{factor:.2f} times as many")
-assert 1.2 < factor < 2, "about the same number of steps more for each doubling"
-guess.answer("1.5")
+more = np.diff([read for _, read in growth])  # for each doubling
+print(f"{factor:.2f} times as many; each doubling reads {more.round()} more")
+assert 2 < factor < 3.5, "far less than 16, and not nothing"
+assert more.max() < 2 * more.min(), "about the same number more each time"
+guess.answer("2.5")
 
 # %% [markdown]
-# About the same number more for each doubling: that is a *logarithm*, and it is the point of it all.
-# (Recall sinks a little on the way: for the same recall the width must grow too.) Carry both lines on:
+# About the same number more for each doubling is a *logarithm*, and that is why an index pays. (At a fixed *width* the
+# reading grows less, and recall falls instead.) Carry both lines on:
 
 # %%
-step = (growth[-1][1] - growth[0][1]) / 4  # vectors read more for each doubling
 for n in (10_000, 100_000, 1_000_000, 10_000_000):
-    reading = growth[-1][1] + step * np.log2(n / N)
-    print(
-        f"{n:12,}: exact {n * each_exact:9.2f} ms, walk {reading * each_walk:6.2f} ms"
-    )
-assert 1e6 * each_exact > 3 * (growth[-1][1] + 8 * step) * each_walk, "a million pays"
+    exact_ms = n * each_exact
+    walk_ms = (growth[-1][1] + more.mean() * np.log2(n / N)) * each_walk
+    print(f"{n:12,}: exact {exact_ms:9.2f} ms, walk {walk_ms:6.2f} ms")
+assert exact_ms > 3 * walk_ms, "at ten million it pays"
 
 # %% [markdown]
-# Those are extrapolations in Python; faiss and hnswlib have the same graph in C++ (`docs/search.md` builds
-# one). **Exact search is the right answer** below some ten thousand
-# vectors always; up to a few hundred thousand if queries come in batches, if the corpus changes all the
-# time, or if somebody has to be able to rely on the result.
+# Those are extrapolations in Python; faiss and hnswlib have the same graph in C++ (`docs/search.md` builds one).
+# **Exact search is the right answer** below some ten thousand vectors always; up to a few hundred thousand if queries
+# come in batches, if the corpus changes all the time, or if somebody has to be able to rely on the result.
 #
 # **Exercise 4.** (hard) Store int8 codes (lesson 17) in the graph and sort the last forty again with the full
 # vectors. Bytes, recall, milliseconds?
@@ -291,41 +282,23 @@ def draw(plt):
         (by_graph, "graph", "#1f4e79"),
         (by_cells, "cells", "#c0392b"),
     ):
-        left.plot(
-            [row[2] for row in rows],
-            [row[1] for row in rows],
-            "o-",
-            color=shade,
-            label=name,
-        )
+        _, recalls, reads, _ = zip(*rows, strict=True)
+        left.plot(reads, recalls, "o-", color=shade, label=name)
     left.axvline(N, color="#888888", linestyle="--")
     left.text(N * 0.9, 0.55, "all", color="#888888", ha="right")
-    left.set(
-        xscale="log",
-        xlabel="vectors read",
-        ylabel="recall@10",
-        title="What reading buys",
-    )
-    left.set_xticks(
-        [200, 500, 1000, 2000, 5000], ["200", "500", "1,000", "2,000", "5,000"]
-    )
-    left.legend(frameon=False)
-    sizes, reads, _ = zip(*growth, strict=True)
-    below.plot(sizes, reads, "o-", color="#1f4e79", label="graph, width 20")
+    left.set(xscale="log", xlabel="vectors read", ylabel="recall@10")
+    left.set(title="What reading buys")
+    sizes, reads = zip(*growth, strict=True)
+    below.plot(sizes, reads, "o-", color="#1f4e79", label="graph, recall .95")
     below.plot(sizes, sizes, color="#888888", linestyle="--", label="exact")
-    below.set(
-        xscale="log",
-        yscale="log",
-        xlabel="vectors",
-        ylabel="vectors read",
-        title="How it grows",
-    )
-    ticks = [300, 1000, 5000]
-    below.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
-    below.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
+    below.set(xscale="log", yscale="log", xlabel="vectors", ylabel="vectors read")
+    below.set(title="How it grows")
+    ticks = [200, 500, 1000, 2000, 5000]
+    for axis in (left.xaxis, below.xaxis, below.yaxis):
+        axis.set_ticks(ticks, [f"{tick:,}" for tick in ticks])
     for axes in (left, below):
         axes.minorticks_off()
-    below.legend(frameon=False)
+        axes.legend(frameon=False)
     return drawn
 
 
@@ -334,13 +307,12 @@ figure("21_an_index_by_hand", draw)
 # %% [markdown]
 # ## Predict, then run
 #
-# **1.** A seventh of the neighbours is missing at width 10. Do the *answers* suffer, or are the neighbours that a
-# walk misses those that nobody misses?
+# **1.** A seventh of the neighbours is missing at width 10. Do the *answers* suffer?
 
 # %%
 guess = predict(
     "21.4",
-    "Recall of neighbours is about .85 at width 10. nDCG@10 of the right documents, .43, falls by ...",
+    "Recall of neighbours is about .85 at width 10. nDCG@10 of the right documents, .42, falls by ...",
     ["less than one point", "two to six points", "about fifteen points"],
 )
 
@@ -356,19 +328,19 @@ for width in (10, 40, 80):
     lost[width] = difference.mean(), *interval(difference)
     print("width {}: {:+.3f} ({:+.3f} to {:+.3f})".format(width, *lost[width]))
 assert lost[10][2] < 0, "a loss, and not by chance"
-assert -0.07 < lost[10][0] < -0.01, "a twelfth of what there was"
+assert -0.07 < lost[10][0] < -0.01, "some three points"
 assert lost[80][0] > lost[10][0], "a wider walk buys it back"
 guess.answer("two to six points")
 
 # %% [markdown]
-# The right document is missed like any other neighbour. So somebody who reports the speed of an index
-# at width 10 and the quality of an exact search has measured two different engines.
+# The right document is missed like any other neighbour. So the speed of an index at width 10 and the quality of an
+# exact search are those of two different engines.
 #
 # ## Break it
 #
-# **Islands.** `choose` leaves out a neighbour that is closer to another neighbour than to the node
-# itself: a link in *that* direction exists already. Without the rule every node links to its very
-# nearest. That sounds even better. Take a corpus with many near copies, as every real one has:
+# **Islands.** `choose` leaves out a neighbour that is closer to another neighbour than to the node itself: a link in
+# *that* direction exists already. Without the rule every node links to its very nearest. That sounds even better. Take
+# a corpus with many near copies:
 
 # %%
 chance = np.random.default_rng(1)
@@ -387,8 +359,8 @@ assert values[True] > 0.98, "30 copies of 150 texts, and every one is reached"
 assert values[False] < 0.9, "all links stay among the copies: islands without bridges"
 
 # %% [markdown]
-# **A filter afterwards.** Ask for the ten nearest *of one module*, by a search for the ten nearest that
-# drops what is of another one:
+# **A filter afterwards.** Ask for the ten nearest *of one module*, by a search for the ten nearest that drops what is
+# of another one:
 
 # %%
 modules = np.array([entry.module for entry in entries])
@@ -397,27 +369,12 @@ kept = [
     for query, module in zip(queries, modules[right], strict=True)
 ]
 print(f"asked for 10, got {np.mean(kept):.1f} on average, none {kept.count(0)} times")
-assert np.mean(kept) < 8, "the index has kept its promise, and the user has not got ten"
+assert np.mean(kept) < 8, "the index found ten, the user gets fewer"
 
 # %% [markdown]
-# The exact search has no such trouble: it takes the best of the rows that are allowed. Ask of every
-# vector database what its filter does, before or after.
+# The exact search has no such trouble: it takes the best of the rows that are allowed. Ask of every vector database
+# what its filter does, before or after.
 #
-# **A walk that never ends early.** Without the rule that ends it, a walk visits every node that it can
-# reach. The results are perfect. Nothing but the count tells that the index is none:
-
-# %%
-from lessons.mistakes import MISTAKES, planted
-from lessons.search import graph
-
-with planted(MISTAKES["walk without an end"]):
-    found, read = graph.walk(vectors, index.levels[0], queries[0], index.start, 20)
-print(
-    f"recall {len({*found[:K]} & {*nearest[0].tolist()}) / K:.1f}, read {read:,} of {N:,}"
-)
-assert read > 0.95 * N, "everything"
-
-# %% [markdown]
 # **Exercise 5.** (medium) Insert the near copies in order, all thirty of a text one after the other. Recall falls.
 # Why?
 
@@ -431,11 +388,10 @@ assert read > 0.95 * N, "everything"
 #
 # ## Sources
 #
-# - Malkov and Yashunin 2016, *Efficient and robust approximate nearest neighbor search using hierarchical
-#   navigable small world graphs* (arXiv 1603.09320): algorithms 1 (insert), 2 (the walk), 4 (choosing
-#   neighbours) and 5 (search), their numbers as others quote them, that of 4 unverified.
-# - Johnson, Douze and Jegou 2017, *Billion-scale similarity search with GPUs*: cells, at a size where
-#   they are needed.
+# - Malkov and Yashunin 2016, *Efficient and robust approximate nearest neighbor search using hierarchical navigable
+#   small world graphs* (arXiv 1603.09320): algorithms 1 (insert), 2 (the walk), 4 (choosing neighbours) and 5 (search),
+#   their numbers as others quote them.
+# - Johnson, Douze and Jegou 2017, *Billion-scale similarity search with GPUs*: cells, at a size where they are needed.
 #
 # ## What you have now
 #

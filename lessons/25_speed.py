@@ -43,9 +43,7 @@ texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
 ids = encoder.tokenizer.encode(texts).ids
 lengths = [len(row) for row in ids]
 N = len(texts)
-print(
-    f"{N} sentences of {min(lengths)} to {max(lengths)} tokens, {sum(lengths):,} in all"
-)
+print(f"{N} sentences of {min(lengths)} to {max(lengths)} tokens, {sum(lengths):,}")
 
 # %%
 config = encoder.bert.config
@@ -67,14 +65,12 @@ assert padded_to_128 > 0.8, "every sentence is 128 tokens long, whatever it says
 from minisbert.core.tokenizer import pad_batch
 from minisbert.models.batching import budgeted_batches
 
-batch, mask = pad_batch(
-    [[101, 102], [101, 7592, 2088, 102], [101, 7592, 102]], pad_id=0
-)
+rows = [[101, 102], [101, 7592, 2088, 102], [101, 7592, 102]]
+batch, mask = pad_batch(rows, pad_id=0)
 print(batch, mask.int(), sep="\n")
 assert mask.sum() / mask.numel() == 0.75, "a quarter of it is pads"
-assert pad_batch([[101, 102], [101, 102]], pad_id=0)[1] is None, (
-    "rows of one length: nothing to hide, no mask"
-)
+_, mask = pad_batch([[101, 102], [101, 102]], pad_id=0)
+assert mask is None, "rows of one length: nothing to hide, no mask"
 
 # rows of like length in one batch, longest first, no more tokens than the budget
 batches = budgeted_batches([3, 9, 4, 4, 3, 9], batch_tokens=20)
@@ -83,9 +79,8 @@ assert batches == [[1, 5], [2, 3, 0, 4]], "18 and 16 tokens, 2 of them pads"
 
 # %% [markdown]
 # **Several texts in one row.** Pads become fewer still if short texts are **packed**: they share a row, one after the
-# other. Everything but two places treats tokens independently. The two are the position table, so positions start anew
-# with each text, and attention, so a mask says which tokens belong to the same text. `Bert.forward` takes both as
-# arguments.
+# other. Two places of the encoder depend on the rest of the row: the position table, so positions start anew with each
+# text, and attention, so a mask says which tokens belong to the same text. `Bert.forward` takes both as arguments.
 #
 # ![Two texts in one row, and the mask that keeps them apart](drawings/packed_rows.svg)
 
@@ -96,16 +91,13 @@ two_texts = ["A cat.", "Snow."]
 (shared,) = packed_batches(tokenize(fast_encoder.tokenizer, two_texts), batch_tokens=64)
 together = same_text(shared.text_index)  # (1, 1, T, T)
 print(shared.ids, shared.positions, shared.text_index, together[0, 0].int(), sep="\n")
-assert shared.positions.tolist() == [[0, 1, 2, 3, 4, 0, 1, 2, 3, 0, 0, 0]], (
-    "5 tokens, 4 tokens, 3 pads to make 12"
-)
-assert together.sum() == 5 * 5 + 4 * 4 + 3 * 3, (
-    "blocks on the diagonal, and the pads among themselves"
-)
+expected = [[0, 1, 2, 3, 4, 0, 1, 2, 3, 0, 0, 0]]
+assert shared.positions.tolist() == expected, "5 tokens, 4 tokens, 3 pads to make 12"
+assert together.sum() == 5 * 5 + 4 * 4 + 3 * 3, "three blocks, the last of the pads"
 
 # %% [markdown]
-# Each token can see only the tokens of its own text; the other texts of the row are hidden by the mask. The same
-# forward as ever; `unpack` hands each text its own tokens back:
+# Each token can see only the tokens of its own text. The forward is the same; `unpack` gives each text its own tokens
+# back:
 
 # %%
 from minisbert.core import pooling
@@ -114,9 +106,7 @@ from minisbert.models.batching import unpack
 from minisbert.models.sentence_encoder import evaluating
 
 with evaluating(encoder):
-    hidden = encoder.bert(
-        shared.ids, together, positions=shared.positions
-    )  # (1, 12, D)
+    hidden = encoder.bert(shared.ids, together, positions=shared.positions)
     found = normalize(pooling.mean_pool(*unpack(hidden, shared.places)))  # (2, D)
 alone = [encoder.encode([two_texts[number]])[0] for number in shared.texts]
 alone = torch.from_numpy(np.stack(alone))  # (2, D)
@@ -141,9 +131,7 @@ for batching.ROW in (16, 32, own, 128, 512):
     cost[batching.ROW] = computed / useful - 1
     print(f"rows of {batching.ROW:3} tokens: {cost[batching.ROW]:5.1%}")
 batching.ROW = own
-assert min(cost, key=cost.get) == own == 60, (
-    "60 is the cheapest here by a small margin; only very long rows cost much more"
-)
+assert cost[own] < 0.1 < cost[512], "rows of 60 are cheap here, long ones are not"
 
 # %% [markdown]
 # ## The ladder
@@ -209,18 +197,14 @@ for name in ladder:
     print(f"{name:20}{computed[name]:8,}{waste:9.1%}{rate[name]:13.0f}{factor:8.1f}")
 
 # %% [markdown]
-# The times are those of your machine, a second long, and will be others tomorrow; how many tokens were computed is a
-# matter of arithmetic. Lesson 26 climbs further: fewer passes over the same numbers, fewer bits, and a compiler.
+# The times are those of your machine, and vary from run to run; how many tokens were computed does not. Lesson 26
+# climbs further: fewer passes over the same numbers, fewer bits, and a compiler.
 
 # %%
-assert computed["sorted by length"] < 0.8 * computed["padded, as given"], (
-    "neighbours of like length: fewer pads"
-)
+assert computed["sorted by length"] < 0.8 * computed[first], "like lengths: fewer pads"
 assert sum(lengths) <= computed["packed"] < 1.1 * sum(lengths), "hardly any"
 for name in ("sorted by length", "packed"):
-    assert largest_difference(vectors[name], vectors[first]) < 2e-6, (
-        f"{name}: the same vectors"
-    )
+    assert largest_difference(vectors[name], vectors[first]) < 2e-6, "the same vectors"
 
 # %% [markdown]
 # **Exercise 1.** Encode texts of 200 tokens (join ten sentences). Which steps still gain, and what has become of
@@ -234,13 +218,10 @@ for name in ("sorted by length", "packed"):
 
 # %%
 def draw(plt):
-    drawn, (left, right) = plt.subplots(
-        1, 2, figsize=(9, 2.8), layout="constrained", sharey=True
-    )
+    size = {"figsize": (9, 2.8), "layout": "constrained"}
+    drawn, (left, right) = plt.subplots(1, 2, sharey=True, **size)
     names = list(ladder)
-    bars = left.barh(names, [rate[name] for name in names], color="#3b7ab8")
-    left.bar_label(bars, fmt="%.0f", padding=3)
-    left.margins(x=0.15)
+    left.barh(names, [rate[name] for name in names], color="#3b7ab8")
     left.set(title="Sentences a second, on this machine")
     left.invert_yaxis()
     right.barh(names, [sum(lengths)] * len(names), color="#1f4e79", label="real tokens")
@@ -274,8 +255,8 @@ for budget in (1, 256, 2048):
 guess.answer("as a rule not")
 
 # %% [markdown]
-# As a rule it is not: each call has a fixed cost, and a matrix of a dozen rows keeps neither the cores nor the caches
-# busy. Far too large a batch is slow as well, when its intermediate results no longer fit the cache.
+# As a rule it is not: each call has a fixed cost, and a matrix of a dozen rows does not keep the cores busy. Far too
+# large a batch is slow as well, when its intermediate results no longer fit the cache.
 #
 # **2.** Training may not sort the whole file: batches must change from epoch to epoch. `length_grouped_batches` sorts
 # within windows of a shuffled file. What share of the tokens are pads, with windows of 1, 5 and 50 batches of 32?
@@ -291,10 +272,7 @@ guess = predict(
 from minisbert.core.data import length_grouped_batches
 
 train = load_scored_pairs("stsb", "train")[:2000]
-of_pairs = [
-    max(map(len, encoder.tokenizer.encode([pair.sentence1, pair.sentence2]).ids))
-    for pair in train
-]
+of_pairs = [max(map(len, encoder.tokenizer.encode(pair.texts).ids)) for pair in train]
 
 
 def pads(batches):
@@ -319,8 +297,8 @@ guess.answer("over 40 %")
 # %% [markdown]
 # ## Break it
 #
-# **Shared rows have mistakes of their own.** Forget the mask, and the texts of a row read each other's mail. Forget
-# that positions start anew, and a text begins wherever its neighbour has ended. Which of the two does more harm?
+# **Shared rows have mistakes of their own.** Forget the mask, and the texts of a row see each other. Forget that
+# positions start anew, and a text begins where its neighbour has ended. Which of the two does more harm?
 
 # %%
 from lessons.mistakes import planted
@@ -346,15 +324,13 @@ for mistake in own:
         found, alone = packed(mistake.name), packed("alone", batch_tokens=1)
     cosine, off = (found * right).sum(1).mean(), largest_difference(alone, right)
     print(f"{mistake.name:16} cosine with the right vector {cosine:.2f}", end=", ")
-    print(f"Spearman {spearman(right):.1f} to {spearman(found):.1f}", end="; ")
-    print(f"one text a row: off by {off:.1e}")
+    print(f"Spearman {spearman(right):.1f} to {spearman(found):.1f}; alone {off:.1e}")
     assert largest_difference(found, right) > 0.05, "no rounding"
     assert off < 2e-6, "with one text a row there is nothing to mix up"
 
 # %% [markdown]
-# Both mistakes hide from a demo with one sentence: a text that has its row to itself has no neighbour whose tokens
-# could leak in, and its positions start at 0 anyway. So test that a text's vector does not depend on what else is in
-# the call: that test needs no reference.
+# A demo with one sentence shows neither mistake. So test that a text's vector does not depend on what else is in the
+# call: that test needs no reference.
 #
 # **Sorted, and not put back.** The vectors come out row by row. Forget to undo that, and you have the right vectors in
 # the wrong places, and no shape, no norm and no mean will tell.

@@ -3,7 +3,7 @@
 #
 # Steps through `minisbert/training/gradient_cache.py`. About 60 minutes. You will cut a contrastive batch into parts
 # without changing its gradient by a digit, see where the memory of training goes, and break dropout in a way that no
-# loss curve shows.
+# error message shows.
 
 # %%
 import math
@@ -45,21 +45,17 @@ from course import TINY, figure, largest_difference, predict
 # together have three wrong answers each, two halves have one.
 
 # %%
-threads = torch.get_num_threads()
-torch.set_num_threads(min(threads, 2))
-
-# %%
 from minisbert.core import losses
 
+threads = torch.get_num_threads()
+torch.set_num_threads(min(threads, 2))
 four = torch.eye(4)
 whole = losses.simcse_loss(four, four, temperature=1.0).item()
 halves = [losses.simcse_loss(half, half, temperature=1.0) for half in four.chunk(2)]
 halves = torch.stack(halves).mean().item()
 print(f"the batch {whole:.5f}, the mean of its halves {halves:.5f}")
 assert abs(whole - math.log(1 + 3 / math.e)) < 1e-6, "-log( e / (e + 1 + 1 + 1) )"
-assert abs(halves - math.log(1 + 1 / math.e)) < 1e-6, (
-    "-log( e / (e + 1) ): an easier question"
-)
+assert abs(halves - math.log(1 + 1 / math.e)) < 1e-6, "-log( e / (e + 1) ): easier"
 
 # %% [markdown]
 # Now the one that does, on the smallest loss that compares rows: the product of two. One weight w = 3 is the encoder,
@@ -94,9 +90,7 @@ encoder = Weight()
 vectors, states = gradient_cache.vectors_in_parts(encoder, [[0], [1]])
 print("step 1:", vectors.flatten().tolist(), "has a graph:", vectors.requires_grad)
 assert vectors.flatten().tolist() == [3, 6], "one after the other"
-assert not vectors.requires_grad, (
-    "and no way back to w: of each part only the vectors are left"
-)
+assert not vectors.requires_grad, "and no way back to w: only the vectors are left"
 
 vectors.requires_grad_()
 loss = vectors.prod()
@@ -128,9 +122,8 @@ loss = GradientCache(encoder, lambda rows: [[row] for row in rows])([0, 1]).prod
 loss.backward()
 print("calls (rows, with a graph?):", encoder.calls)
 assert encoder.w.grad.item() == 12, "the same number"
-assert encoder.calls == [([0], False), ([1], False), ([0], True), ([1], True)], (
-    "twice forward: this is the price"
-)
+expected = [([0], False), ([1], False), ([0], True), ([1], True)]
+assert encoder.calls == expected, "twice forward: this is the price"
 
 # %% [markdown]
 # **Exercise 1.** In `Weight`, let the loss be the mean of v^2, which compares nothing. Is the cache wrong there? Is
@@ -142,8 +135,8 @@ assert encoder.calls == [([0], False), ([1], False), ([0], True), ([1], True)], 
 # %% [markdown]
 # ## Dropout
 #
-# A row goes through the encoder twice, and dropout throws dice each time. But the gradient is that of the vectors of
-# step 1: with other dice in step 3 it would be multiplied with the derivative of *another* network. So the state of
+# A row goes through the encoder twice, and dropout draws a mask each time. But the gradient is that of the vectors of
+# step 1: with another mask in step 3 it would be multiplied with the derivative of *another* network. So the state of
 # the random generator is kept before each part and put back before its replay.
 #
 # The tiny model, twelve pairs in parts, float64, dropout on. For the reference we draw the masks part by part too, but
@@ -157,10 +150,7 @@ from minisbert.training.gradient_cache import cut
 from minisbert.training.objectives import VectorNetwork
 
 pairs = load_scored_pairs("stsb", "dev")
-texts = [
-    [pair.sentence1 for pair in pairs[:12]],
-    [pair.sentence2 for pair in pairs[:12]],
-]
+texts = [[pair.texts[side] for pair in pairs[:12]] for side in (0, 1)]
 model = SentenceEncoder.load(TINY).double().train()
 columns = TextColumns(model.tokenizer, texts)
 network = VectorNetwork(model, columns)  # row numbers to (B, 2, D)
@@ -190,9 +180,7 @@ difference = largest_difference(found, expected)
 print(f"{len(parts)} parts: loss {found_loss:.12f}, one graph {expected_loss:.12f}")
 print(f"largest gradient {expected.abs().max():.4f}, difference {difference:.1e}")
 assert len(parts) > 3, "cut, and not only once"
-assert found_loss == expected_loss, (
-    "the same vectors, so the same loss, to the last bit"
-)
+assert found_loss == expected_loss, "the same vectors, so the same loss to the bit"
 assert difference < 1e-12, "exact: what differs is the order of a sum"
 
 # %% [markdown]
@@ -201,8 +189,7 @@ assert difference < 1e-12, "exact: what differs is the order of a sum"
 # What does a **graph** keep, from forward to backward? Everything that backward will need: in MiniLM's six layers far
 # more than a hundred numbers of each token for every one of the 384 columns. `lessons/memory.py` counts those bytes, by
 # a hook that torch calls when it keeps a tensor. Left: one graph, and gradient caching in parts of 256 tokens. Right:
-# the batch is cut into parts and their losses' gradients are added up after all; the cosine of that gradient with the
-# right one.
+# the naive way, which adds up the gradients of the parts' own losses; the cosine of that gradient with the right one.
 #
 # ![Memory by batch size, and the gradient of parts beside that of the batch](figures/28_large_batches.png)
 
@@ -211,76 +198,56 @@ from lessons.memory import kept_for_backward
 
 minilm = SentenceEncoder.load("all-MiniLM-L6-v2").train()
 short = sorted(pairs, key=lambda pair: len(pair.sentence1) + len(pair.sentence2))[:128]
-sides = [[pair.sentence1 for pair in short], [pair.sentence2 for pair in short]]
+sides = [[pair.texts[side] for pair in short] for side in (0, 1)]
 short_texts = TextColumns(minilm.tokenizer, sides)
 large = VectorNetwork(minilm, short_texts)
-large_in_parts = GradientCache(
-    large, lambda rows: cut(rows, short_texts.lengths, tokens=256)
-)
+in_parts = GradientCache(large, lambda rows: cut(rows, short_texts.lengths, 256))
 
 sizes = [8, 16, 32, 64]
 memory = {"one graph": [], "in parts": []}
 for size in sizes:
     batch = list(range(0, 128, 128 // size))  # short and less short
-    for name, one in {"one graph": large, "in parts": large_in_parts}.items():
+    for name, one in {"one graph": large, "in parts": in_parts}.items():
         mib = kept_for_backward(large, in_batch_loss, one, batch)
         memory[name].append(mib)
         print(f"{size:3} pairs, {name}: {mib:6.1f} MiB")
-assert memory["one graph"][-1] > 6 * memory["one graph"][0], (
-    "eight times the rows, nearly eight times the memory"
-)
-assert max(memory["in parts"]) < 1.25 * min(memory["in parts"][1:]), (
-    "the largest part decides, not the batch"
-)
+graphs, parts = memory.values()
+assert graphs[-1] > 6 * graphs[0], "eight times the rows, and memory with them"
+assert max(parts) < 1.25 * min(parts[1:]), "the largest part decides, not the batch"
 
-columns_of = [[p.sentence1 for p in pairs[:256]], [p.sentence2 for p in pairs[:256]]]
-with torch.no_grad():
-    fixed = [torch.from_numpy(minilm.encode(column)) for column in columns_of]
+sides = [[pair.texts[side] for pair in pairs[:256]] for side in (0, 1)]
+fixed = [torch.from_numpy(minilm.encode(column)) for column in sides]
 fixed = torch.stack(fixed, 1)  # (256, 2, D)
 
 
 def by_vectors(parts):
     """The gradient by the vectors, if each part of so many rows has a loss of its own."""
     leaf = fixed.clone().requires_grad_()
-    sum(
-        in_batch_loss(part) * len(part) / len(leaf) for part in leaf.chunk(parts)
-    ).backward()
+    own = [in_batch_loss(part) * len(part) / len(leaf) for part in leaf.chunk(parts)]
+    sum(own).backward()
     return leaf.grad.flatten()
 
 
-cuts = [1, 2, 4, 8, 16, 32, 64, 128]
-alike = [
-    torch.cosine_similarity(by_vectors(1), by_vectors(parts), dim=0).item()
-    for parts in cuts
-]
-print("cosine with the gradient of 256 pairs, by parts:", cuts)
-print([round(cosine, 2) for cosine in alike])
+cuts, alike = [1, 2, 4, 8, 16, 32, 64, 128], []
+for number in cuts:
+    cosine = torch.cosine_similarity(by_vectors(1), by_vectors(number), dim=0).item()
+    print(f"{number:3} parts of 256 pairs: cosine with the right gradient {cosine:.2f}")
+    alike.append(cosine)
 assert alike == sorted(alike, reverse=True), "the more parts, the further away"
 assert alike[-1] < 0.7, "from two parts on it is the gradient of something else"
 
 
 def draw(plt):
     drawn, (left, right) = plt.subplots(1, 2, figsize=(8, 3), layout="constrained")
-    for (name, values), style, shade in zip(
-        memory.items(), ("o-", "s--"), ("#1f4e79", "#c0392b"), strict=True
-    ):
-        left.plot(sizes, values, style, color=shade, label=name)
-    left.set(
-        title="kept for backward",
-        xlabel="pairs in the batch",
-        ylabel="MiB",
-        ylim=0,
-        xticks=sizes,
-    )
+    left.plot(sizes, graphs, "o-", color="#1f4e79", label="one graph")
+    left.plot(sizes, parts, "s--", color="#c0392b", label="in parts")
+    left.set(title="kept for backward", xlabel="pairs in the batch", ylabel="MiB")
+    left.set(ylim=0, xticks=sizes)
     left.legend(frameon=False)
     right.semilogx(cuts, alike, "o-", base=2, color="#1f4e79")
-    right.set(
-        title="losses of parts, added up",
-        xlabel="parts of a batch of 256",
-        ylim=(0, 1.05),
-    )
+    right.set(title="losses of parts, added up", xlabel="parts of a batch of 256")
+    right.set(ylabel="cosine with the right gradient", ylim=(0, 1.05))
     right.set_xticks(cuts, cuts)
-    right.set_ylabel("cosine with the right gradient")
     return drawn
 
 
@@ -310,19 +277,15 @@ guess = predict(
 B, n, D = 1024, 3, 384
 tokens = B * n * 16  # of 16 tokens each
 counted = sum(short_texts.lengths[row] for row in range(0, 128, 2))
-graph = tokens * memory["one graph"][-1] / counted / 1024  # GiB
-print(
-    f"vectors {B * n * D * 4 / 2**20:.1f} MiB, cosines {B * 2 * B * 4 / 2**20:.1f} MiB"
-)
-print(f"graph {graph:.1f} GiB")
-assert B * 2 * B * 4 == 8_388_608, (
-    "8 MiB; this one grows with the square of the batch, but it starts so small"
-)
-assert graph * 2**30 > 1000 * (B * n * D * 4), "what step 1 throws away"
+graph = tokens * graphs[-1] / counted  # MiB
+vectors, cosines = B * n * D * 4 / 2**20, B * 2 * B * 4 / 2**20
+print(f"vectors {vectors:.1f}, cosines {cosines:.1f}, graph {graph:,.0f} MiB")
+assert cosines == 8, "grows with the square of the batch, but starts so small"
+assert graph > 1000 * vectors, "what step 1 throws away"
 guess.answer("8 MiB")
 
 # %% [markdown]
-# Without dropout, does the random state matter?
+# The state of the random generator was kept for dropout. In eval mode there is none.
 
 # %%
 guess = predict("28.2", "Without dropout, does the random state matter?", ["yes", "no"])
@@ -335,9 +298,7 @@ network.eval()
 with planted(MISTAKES["replay without the random state"]):
     _, without = gradients(lambda: cached(rows))
 network.train()
-assert largest_difference(with_state, without) == 0, (
-    "no dice, no state: a test in eval mode would never notice"
-)
+assert largest_difference(with_state, without) == 0, "nothing is drawn in eval mode"
 guess.answer("no")
 
 # %% [markdown]
@@ -358,7 +319,7 @@ assert broken_loss == expected_loss, "steps 1 and 2 are right, so the loss is"
 assert error > 0.1, "and the gradient is not"
 
 # %% [markdown]
-# Does training show it? Thirty steps each way.
+# Does training show it? Thirty steps each way:
 
 
 # %%
@@ -369,16 +330,14 @@ def train(steps=30):
     """Losses of the tiny model on the twelve pairs."""
     model = SentenceEncoder.load(TINY).train()
     network = VectorNetwork(model, columns)
-    for parameter in model.parameters():
-        parameter.data = (
-            parameter.data.clone()
-        )  # a loaded tensor may be shared with the file's
+    for parameter in model.parameters():  # may share memory with the file
+        parameter.data = parameter.data.clone()
     torch.manual_seed(1)
     trained = [p for name, p in network.named_parameters() if "pooler" not in name]
     optimizer = adamw(trained, lr=1e-3)
-    in_parts = GradientCache(network, cached.cut)
     loss = lambda network, rows: in_batch_loss(network(rows))  # noqa: E731
-    run = fit(in_parts, loss, [rows] * steps, optimizer, lambda step: 1.0)
+    own = GradientCache(network, cached.cut)
+    run = fit(own, loss, [rows] * steps, optimizer, lambda step: 1.0)
     return [step.loss for step in run]
 
 
@@ -387,7 +346,7 @@ with planted(MISTAKES["replay without the random state"]):
     wrong = train()
 print(f"from {right[0]:.2f} to {right[-1]:.2f}; with the mistake to {wrong[-1]:.2f}")
 assert right[0] == wrong[0], "the first loss is that of the same vectors"
-assert sum(wrong[-5:]) < 5 * wrong[0], "and it falls: the curve shows nothing"
+assert sum(wrong[-5:]) < 5 * wrong[0], "and it falls: slowly, and who would know?"
 
 # %% [markdown]
 # The second is the classic of every loop over chunks: what is left over at the end is left out.
@@ -415,9 +374,8 @@ torch.set_num_threads(threads)
 # - Gao, Yao and Chen 2021, *SimCSE*, appendix A: batches of 512 for supervised training.
 # - Chen et al. 2016, *Training deep nets with sublinear memory cost*: the other way to trade a forward for memory,
 #   along the layers instead of the rows.
-# - Every claim about a paper in this project, and how it was checked: [docs/sources.md](../docs/sources.md).
+# - What we have read of these: [docs/sources.md](../docs/sources.md).
 #
 # ## What you have now
 #
-# You can train with batches that do not fit into memory. Next: [more
-# losses](29_more_losses.py).
+# You can train with batches that do not fit into memory. Next: [more losses](29_more_losses.py).
