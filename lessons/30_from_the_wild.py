@@ -54,7 +54,7 @@ assert (alone == 1).all(), "a pair alone: a softmax over one is 1"
 # %% [markdown]
 # Shuffle the dev set, and the scores change. Trained on STS-B with the notebook's settings, 20 epochs, such a head
 # reached a Pearson of 21.5 on dev and 26.9 on test; attention along the sentence that also compares, `--recipe
-# sts-cross-attention`, 88.1 and 84.1 (docs/recipes.md). To train one yourself, plant *attention across the batch*
+# sts-cross-attention`, 88.1 and 84.1 (docs/results.md). To train one yourself, plant *attention across the batch*
 # around it:
 #
 #     with planted(MISTAKES["attention across the batch"]):
