@@ -230,7 +230,8 @@ class CompiledEncoder(TextEncoder):
     def __init__(self, folder: ModelFolder, run: Callable, about: About, limit: int | None = None):
         nn.Module.__init__(self)
         self.folder, self.run, self.compiled_dtype = folder.path, run, about.dtype
-        self.pooling_mode, self.width, self.hidden_size = about.pooling, about.width, about.hidden_size
+        # what a package says about itself is not signed: ``states`` compares it with what comes out
+        self.pooling_mode, self.width, self.hidden_size = about.pooling, max(about.width, 0), about.hidden_size
         self.tokenizer, self.settings = read_tokenizer(folder.encoder, limit), EncoderSettings.read(folder)
         self.normalize, self.most_tokens = folder.normalize, folder.config[1].positions
         if about.dtype != "float32" and products_attend():
@@ -289,7 +290,10 @@ class CompiledEncoder(TextEncoder):
     def states(self, batch: PackedBatch) -> tuple[Tensor]:  # type: ignore[override]  # of ``batches``
         # the places of a prompt that is not pooled are left out
         places = batch.places[:, batch.prompt :].contiguous()
-        return (self.run(batch.ids, batch.positions, batch.text_index, places)[0],)
+        vectors = self.run(batch.ids, batch.positions, batch.text_index, places)[0]
+        if vectors.shape[1] != self.width:
+            raise InputError(f"the package gives {vectors.shape[1]} columns and says {self.width}: {AGAIN}")
+        return (vectors,)
 
     def vectors(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
         return hidden  # pooled and scaled by the package
