@@ -98,7 +98,7 @@ class RaggedEncoder(nn.Module):
         for layer in bert.layers:
             layer.attention = RaggedAttention(cast(Attention, layer.attention), padded_attention)
         bert.views = lambda mask, positions, dtype: [(mask,)] * len(bert.layers)  # type: ignore[method-assign]
-        # not what follows them: sums are in float32
+        # pooling and the dense layers stay in float32: they add up many numbers
         for module in (bert.embeddings, bert.layers):
             module.to(dtype)
 

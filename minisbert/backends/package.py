@@ -236,8 +236,8 @@ class CompiledEncoder(TextEncoder):
         self.normalize, self.most_tokens = folder.normalize, folder.config[1].positions
         if about.dtype != "float32" and products_attend():
             self.long_tokens = LONG_TOKENS
-            # subtle: glibc keeps freed memory up to the largest block that was ever freed, for which this is one of 32
-            # MiB. Else the system zeroes the pages of each layer's scores anew: long rows take 1.3 times as long
+            # subtle: glibc keeps as much freed memory as the largest block that was ever freed, so one block of 32 MiB
+            # is freed here. Otherwise the system zeroes each layer's scores again: long rows take 1.3 times as long
             torch.empty(2**25 - 2**13, dtype=torch.uint8)
 
     @classmethod

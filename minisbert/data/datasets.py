@@ -249,9 +249,8 @@ def text_rows(sources: Sources, alone: bool = False) -> tuple[TextRows, str]:
         return [row.texts for row in table.rows], table.note("sentences")
     else:
         rows, _ = triplet_rows(replace(sources, limit=None))
-    distinct = dict.fromkeys(text for row in rows for text in row)  # in the order in which they first occur
-    texts: TextRows = [(text,) for text in distinct]
-    return texts[: sources.limit], f"{sources.data or 'stsb'} ({len(texts[: sources.limit]):,} sentences)"
+    distinct = list(dict.fromkeys(text for row in rows for text in row))[: sources.limit]  # as they first occur
+    return [(text,) for text in distinct], f"{sources.data or 'stsb'} ({len(distinct):,} sentences)"
 
 
 def holds_sentences(sources: Sources) -> bool:
@@ -391,7 +390,8 @@ def hold_out(rows: Sequence[Any], shares: dict[str, float], seed: int) -> tuple[
         parts: dict[str, list[Any]] = {split: [] for split in (*shares, "train")}
         for i in order:
             short = [split for split in shares if len(parts[split]) < wanted[split] >= len(groups[i])]
-            parts[[*short, "train"][0]] += groups[i]
+            side = short[0] if short else "train"
+            parts[side] += groups[i]
         if len(parts["train"]) >= len(rows) / 3 and all(len(parts[split]) >= wanted[split] for split in shares):
             return parts, shared
     ways = " and ".join(f"--{split} FILE or none" for split in shares)

@@ -25,10 +25,8 @@ TEXT_NAMES = ("text", "sentence", "document", "passage")  # of the column or key
 # beside a text these are the other half of a pair
 SECOND_TEXTS = ("summary", "simplified", "translation", "paraphrase", "highlights", "abstract", "description", "target")
 PREMISE = ("premise", "hypothesis")
-TEXT_PAIRS = (
-    *(("sentence1", "sentence2"), ("question1", "question2"), ("text1", "text2")),
-    *(("sentence_a", "sentence_b"), ("text_a", "text_b"), PREMISE),
-)
+TEXT_PAIRS: list[tuple[str, str]] = [("sentence1", "sentence2"), ("question1", "question2"), ("text1", "text2")]
+TEXT_PAIRS += [("sentence_a", "sentence_b"), ("text_a", "text_b"), PREMISE]
 ANCHOR_NAMES = ("anchor", "query", "question", "sent0")
 POSITIVE_NAMES = ("positive", "positives", "pos", "positive_passages", "answer", "sent1", "passage", "document")
 NEGATIVE = re.compile(r"(hard_)?neg(ative)?s?(_passages?)?(_?\d+)?")
@@ -261,7 +259,8 @@ class RowReader:
         if not rows.first_line and rows.kind != "parquet":
             return
         count, needed = len(rows.wanted), rows.columns or form.needs
-        if count and not {PAIRS: count > 1, SENTENCES: count == 1}.get(form, count == 3):
+        fits = {PAIRS: count > 1, SENTENCES: count == 1}.get(form, count == 3)
+        if count and not fits:
             raise InputError(f"{rows.where}: --columns {rows.columns} are {count}; needed are {form.needs}")
         if not rows.holds_json:
             self.check_header(needed)
@@ -299,8 +298,11 @@ class RowReader:
             pair = ",".join(names)
             advice = f"--columns {judgement},{pair} reads it (binary, cosine), --columns {pair} leaves it out"
             raise InputError(f"{rows.where}: {judgement} may say that not every pair is a positive: {advice}")
-        # a title is refused unless it is empty, and a split chooses rows
-        known = {*(names or found), *["title"] * (form is SENTENCES), *["split"] * bool(rows.split)}
+        known = {*(names or found)}
+        if form is SENTENCES:
+            known.add("title")  # refused unless it is empty
+        if rows.split:
+            known.add("split")  # chooses rows
         if not rows.numbered:
             self.unread |= dict.fromkeys(x for x in found if x not in known and not IDENTITY.fullmatch(x))
         return names
@@ -383,20 +385,19 @@ def read_file(source: Source, form: Format, limit: int | None = None) -> Table:
     If JSON lists negatives, and not as many in each row, all rows are cut to the fewest.
     """
     reader = RowReader(source, form)
-    file = reader.rows
-    if form is SCORED and not file.columns and format_of(file.names) is NLI:  # whose numbers are no similarities
-        raise InputError(f"{file} holds classes; needed are {SCORED.needs}, or labels of 0 and 1")
+    if form is SCORED and not reader.rows.columns and format_of(reader.rows.names) is NLI:  # classes are no scores
+        raise InputError(f"{reader.rows} holds classes; needed are {SCORED.needs}, or labels of 0 and 1")
     rows = list(islice(reader, limit))
     reader.check_numbers()
     usable = [row for row in rows if not reader.skips(row)]
     if not usable:
         skipped = f" ({len(rows)} were skipped)" if rows else ""
-        raise InputError(f"{file} holds no usable rows{skipped}")
+        raise InputError(f"{reader.rows} holds no usable rows{skipped}")
     unread, fewest = [*reader.unread], min(len(row.texts) for row in usable)
     if form is PAIRS and any(len(row.texts) > fewest for row in usable):
         usable = [Row(row.texts[:fewest], None, row.line) for row in usable]
         unread.append(f"negatives beyond {fewest - 2} of a row")
-    return Table(usable, len(rows) - len(usable), unread, str(file))
+    return Table(usable, len(rows) - len(usable), unread, str(reader.rows))
 
 
 def class_names(table: Table) -> tuple[str, ...]:
