@@ -43,7 +43,8 @@ def main(arguments: list[str] | None = None) -> None:
 
     model = shared.opened(options, load)
     if not isinstance(model, PairScorer):
-        raise InputError(f"{options.model} holds an encoder, but no head that was trained on pairs (head.json)")
+        cosines = 'minisbert encode "A." "B." compares two texts, encoder.similarity_pairwise in Python many pairs'
+        raise InputError(f"{options.model} has no head that was trained on pairs (head.json); for cosines, {cosines}")
     scores: np.ndarray = model.predict(pairs, show_progress_bar=True, apply_softmax=True)
     is_regression = model.task == "regression"
     if is_regression:
