@@ -519,17 +519,20 @@ def print_table(before: dict[str, Scores], after: dict[str, Scores]) -> None:
     """Print every metric on dev and test, before training and of the best model; the loss is in ``results.json``."""
     metrics = [metric for metric in dict.fromkeys([*before["dev"], *before["test"]]) if metric != "loss"]
     metrics.sort(key=lambda metric: metric in UNSCALED)  # stable
-    print(f"{'x 100':<16}{'dev':>17}{'test':>19}")
+    widths = {split: width for split, width in (("dev", 17), ("test", 19)) if before[split]}
+    if widths:
+        print(f"{'x 100':<16}" + "".join(f"{split:>{width}}" for split, width in widths.items()))
     for metric in metrics:
-        shown = {"dev": "", "test": ""}
-        # test may have no alike pairs for alignment, no qrels for a search, or no rows at all
-        for split in shown:
-            if metric in before[split]:
+        cells = ""
+        for split, width in widths.items():
+            shown = ""
+            if metric in before[split]:  # test may have no alike pairs for alignment, and no qrels for a search
                 first, then = before[split][metric], after[split][metric]
-                shown[split] = f"{100 * first:.2f} -> {100 * then:.2f}"
+                shown = f"{100 * first:.2f} -> {100 * then:.2f}"
                 if metric in UNSCALED:
-                    shown[split] = f"{first:.3f} -> {then:.3f}"
+                    shown = f"{first:.3f} -> {then:.3f}"
+            cells += f"{shown:>{width}}"
         words = UNSCALED.get(metric) or MEANINGS.get(metric, "")
         if metric in UNSCALED:
             words = f"not x 100; {words}"
-        print(f"{metric:<16}{shown['dev']:>17}{shown['test']:>19}   {words}".rstrip())
+        print(f"{metric:<16}{cells}   {words}".rstrip())

@@ -396,3 +396,5 @@ def test_the_table_shows_under_dev_what_only_dev_has(capsys):
     assert rows[0].split() == ["f1", "50.00", "->", "75.00", "25.00", "->", "100.00"]
     assert rows[1].split()[:4] == ["alignment", "1.000", "->", "0.500"]
     assert "lower is better" in rows[1]
+    print_table(before | {"test": {}}, after | {"test": {}})
+    assert capsys.readouterr().out.splitlines()[0].split() == ["x", "100", "dev"]
