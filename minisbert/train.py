@@ -70,6 +70,9 @@ def train(
     columns, labels = list(zip(*rows, strict=True)), torch.empty(0)
     if loss in ("cosine", "softmax"):
         labels = torch.tensor(columns.pop(), device=encoder.device)
+    if loss == "cosine" and not (labels.abs() <= 1).all():
+        reached = f"{labels.abs().max():g}: divide them by the highest possible score"
+        raise InputError(f"scores for the loss cosine must be in -1..1, and reach {reached}")
     if loss == "simcse":
         columns *= 2  # dropout makes two views of each text
     texts, (dtype, _) = TextColumns(encoder.tokenizer, columns), choose_dtype("auto", encoder.device)

@@ -115,6 +115,8 @@ def test_a_callback_ends_the_training(tiny):
     assert steps == [0, 1, 2]
     with pytest.raises(ValueError, match="loss"):
         train(encoder, [], loss="mnr")
+    with pytest.raises(InputError, match="scores"):
+        train(encoder, [("a cat", "a dog", 5), ("a cat", "snow", 0)], loss="cosine")
 
 
 def test_an_interrupted_training_saves_the_best_weights(files, tiny, tmp_path, monkeypatch, capsys):
