@@ -8,7 +8,7 @@ from minisbert.commands import shared
 from minisbert.core import InputError
 from minisbert.system.assets import local_path
 from minisbert.system.console import add_threads_option, bounded, command_parser, say
-from minisbert.system.files import atomic_folder, check_output
+from minisbert.system.files import atomic_folder, check_output, write_json
 
 LARGEST = 1e-4  # of a difference to a unit vector's number: float32 in another order stays far below
 
@@ -75,6 +75,7 @@ def to_onnx(arguments: list[str] | None = None) -> None:
     import numpy as np
 
     from minisbert.backends import graphs
+    from minisbert.checkpoints.layout import TOKENIZER_CONFIG, ModelFolder
     from minisbert.models.sentence_encoder import SentenceEncoder
 
     encoder = SentenceEncoder.load(options.model, device="cpu")
@@ -82,6 +83,9 @@ def to_onnx(arguments: list[str] | None = None) -> None:
     expected = encoder.encode(list(graphs.SAMPLE_TEXTS))  # (N, W)
     with atomic_folder(options.out) as folder:
         encoder.write(folder)
+        # where fastembed and transformers.js cut texts
+        settings = ModelFolder(folder).json(TOKENIZER_CONFIG) | {"model_max_length": encoder.tokenizer.limit}
+        write_json(folder / TOKENIZER_CONFIG, settings)
         encoder.write_card(folder, former=options.out)
         path = folder / "onnx" / "model.onnx"
         path.parent.mkdir()

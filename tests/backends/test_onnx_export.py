@@ -1,5 +1,7 @@
 """``minisbert export-onnx``: the graph, the folder around it, and what is refused."""
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,14 +58,16 @@ def test_pads_on_the_left_as_other_programs_may_put_them(runtime, pooling, tmp_p
 
 @pytest.mark.slow
 def test_the_command_writes_a_folder_that_opens_and_can_be_replaced(runtime, tiny, tmp_path, capsys):
-    out = tmp_path / "out"
+    out, model = tmp_path / "out", shutil.copytree(tiny, tmp_path / "model")
+    (model / "sentence_bert_config.json").write_text('{"max_seq_length": 9}')
     for _ in range(2):
-        main([str(tiny), "--out", str(out), "--int8"])
+        main([str(model), "--out", str(out), "--int8"])
         shown = capsys.readouterr().out.splitlines()
         assert [line.partition(":")[0] for line in shown] == ["onnx/model.onnx", "onnx/model_int8.onnx"]
     assert float(shown[1].rpartition(" ")[2]) > 0.9
+    assert json.loads((out / "tokenizer_config.json").read_text())["model_max_length"] == 9  # other programs read it
     texts = list(LONG)
-    np.testing.assert_array_equal(SentenceEncoder.load(out).encode(texts), SentenceEncoder.load(tiny).encode(texts))
+    np.testing.assert_array_equal(SentenceEncoder.load(out).encode(texts), SentenceEncoder.load(model).encode(texts))
 
 
 def test_a_missing_package_is_one_line_with_the_extra(tiny, tmp_path, monkeypatch):
