@@ -1,62 +1,18 @@
-"""Correlations against slow independent versions; their worked values are in the grader's cases."""
+"""Ranges and bad input of correlations; their numbers are in the grader's cases and ``test_parity.py``."""
 
 import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
 
-from minisbert.core.metrics import pearson, ranks, spearman
-
-numbers = st.floats(-1e3, 1e3).map(lambda x: round(x, 3))
-few_values = st.integers(-2, 2).map(float)  # mostly ties
-
-
-def two_lists(values):
-    pairs = st.lists(st.tuples(values, values), min_size=2, max_size=30)
-    return pairs.map(lambda rows: tuple(map(list, zip(*rows, strict=True)))).filter(
-        lambda lists: all(len(set(one)) > 1 for one in lists)
-    )
-
-
-def slow_pearson(x: list[float], y: list[float]) -> float:
-    """From sums over all pairs of rows, without a mean: sum (xi - xj)(yi - yj) divided by the two norms."""
-    pairs = [(i, j) for i in range(len(x)) for j in range(i)]
-
-    def products(x: list[float], y: list[float]) -> float:
-        return math.fsum((x[i] - x[j]) * (y[i] - y[j]) for i, j in pairs)
-
-    return products(x, y) / math.sqrt(products(x, x)) / math.sqrt(products(y, y))
-
-
-def slow_ranks(x: list[float]) -> list[float]:
-    """A value's rank: 1, plus 1 for each smaller, plus 1/2 for each other equal value."""
-    return [1 + sum(b < a for b in x) + (sum(b == a for b in x) - 1) / 2 for a in x]
-
-
-@given(st.lists(few_values | numbers, min_size=1, max_size=40))
-def test_ranks_equal_pairwise_counting(x):
-    assert ranks(x).tolist() == slow_ranks(x)  # halves of small integers are exact
-
-
-@given(two_lists(numbers))
-def test_pearson_equals_the_slow_version(lists):
-    assume(all(max(one) - min(one) > 0.1 for one in lists))  # or rounding loses the digits that differ
-    assert pearson(*lists) == pytest.approx(slow_pearson(*lists), abs=1e-9)
+from minisbert.core.metrics import pearson, spearman
 
 
 def test_float32_is_computed_in_float64():
     """In float32 the mean of these is off by a hundredth of what differs."""
     x, y = np.float32([1000, 1000.001, 1000.003, 1000.002]), np.float32([1e4, 1e4 + 0.01, 1e4 + 0.02, 1e4 + 0.05])
     for other in (y, np.array([1, 2, 3, 4])):
-        assert pearson(x, other) == pytest.approx(slow_pearson(x.tolist(), other.tolist()), abs=1e-9)
-
-
-@given(two_lists(few_values) | two_lists(numbers))
-def test_spearman_equals_the_slow_version(lists):
-    x, y = lists
-    assert spearman(x, y) == pytest.approx(slow_pearson(slow_ranks(x), slow_ranks(y)), abs=1e-13)
+        assert pearson(x, other) == pytest.approx(np.corrcoef(x.astype(float), other.astype(float))[0, 1], abs=1e-9)
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-200, 1e-30, 1.0, 1e30, 1e200, 3e307])

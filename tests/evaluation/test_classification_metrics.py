@@ -1,4 +1,4 @@
-"""Decisions and geometry against hand-worked values and slow independent versions."""
+"""Thresholds, memory and bad input of decisions and geometry; ``metric_checks.py`` has their values."""
 
 import math
 import tracemalloc
@@ -6,8 +6,6 @@ import tracemalloc
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given
-from hypothesis import strategies as st
 
 from minisbert.evaluation import metrics as more_metrics
 from minisbert.evaluation.metrics import (
@@ -19,25 +17,10 @@ from minisbert.evaluation.metrics import (
     precision_recall_f1,
     uniformity,
 )
-from tests.core.test_metrics import few_values, numbers
-
-# ----------------------------------------------------------------------------------------- decisions
 
 
-zeros_and_ones = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=1, max_size=40)
-
-
-@given(zeros_and_ones)
-def test_f1_is_the_harmonic_mean_of_shares_counted_one_by_one(rows):
-    predicted, labels = zip(*rows, strict=True)
-    assume(any(labels))
-    assert accuracy(predicted, torch.tensor(labels)) == sum(a == b for a, b in rows) / len(rows)
-    precision, recall, f1 = precision_recall_f1(predicted, labels)
-    among_predicted = [label for call, label in rows if call]
-    among_labels = [call for call, label in rows if label]
-    assert precision == (sum(among_predicted) / len(among_predicted) if among_predicted else 0)
-    assert recall == sum(among_labels) / len(among_labels)
-    assert f1 == pytest.approx(2 / (1 / precision + 1 / recall) if precision and recall else 0, abs=1e-15)
+def test_nothing_predicted_has_precision_0():
+    assert precision_recall_f1([0, 0], [1, 0]) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -53,35 +36,6 @@ def test_f1_is_the_harmonic_mean_of_shares_counted_one_by_one(rows):
 )
 def test_best_threshold_by_hand(scores, labels, metric, expected):
     assert best_threshold(scores, labels, metric) == pytest.approx(expected, abs=1e-15)
-
-
-def slow_f1(predicted: list[bool], labels: list[int]) -> float:
-    both = sum(a and b for a, b in zip(predicted, labels, strict=True))
-    return 2 * both / (sum(predicted) + sum(labels))
-
-
-def slow_accuracy(predicted: list[bool], labels: list[int]) -> float:
-    return sum(a == b for a, b in zip(predicted, labels, strict=True)) / len(labels)
-
-
-@given(
-    rows=st.lists(st.tuples(few_values | numbers, st.integers(0, 1)), min_size=1, max_size=30),
-    metric=st.sampled_from(["f1", "accuracy"]),
-    shift=st.integers(0, 29),
-)
-def test_no_threshold_is_better_than_the_best(rows, metric, shift):
-    scores, labels = map(list, zip(*rows, strict=True))
-    assume(metric == "accuracy" or any(labels))
-    slow = slow_f1 if metric == "f1" else slow_accuracy
-    threshold, value = best_threshold(scores, labels, metric)
-    assert slow([score >= threshold for score in scores], labels) == pytest.approx(value, abs=1e-15)
-    for cut in [*scores, max(scores) + 1]:  # one for each possible cut
-        found = slow([score >= cut for score in scores], labels)
-        assert found <= value + 1e-15
-        higher = any(threshold <= score < cut for score in scores)  # calls fewer rows 1 than the threshold does
-        assert not higher or found < value - 1e-15
-    order = [(i + shift) % len(rows) for i in range(len(rows))]
-    assert best_threshold([scores[i] for i in order], [labels[i] for i in order], metric) == (threshold, value)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
@@ -120,30 +74,7 @@ def test_input_without_a_defined_score_is_refused(metric, values, message):
         metric(*values)
 
 
-# ------------------------------------------------------------------------------------------ geometry
-
-vectors = st.integers(0, 2**32 - 1).map(lambda seed: np.random.default_rng(seed).normal(size=(2, 9, 4)))
-
-
-def slow_cosine(x: np.ndarray, y: np.ndarray) -> float:
-    lengths = math.sqrt(math.fsum(a * a for a in x)) * math.sqrt(math.fsum(a * a for a in y))
-    return math.fsum(a * b for a, b in zip(x, y, strict=True)) / lengths
-
-
-@given(vectors, st.integers(2, 9), st.sampled_from([1, 2, 5, 256]))
-def test_geometry_equals_the_slow_versions(two, count, block):
-    a, p = two[:, :count]
-    cosines = [slow_cosine(x, y) for i, x in enumerate(a) for j, y in enumerate(a) if i != j]
-    spread = math.log(math.fsum(math.exp(-2 * (2 - 2 * c)) for c in cosines) / len(cosines))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(more_metrics, "CHUNK", block)
-        assert uniformity(a) == pytest.approx(spread, abs=1e-13)
-    assert mean_off_diagonal_cosine(a) == pytest.approx(math.fsum(cosines) / len(cosines), abs=1e-14)
-    near = [slow_cosine(x, y) for x, y in zip(a, p, strict=True)]
-    assert alignment(a, p) == pytest.approx(2 - 2 * math.fsum(near) / count, abs=1e-14)
-
-
-def test_uniformity_needs_little_memory():
+def test_uniformity_needs_little_memory(monkeypatch):
     """4,000 rows: the matrix of all pairs would take 128 MB, and their differences 64 times that."""
     x = torch.nn.functional.normalize(torch.randn(4000, 64, generator=torch.Generator().manual_seed(0)), dim=1)
     tracemalloc.start()
@@ -152,4 +83,6 @@ def test_uniformity_needs_little_memory():
     tracemalloc.stop()
     assert peak < 60e6
     assert found == pytest.approx(-4 + 8 / 64, abs=0.02)  # log E exp(4 cos - 4), cos of variance 1 / 64
-    assert mean_off_diagonal_cosine(x) == pytest.approx(0.0, abs=0.001)
+    whole = uniformity(x[:20])
+    monkeypatch.setattr(more_metrics, "CHUNK", 7)
+    assert uniformity(x[:20]) == pytest.approx(whole, abs=1e-13)
