@@ -4,8 +4,6 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from minisbert.core.data import TextColumns, length_grouped_batches
 from minisbert.core.tokenizer import Tokenizer
@@ -46,29 +44,6 @@ def test_three_columns_and_one(tiny):
 
 def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
-
-
-@given(
-    lengths=st.lists(st.integers(1, 60), max_size=80),
-    batch_size=st.integers(1, 17),
-    window=st.integers(1, 6),
-    seed=st.integers(0, 2**32 - 1),
-)
-def test_every_row_is_in_one_batch_and_batches_are_full(lengths, batch_size, window, seed):
-    batches = length_grouped_batches(lengths, batch_size, seeded(seed), window)
-    assert sorted(row for batch in batches for row in batch) == list(range(len(lengths)))
-    full, rest = divmod(len(lengths), batch_size)
-    assert sorted(map(len, batches)) == ([rest] if rest else []) + [batch_size] * full
-
-
-def test_batches_change_with_seed_and_from_epoch_to_epoch():
-    lengths = [7] * 100
-    generator = seeded(1)
-    epochs = [length_grouped_batches(lengths, 10, generator) for _ in range(2)]
-    epochs.append(length_grouped_batches(lengths, 10, seeded(2)))
-    together = [{frozenset(batch) for batch in batches} for batches in epochs]
-    assert not together[0] & together[1]  # other rows meet, not just the same batches in another order
-    assert not together[0] & together[2]
 
 
 def test_a_window_is_50_batches_unless_stated():
