@@ -36,17 +36,6 @@ def assert_same(sides: list[tuple[torch.Tensor, tuple[torch.Tensor, ...]]]) -> N
         assert (found - reference).abs().max() < 1e-9
 
 
-@pytest.mark.parametrize("extra", [0, 1, 3])
-def test_padding_does_not_change_real_tokens(model, extra):
-    ids, mask = batch()
-    alone = [model(ids[i : i + 1, : mask[i].sum()]) for i in range(len(ids))]
-    wide_ids = torch.nn.functional.pad(ids, (0, extra), value=5)  # pads need not be zero
-    wide_mask = torch.nn.functional.pad(mask, (0, extra), value=False)
-    together = model(wide_ids, wide_mask)
-    for i, states in enumerate(alone):
-        assert (together[i, : states.shape[1]] - states[0]).abs().max() < 1e-12
-
-
 def test_masks_token_types_and_positions_by_default(model):
     ids, mask = batch()
     states = model(ids, mask)

@@ -1,7 +1,6 @@
 """The book's encoder: cosines, loading a folder, vectors in plain padded batches."""
 
 import json
-import math
 import shutil
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from minisbert.checkpoints import weights
 from minisbert.core import InputError
-from minisbert.core.encoder import SentenceEncoder, cosine, normalize, pooling_modes
+from minisbert.core.encoder import SentenceEncoder, normalize, pooling_modes
 from minisbert.models import sentence_encoder
 from tests.parity import MINILM_VECTOR, PIECE, REFERENCE
 
@@ -23,25 +22,6 @@ TEXTS = [  # in no order of length; the third is longer than the tiny model's 16
     "",
     "moon",
 ]
-
-
-# ----------------------------------------------------------------------------- normalize and cosine
-
-
-@pytest.mark.parametrize(
-    ("u", "v", "expected"),
-    [
-        ([1.0, 0.0], [1.0, 1.0], 1 / math.sqrt(2)),
-        ([1.0, 0.0], [0.0, 9.0], 0.0),
-        ([3.0, 4.0], [-3.0, -4.0], -1.0),
-        ([3.0, 4.0], [4.0, 3.0], 24 / 25),
-        ([0.0, 0.0], [1.0, 1.0], 0.0),
-    ],
-)
-def test_cosine_by_hand(u, v, expected):
-    value = cosine(torch.tensor([u], dtype=torch.float64), torch.tensor([v], dtype=torch.float64))
-    assert value.shape == (1,)
-    assert value.item() == pytest.approx(expected, abs=1e-15)
 
 
 def test_normalize_by_hand():
