@@ -235,41 +235,6 @@ def test_a_folder_of_transformers_of_every_family(family, tmp_path):
     assert_parity(f"plain {family}, saved, theirs", again, expected, PIECE)
 
 
-@pytest.mark.reference
-@pytest.mark.parametrize(
-    "options", [{"add_prefix_space": True}, {"add_prefix_space": False}, {"tokenizer_class": ...}], ids=str
-)
-def test_a_multilingual_model_of_sentence_transformers(tmp_path, options):
-    """XLM-RoBERTa and its tokenizer, as multilingual E5 has them: their folder here, and ours there."""
-    transformers = pytest.importorskip("transformers", reason="needs the reference extra")
-    sentence_transformers = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
-    words = ["▁the", "▁cat", "▁dog", "▁a", "▁中", *"▁abcdefghijklmnopqrstuvwxyzé"]
-    pieces = [*dict.fromkeys(("<s>", "<pad>", "</s>", "<unk>"), 0.0).items()]
-    pieces += [*{word: -float(len(word)) for word in words}.items(), ("<mask>", 0.0)]
-    tokenizer = transformers.XLMRobertaTokenizer(vocab=pieces, model_max_length=13)
-    sizes = {"vocab_size": len(tokenizer), "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3}
-    config = transformers.XLMRobertaConfig(**sizes, intermediate_size=17, max_position_embeddings=20, type_vocab_size=1)
-    torch.manual_seed(0)
-    model = transformers.XLMRobertaModel(config)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
-    for part in (tokenizer, model):
-        part.save_pretrained(tmp_path / "plain")
-    from sentence_transformers import models as modules
-
-    encoder = modules.Transformer(str(tmp_path / "plain"))
-    whole = [encoder, modules.Pooling(12, "mean"), modules.Normalize()]
-    folder = tmp_path / "theirs"
-    sentence_transformers.SentenceTransformer(modules=whole, device="cpu").save(str(folder), create_model_card=False)
-    edit(folder / OPTIONS, options)
-    expected = reference(folder).encode(TEXTS, convert_to_tensor=True)
-    assert_parity("XLM-RoBERTa", vectors(folder), expected, PIECE)
-    SentenceEncoder.load(folder).save(tmp_path / "ours")
-    assert_parity("XLM-RoBERTa, saved", vectors(tmp_path / "ours"), expected, PIECE)
-    again = reference(tmp_path / "ours").encode(TEXTS, convert_to_tensor=True)
-    assert_parity("XLM-RoBERTa, saved, theirs", again, expected, PIECE)
-
-
 @pytest.mark.parametrize("limit", [5, 6, 9])
 def test_texts_and_pairs_cut_at_the_start_equal_the_library(make, limit):
     tokenizer = SentenceEncoder.load(make("tiny", {OPTIONS: LEFT}), max_seq_length=limit).tokenizer
@@ -356,6 +321,7 @@ REFUSED = [  # a source, a file, keys, and values that are refused for each of t
     ("tiny", CONFIG, "layer_norm_eps hidden_dropout_prob initializer_range", ["0.1", float("nan")]),
     ("tiny", CONFIG, "model_type hidden_act position_embedding_type", ["silu", 5]),
     ("tiny", CONFIG, "is_decoder add_cross_attention", [True]),
+    ("tiny", CONFIG, "pruned_heads", [{"0": [1]}]),
     ("roberta", CONFIG, "pad_token_id", [-1]),
     ("distiluse", CONFIG, "dim n_layers dropout attention_dropout activation", [1.5, [], None]),
     ("tiny", OPTIONS, "tokenizer_class padding_side truncation_side", ["BertJapaneseTokenizer", True]),
