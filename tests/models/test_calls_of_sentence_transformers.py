@@ -17,6 +17,26 @@ from tests.conftest import ROOT
 SPLADE = ROOT / "tests" / "reference" / "architectures" / "tiny-splade"
 TEXTS = ["the cat sits on the mat", "a dog", "a woman eats bread and an apple under the sun", "moon"]
 PAIRS = [("the cat sits", "a cat"), ("a dog", "moon"), ("moon", "the sun")]
+PROMPTS = {"query": "a bird ", "document": "the sun "}
+STATES = ["", "model.max_seq_length = 5", "model.truncate_dim = 6"]
+STATES += ["model.prompts, model.default_prompt_name = {'q': 'the moon '}, 'q'"]
+IN_EVERY_STATE = [
+    "model.encode(TEXTS)",
+    "model.encode('a dog', convert_to_numpy=False)",
+    "model.encode(TEXTS, convert_to_numpy=False)",
+    "model.encode(TEXTS, batch_size=2, show_progress_bar=False)",
+    "model.encode(TEXTS, truncate_dim=5, normalize_embeddings=True)",
+    "model.encode(TEXTS, output_value='token_embeddings')",
+    "model.encode('a dog', output_value='token_embeddings')",
+    *(f"model.encode(TEXTS, precision='{precision}')" for precision in ("int8", "uint8", "binary", "ubinary")),
+    "model.encode(TEXTS, prompt='a bird ')",
+    "model.encode(TEXTS, prompt_name='query') if 'q' not in model.prompts else None",
+    "model.encode_query('a dog')",
+    "model.encode_document(TEXTS, convert_to_tensor=True)",
+    "torch.as_tensor(model.similarity(model.encode(TEXTS), model.encode('a dog')))",
+    "torch.as_tensor(model.similarity_pairwise(model.encode(TEXTS), model.encode(TEXTS[::-1])))",
+    "model.get_embedding_dimension(), model.max_seq_length",
+]
 SAME = [  # an expression that both libraries understand
     "model.encode(TEXTS, None, None, 2, False, 'sentence_embedding', 'float32', True, True)",
     "model.encode(TEXTS, precision=None, normalize_embeddings=True)",
@@ -91,18 +111,18 @@ def theirs(ours, tiny, folders):
     }
 
 
-def assert_same(found, expected):
-    """Equal values in equal types, to the tolerance of real vectors."""
+def assert_same(found, expected, levels=0):
+    """Equal values in equal types, to the tolerance of real vectors, or so many levels of codes."""
     if isinstance(expected, dict):
         found, expected = list(found.items()), list(expected.items())
     if isinstance(expected, list | tuple):
         for one, other in zip(found, expected, strict=True):
-            assert_same(one, other)
+            assert_same(one, other, levels)
     elif isinstance(expected, Tensor | np.ndarray):
         assert (type(found), found.dtype) == (type(expected), expected.dtype)
         # of vectors of length 1; hidden states are not scaled, their largest numbers are near 3
         atol = 2e-6 if abs(expected).max() <= 1 else 1e-5
-        np.testing.assert_allclose(found, expected, rtol=0, atol=atol)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=levels or atol)
     elif isinstance(expected, float):
         assert type(found) is float
         assert found == pytest.approx(expected, abs=2e-6)
@@ -115,6 +135,20 @@ def assert_same(found, expected):
 @pytest.mark.parametrize("code", SAME)
 def test_the_same_call_gives_the_same(code, ours, theirs):
     assert_same(eval(code, dict(ours)), eval(code, dict(theirs)))
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("state", STATES)
+def test_the_same_calls_in_every_state_of_a_model(tiny, state):
+    library = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
+    models = minisbert.load(tiny, prompts=PROMPTS, device="cpu"), library.SentenceTransformer(str(tiny), device="cpu")
+    models[1].prompts = dict(PROMPTS)
+    for model in models:
+        exec(state, {"model": model})
+    for code in IN_EVERY_STATE:
+        # a level, where the last bit of a float decides; hidden states of up to 3
+        levels = 1 if "int8" in code else 2e-5 if "token" in code else 0
+        assert_same(*(eval(code, {"model": model, "TEXTS": TEXTS, "torch": torch}) for model in models), levels)
 
 
 def test_names_that_are_called_otherwise_here():

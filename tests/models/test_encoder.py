@@ -1,4 +1,4 @@
-"""sentence-transformers' names on every encoder: by hand, and beside sentence-transformers."""
+"""sentence-transformers' names on every encoder, by hand; ``test_calls_of_sentence_transformers.py`` compares them."""
 
 from dataclasses import replace
 
@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-import minisbert
 from minisbert.core import InputError
 from minisbert.models.batching import tokenize
 from minisbert.models.sentence_encoder import SentenceEncoder, not_finite
@@ -100,15 +99,20 @@ def test_printed_it_says_what_decides_the_vectors(encoder):
 
 def test_similarities_by_hand(encoder):
     a, b = np.array([[3.0, 4], [1, 0]]), np.array([[4.0, 3], [0, 2]])
+    a.setflags(write=False)  # as np.load(mmap_mode="r") gives them
     expected = {"cosine": [0.96, 0], "dot": [24, 0], "euclidean": [-(2**0.5), -(5**0.5)], "manhattan": [-2, -3]}
     for name, values in expected.items():
         encoder.similarity_fn_name = name
         np.testing.assert_allclose(encoder.similarity_pairwise(a, b), values, atol=1e-12)
-        matrix = encoder.similarity(torch.from_numpy(a), b)
+        matrix = encoder.similarity(torch.tensor(a), b)
         assert type(matrix) is torch.Tensor
         np.testing.assert_allclose(matrix.diagonal(), values, atol=1e-12)
+    assert encoder.similarity(a[0], b[0]).shape == (1, 1)
+    assert encoder.similarity(a, b[:0]).shape == (2, 0)
     with pytest.raises(InputError, match="pairs"):
         encoder.similarity_pairwise(a, b[:1])
+    with pytest.raises(ValueError, match="width"):
+        encoder.similarity(a, b[:, :1])
 
 
 def test_precision_is_that_of_the_output(encoder):
@@ -145,65 +149,3 @@ def test_token_ids_are_encoded_as_their_text(encoder):
     assert_parity("skip", vector, states / states.norm(), 2e-6)  # float32
     with pytest.raises(InputError, match="prompt"):
         encoder.vectors_of(replace(tokens, prompt=3))
-
-
-# What sentence-transformers' documentation does with a model; each runs with both libraries
-IDIOMS = {
-    "one text": lambda model: model.encode("the cat sits"),
-    "a list": lambda model: model.encode(TEXTS),
-    "a tensor": lambda model: model.encode(TEXTS, convert_to_tensor=True),
-    "one tensor": lambda model: model.encode("a dog", convert_to_numpy=False),
-    "tensors": lambda model: torch.stack(list(model.encode(TEXTS, convert_to_numpy=False))),
-    "small batches without a bar": lambda model: model.encode(TEXTS, batch_size=2, show_progress_bar=False),
-    "normalized": lambda model: model.encode(TEXTS, normalize_embeddings=True),
-    "cut and normalized": lambda model: model.encode(TEXTS, truncate_dim=5, normalize_embeddings=True),
-    "tokens": lambda model: torch.cat(model.encode(TEXTS, output_value="token_embeddings")),
-    "tokens of one text": lambda model: model.encode("a dog", output_value="token_embeddings"),
-    "int8": lambda model: model.encode(TEXTS, precision="int8"),
-    "uint8": lambda model: model.encode(TEXTS, precision="uint8"),
-    "binary": lambda model: model.encode(TEXTS, precision="binary"),
-    "ubinary": lambda model: model.encode(TEXTS, precision="ubinary"),
-    "a prompt": lambda model: model.encode(TEXTS, prompt="a bird "),
-    "a prompt by name": lambda model: model.encode(TEXTS, prompt_name="query"),
-    "queries": lambda model: model.encode_query("a dog"),
-    "documents": lambda model: model.encode_document(TEXTS, convert_to_tensor=True),
-    "similarity": lambda model: model.similarity(model.encode(TEXTS), model.encode("a dog")),
-    "pairs": lambda model: model.similarity_pairwise(model.encode(TEXTS), model.encode(TEXTS[::-1])),
-    "dimension": lambda model: np.array(model.get_embedding_dimension()),
-    "length": lambda model: np.array(model.max_seq_length),
-}
-
-
-def set_length(model):
-    model.max_seq_length = 5
-
-
-def set_prompts(model):
-    model.prompts = {"q": "the moon "}
-    model.default_prompt_name = "q"
-
-
-def set_columns(model):
-    model.truncate_dim = 6
-
-
-@pytest.mark.reference
-@pytest.mark.parametrize("change", [None, set_length, set_prompts, set_columns])
-def test_idioms_of_sentence_transformers_give_the_same(tiny, change):
-    from sentence_transformers import SentenceTransformer
-
-    models = minisbert.load(tiny, prompts=PROMPTS, device="cpu"), SentenceTransformer(str(tiny), device="cpu")
-    models[1].prompts = dict(PROMPTS)
-    if change is not None:
-        for model in models:
-            change(model)
-    idioms = {name: idiom for name, idiom in IDIOMS.items() if change is not set_prompts or "by name" not in name}
-    for name, idiom in idioms.items():
-        ours, theirs = (np.asarray(idiom(model)) for model in models)
-        assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype), name
-        allowed = 1 if name in ("int8", "uint8") else 0  # a level, where the last bit of a float decides
-        if ours.dtype.kind == "f":
-            allowed = 2e-6  # float32, unit vectors
-            if "tokens" in name:
-                allowed = 2e-5  # float32, hidden states of up to 3
-        assert np.abs(ours.astype(np.float64) - theirs).max() <= allowed, name
