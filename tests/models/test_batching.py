@@ -145,11 +145,6 @@ def test_padded_batches_hold_every_row_come_longest_first_and_use_their_budget(l
         assert (len(rows) + 1) * lengths[rows[0]] > batch_tokens
 
 
-def test_batches_by_hand():
-    assert budgeted_batches([3, 9, 4, 4, 2], 8) == [[1], [2, 3], [0, 4]]
-    assert budgeted_batches([], 8) == []
-
-
 # ------------------------------------------------------------------------------- what is refused
 
 CONFIG = BertConfig(37, 15, 2, 3, 22, 12)

@@ -41,15 +41,10 @@ def write(folder: Path, expansion: dict | None = None, normalize: bool = True) -
     alter(folder, TEXT, **{} if expansion else {"query_length": 12})
     alter(folder, SENTENCE, prompts={"query": "[MASK] ", "document": "dog "})
     alter(folder, MASK, skiplist_words=WORDS)
-    return folder if normalize else keep_modules(folder, 3)
-
-
-def keep_modules(folder: Path, count: int) -> Path:
-    """Only the first modules: Transformer, Dense, MultiVectorMask, Normalize."""
-    modules = json.loads((folder / "modules.json").read_text())
-    for module in modules[count:]:
-        shutil.rmtree(folder / module["path"])
-    (folder / "modules.json").write_text(json.dumps(modules[:count]))
+    modules = json.loads((folder / "modules.json").read_text())  # Transformer, Dense, MultiVectorMask, Normalize
+    if not normalize:
+        shutil.rmtree(folder / modules[3]["path"])
+        (folder / "modules.json").write_text(json.dumps(modules[:3]))
     return folder
 
 

@@ -4,7 +4,6 @@ import errno
 import json
 import shutil
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -124,15 +123,6 @@ def test_a_vector_does_not_depend_on_its_batch(tiny, double, bound, monkeypatch)
     monkeypatch.setattr(sentence_encoder, "TEXT_TOKENS", 1)  # batches of so many tokens
     for batch_size in (1, 16, 23, np.int64(40), 64, 10_000):
         np.testing.assert_allclose(model.encode(TEXTS, batch_size=batch_size), alone, atol=bound, rtol=0)
-
-
-@given(st.lists(st.sampled_from(TEXTS), min_size=1, max_size=12), st.integers(1, 200))
-@settings(max_examples=25)
-def test_a_vector_does_not_depend_on_its_company(model, texts, batch_size):
-    alone = dict(zip(TEXTS, model.encode(TEXTS, batch_size=1), strict=True))
-    with mock.patch.object(sentence_encoder, "TEXT_TOKENS", 1):
-        vectors = model.encode(texts, batch_size=batch_size)
-    np.testing.assert_allclose(vectors, np.stack([alone[text] for text in texts]), atol=MINILM_VECTOR, rtol=0)
 
 
 def test_no_texts_and_an_empty_text(model):
@@ -350,21 +340,6 @@ def test_a_stream_is_read_as_far_as_it_is_computed(model, monkeypatch):
     assert read == [0]
 
 
-# ------------------------------------------------------------------------------------ similarity
-
-
-def test_similarity_is_the_cosine(model):
-    rng = np.random.default_rng(0)
-    a, b = rng.normal(size=(3, 5)), rng.normal(size=(4, 5))
-    a.setflags(write=False)  # as np.load(mmap_mode="r") gives them
-    expected = [[np.dot(x, y) / (np.linalg.norm(x) * np.linalg.norm(y)) for y in b] for x in a]
-    np.testing.assert_allclose(model.similarity(a, b), expected, atol=1e-12, rtol=0)
-    np.testing.assert_allclose(model.similarity(a[0], b[0]), [[expected[0][0]]], atol=1e-12, rtol=0)
-    assert model.similarity(torch.tensor(a), b[:0]).shape == (3, 0)
-    with pytest.raises(ValueError, match="width 3 and 4 cannot be compared"):
-        model.similarity(np.ones((2, 3)), np.ones((2, 4)))
-
-
 # ------------------------------------------------------------------------------------------ save
 
 
@@ -423,7 +398,7 @@ def test_a_full_disk_leaves_the_old_folder_whole(tiny, model, tmp_path, monkeypa
     assert [*tmp_path.iterdir()] == [folder]
 
 
-# ------------------------------------------------------------------------- the real model, the reference
+# ---------------------------------------------------------------------------------- the real model
 
 
 @pytest.mark.weights
@@ -431,18 +406,3 @@ def test_real_vectors_are_those_of_the_reference(minilm):
     sentences = ["A man is playing a guitar.", "Hi", "Two dogs run through the snow, chasing a ball."]
     vectors = torch.from_numpy(SentenceEncoder.load(minilm).encode(sentences))
     assert_parity("all-MiniLM-L6-v2 vectors", vectors, golden("minilm")["vectors"], MINILM_VECTOR)
-
-
-@pytest.mark.reference
-@pytest.mark.parametrize("source", ["tiny", pytest.param("minilm", marks=pytest.mark.weights)])
-def test_folders_move_both_ways(source, request, tmp_path):
-    from sentence_transformers import SentenceTransformer
-
-    folder = request.getfixturevalue(source)
-    SentenceEncoder.load(folder).save(tmp_path / "ours")
-    SentenceTransformer(str(folder), device="cpu").save(str(tmp_path / "theirs"), create_model_card=False)
-    for name in ("ours", "theirs"):
-        model, theirs = SentenceEncoder.load(tmp_path / name), SentenceTransformer(str(tmp_path / name), device="cpu")
-        assert theirs.max_seq_length == model.tokenizer.limit
-        vectors = theirs.encode(TEXTS, convert_to_tensor=True)
-        assert_parity(f"{source}, saved by {name}", model.encode(TEXTS, convert_to_tensor=True), vectors, MINILM_VECTOR)

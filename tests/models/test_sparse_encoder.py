@@ -147,17 +147,6 @@ def test_a_decoder_of_its_own_in_the_file_of_a_tied_model_wins(folder, tmp_path,
         assert_parity(f"own {' and '.join(parts)}", model.double().encode(TEXTS, convert_to_tensor=True), theirs, PIECE)
 
 
-@pytest.mark.reference
-def test_flops_equal_sentence_transformers():
-    from sentence_transformers import SparseEncoder as Reference
-    from sentence_transformers.sparse_encoder import losses
-
-    model = Reference(str(FOLDER), device="cpu").double().eval()
-    vectors = model(model.tokenize(TEXTS))["sentence_embedding"]
-    flops = losses.FlopsLoss(model).compute_loss_from_embeddings(vectors)
-    assert_parity("FlopsLoss", flops_loss(vectors), flops, PIECE)
-
-
 # --------------------------------------------------------------------------------- sparse rows and search
 
 
