@@ -129,22 +129,6 @@ def test_what_graphs_keep_does_not_grow_with_the_batch():
 # ------------------------------------------------------------------------------------------- parts
 
 
-@pytest.mark.parametrize(
-    ("rows", "tokens", "expected"),
-    [
-        ([0, 1, 2, 3], 100, [[0, 1], [2, 3]]),  # 2 * 50 and 2 * 40
-        ([0, 1, 2, 3], 99, [[0], [1], [2, 3]]),
-        ([3, 2, 1, 0], 150, [[3, 2, 1], [0]]),
-        ([0, 1, 2, 3], 200, [[0, 1, 2, 3]]),
-        ([1, 0, 2], 40, [[1], [0], [2]]),  # the first is longer than a part may be
-        ([2], 1, [[2]]),
-        ([], 10, []),
-    ],
-)
-def test_parts_by_hand(rows, tokens, expected):
-    assert cut(rows, [30, 50, 20, 40], tokens) == expected
-
-
 GPU = torch.device("cuda")
 
 

@@ -87,11 +87,3 @@ def test_batches_go_to_the_models_device(make, objective):
     else:
         seen = [part.device.type for part in network.model.to("meta").batch(network.encoded[0], [0, 1])]
     assert set(seen) == {"meta"}
-
-
-@pytest.mark.parametrize("objective", ["cosine", "cross-encoder"])
-def test_scores_of_another_scale_are_targets_of_0_to_1(make, tmp_path, objective):
-    path = str(tmp_path / "ones.tsv")
-    Path(path).write_text(toys.SCORED_HEADER + "0.8\ta cat\tthe cat\n0.3\ta cat\ta dog\n1\ta cat\ta cat\n")
-    task = make(objective, "--data", path, "--dev", path, "--test", path, "--scale", "1")
-    assert task.targets.tolist() == pytest.approx([0.8, 0.3, 1], abs=1e-7)

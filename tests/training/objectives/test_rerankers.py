@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from minisbert.core import InputError
-from minisbert.core.heads import Head, JointHead, siamese
+from minisbert.core.heads import JointHead, siamese
 from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -98,19 +98,6 @@ def test_a_reranker_learns_is_chosen_by_its_own_dev_rows_and_loads_again(tiny, f
     assert "spearman" not in config["dev"]
 
 
-@pytest.mark.reference
-def test_a_reranker_opens_as_a_cross_encoder(tiny, files, tmp_path):
-    sentence_transformers = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
-    flags = [*toys.flags(files, "cross-encoder-ranking"), "--model", str(tiny), "--pooler-head", "--max-steps", "2"]
-    main([*flags, "--lr", "1e-2", "--out", str(tmp_path / "run")])
-    pairs = [(row[0], row[1]) for row in lines(files["triplets"])[:5]]
-    theirs = sentence_transformers.CrossEncoder(str(tmp_path / "run" / "model"), device="cpu")
-    expected = theirs.predict(pairs, activation_fn=torch.nn.Identity())
-    model = PairModel.load(tmp_path / "run" / "model")
-    found = model.outputs(*zip(*pairs, strict=True)).numpy()
-    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
-
-
 @pytest.mark.parametrize(
     ("objective", "form", "message"),
     [
@@ -146,15 +133,6 @@ def test_pairs_without_scores_as_dev_are_a_search_among_all_positives(tiny, file
 # --------------------------------------------------------------------------------- training goes on
 
 
-def random_pair_model(tiny: Path, folder: Path, head: Head, task: str) -> PairModel:
-    model = PairModel(SentenceEncoder.load(tiny, pooling="cls"), head, task)
-    torch.manual_seed(8)
-    for parameter in model.head.parameters():
-        torch.nn.init.normal_(parameter, std=0.2)
-    model.save(folder)
-    return PairModel.load(folder)
-
-
 CONTINUED = {
     "a CrossEncoder": (ClassifierHead(24, 0.1), "logit", "cross-encoder-binary", "duplicates", True),
     "a CrossEncoder by ranking": (ClassifierHead(24, 0.1), "logit", "cross-encoder-ranking", "triplets", True),
@@ -168,7 +146,11 @@ CONTINUED = {
 @pytest.mark.parametrize("name", CONTINUED)
 def test_a_saved_head_of_the_same_kind_and_task_is_trained_further(name, make, tiny, tmp_path, files, capsys):
     head, task, objective, form, goes_on = CONTINUED[name]
-    saved = random_pair_model(tiny, tmp_path / "model", head, task)
+    torch.manual_seed(8)
+    for parameter in head.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    PairModel(SentenceEncoder.load(tiny, pooling="cls"), head, task).save(tmp_path / "model")
+    saved = PairModel.load(tmp_path / "model")
     found = make(objective, form, "--model", str(tmp_path / "model"), "--head-dropout", "0.3").model.head
     assert ("a new one is trained" in capsys.readouterr().err) != goes_on
     same = [torch.equal(a.double(), b) for a, b in zip(saved.head.parameters(), found.parameters(), strict=True)]
