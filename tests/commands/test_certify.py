@@ -284,25 +284,3 @@ def test_bad_files_are_refused_by_name(tiny, tmp_path, capsys, file, content, sa
         run(capsys, path, "--model", tiny)
     assert file in str(error.value)
     assert "\n" not in str(error.value)
-
-
-# ------------------------------------------------------------------------------------- another engine
-
-
-@pytest.mark.reference
-@pytest.mark.parametrize("weights", ["tiny", pytest.param("minilm", marks=pytest.mark.weights)])
-def test_vectors_of_sentence_transformers(request, weights):
-    from sentence_transformers import SentenceTransformer
-
-    folder = request.getfixturevalue(weights)
-    other, encoder = SentenceTransformer(str(folder), device="cpu"), SentenceEncoder.load(folder)
-    texts = [*TEXTS, "A longer one. " * 100]
-
-    def causes() -> tuple[str, ...]:
-        return certify(encoder, texts, other.encode(texts).astype(np.float64)).causes
-
-    assert causes() == ()
-    other.max_seq_length *= 2
-    assert causes() == ("cut",)
-    other[1].pooling_mode = "cls"
-    assert causes() == ("cut", "cls pooling")

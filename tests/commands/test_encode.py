@@ -42,10 +42,6 @@ def printed_matrix(out: str) -> tuple[np.ndarray, list[str]]:
     return np.array([[float(cell) for cell in row[1:-1]] for row in rows]), [row[-1] for row in rows]
 
 
-def read_vectors(path: Path) -> np.ndarray:
-    return np.load(path) if path.suffix == ".npy" else load_file(path)["vectors"]
-
-
 # ---------------------------------------------------------------------------------- where texts come from
 
 
@@ -90,7 +86,8 @@ def test_json_goes_to_the_screen_and_is_one_vector_per_text(tiny, other):
 def test_the_file_holds_the_vectors_in_the_texts_order(tiny, lines, tmp_path, capsys, suffix):
     out = tmp_path / "new" / f"vectors{suffix}"
     main(["--model", str(tiny), "--file", str(lines), "--out", str(out)])
-    np.testing.assert_array_equal(read_vectors(out), SentenceEncoder.load(tiny).encode(TEXTS))
+    vectors = np.load(out) if suffix == ".npy" else load_file(out)["vectors"]
+    np.testing.assert_array_equal(vectors, SentenceEncoder.load(tiny).encode(TEXTS))
     captured = capsys.readouterr()
     assert captured.out == ""
     assert f"wrote 4 vectors of width 24 to {out}" in captured.err
