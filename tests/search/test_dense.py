@@ -1,4 +1,4 @@
-"""Top k and closest pairs against sorted float64 cosines and sentence-transformers, for every kind of vectors."""
+"""Top k and closest pairs against sorted float64 cosines, for every kind of vectors."""
 
 import math
 
@@ -56,34 +56,13 @@ def test_sorted_by_score_then_by_row(scores, rows):
         assert [*zip(found[0][row].tolist(), found[1][row].tolist(), strict=True)] == order
 
 
-def test_cosines_by_hand():
-    scores, indices = top_k(np.array([[3.0, 4.0]]), np.array([[1.0, 0.0], [0.0, 2.0], [-3.0, -4.0], [6.0, 8.0]]), 4)
-    np.testing.assert_allclose(scores, [[1.0, 0.8, 0.6, -1.0]], atol=1e-7, rtol=0)  # float32
-    assert indices.tolist() == [[3, 1, 0, 2]]
-
-
-@pytest.mark.parametrize("alone", [64, 1e-9])  # float64, or float32
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("dot", [50, 8, 3, -25]),
-        ("euclidean", [-(13**0.5), -(20**0.5), -5, -10]),
-        ("manhattan", [-5, -6, -7, -14]),
-    ],
-)
-def test_other_similarities_by_hand(monkeypatch, alone, name, expected):
-    monkeypatch.setattr(search, "ALONE", alone)
-    corpus = np.array([[1.0, 0.0], [0.0, 2.0], [-3.0, -4.0], [6.0, 8.0]], np.float32)
-    scores, indices = top_k(np.array([[3.0, 4.0]]), corpus, 4, similarity=name)
-    np.testing.assert_allclose(scores, [expected], atol=1e-6, rtol=0)  # float32
-    assert indices.tolist() == [[3, 1, 0, 2] if name == "dot" else [1, 0, 3, 2]]
-
-
 @pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("alone", [64, 1e-9])  # float64 for so many results, or float32
 @pytest.mark.parametrize("name", ["dot", "euclidean", "manhattan"])
 @pytest.mark.parametrize("kind", [np.float32, np.float64, np.float16])
-def test_other_similarities_are_a_full_sort(name, kind):
+def test_other_similarities_are_a_full_sort(monkeypatch, name, kind, alone):
     """Vectors of very different lengths, against float64."""
+    monkeypatch.setattr(search, "ALONE", alone)
     generator = np.random.default_rng(5)
     vectors = (generator.normal(size=(70, 9)) * generator.uniform(0.1, 20, size=(70, 1))).astype(kind)
     x = vectors.astype(np.float64)
@@ -249,12 +228,6 @@ def test_invalid_input_is_an_error(queries, corpus, k, message):
 # ----------------------------------------------------------------------------------- closest_pairs
 
 
-def test_pairs_by_hand():
-    scores, pairs = closest_pairs(np.array([[1.0, 0.0], [3.0, 4.0], [2.0, 0.0], [0.0, 1.0]]), 4)
-    np.testing.assert_allclose(scores, [1.0, 0.8, 0.6, 0.6], atol=1e-7, rtol=0)  # float32
-    assert pairs.tolist() == [[0, 2], [1, 3], [0, 1], [1, 2]]
-
-
 @pytest.mark.usefixtures("small_blocks")
 @settings(max_examples=30)
 @given(st.integers(0, 2**32), st.integers(2, 40), st.data())
@@ -267,21 +240,3 @@ def test_closest_pairs_are_a_full_sort(seed, count, data):
     np.testing.assert_allclose(scores, expected[tuple(pairs.T)], atol=1.2e-7, rtol=0)
     assert (pairs[:, 0] < pairs[:, 1]).all()
     assert len({*map(tuple, pairs.tolist())}) == k
-
-
-@pytest.mark.reference
-def test_top_k_and_closest_pairs_are_those_of_sentence_transformers():
-    from sentence_transformers.util import paraphrase_mining_embeddings, semantic_search
-
-    queries, corpus = normal(70, 48), normal(5000, 48, seed=1)
-    scores, indices = top_k(queries, corpus, 25)
-    hits = semantic_search(torch.from_numpy(queries), torch.from_numpy(corpus), top_k=25, corpus_chunk_size=900)
-    np.testing.assert_array_equal(indices, [[hit["corpus_id"] for hit in row] for row in hits])
-    # sentence-transformers computes in float32
-    np.testing.assert_allclose(scores, [[hit["score"] for hit in row] for row in hits], atol=1e-6, rtol=0)
-
-    vectors = normal(1500, 24)
-    scores, pairs = closest_pairs(vectors, 200)
-    mined = paraphrase_mining_embeddings(torch.from_numpy(vectors), query_chunk_size=400, max_pairs=10000)[:200]
-    np.testing.assert_array_equal(pairs, [[i, j] for _, i, j in mined])
-    np.testing.assert_allclose(scores, [score for score, _, _ in mined], atol=1e-6, rtol=0)

@@ -1,4 +1,4 @@
-"""int8, bits and rescoring: sentence-transformers' codes byte for byte, searches against plain ones, bad input.
+"""int8, bits and rescoring: what comes back of codes, any layout, bad input.
 
 Parity by counting is in ``pipeline_checks.py``.
 """
@@ -21,35 +21,12 @@ from minisbert.search.quantized import (
 )
 
 
-def random(rows: int, columns: int, seed: int = 0, scale: float = 1.0) -> np.ndarray:
-    return scale * np.random.default_rng(seed).standard_normal((rows, columns), dtype=np.float32)
+def random(rows: int, columns: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((rows, columns), dtype=np.float32)
 
 
-@pytest.mark.reference
-@pytest.mark.parametrize(("rows", "columns"), [(200, 384), (120, 37), (150, 1)])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
-def test_codes_are_those_of_sentence_transformers_byte_for_byte(rows, columns, dtype):
-    from sentence_transformers.util.quantization import quantize_embeddings
-
-    corpus, others = random(rows, columns).astype(dtype), random(50, columns, 1, scale=1.5).astype(dtype)
-    corpus[:, 0] = 0.25  # an empty range
-    others[0] = 0
-    ranges = calibrate(corpus)
-    for vectors in (corpus, others):  # some of the others are outside the ranges
-        theirs = quantize_embeddings(vectors, "int8", ranges=ranges)
-        assert (to_int8(vectors, ranges).dtype, to_int8(vectors, ranges).tobytes()) == (np.int8, theirs.tobytes())
-        assert to_bits(vectors).tobytes() == quantize_embeddings(vectors, "ubinary").tobytes()
-        binary = quantize_embeddings(vectors, "binary")
-        assert (to_bits(vectors).astype(np.int16) - 128).astype(np.int8).tobytes() == binary.tobytes()
-    assert to_int8(corpus, ranges).tobytes() == quantize_embeddings(corpus, "int8").tobytes()
-
-
-def test_a_code_comes_back_within_half_a_step_and_bits_as_signs():
+def test_bits_come_back_as_signs():
     corpus = random(300, 24)
-    ranges = calibrate(corpus)
-    assert ranges.tolist() == [corpus.min(0).tolist(), corpus.max(0).tolist()]
-    step = (ranges[1] - ranges[0]) / 255
-    assert (np.abs(from_int8(to_int8(corpus, ranges), ranges) - corpus) <= 0.501 * step).all()
     assert from_bits(to_bits(corpus), 24).tolist() == np.sign(corpus).tolist()
     assert from_bits(to_bits(corpus[:, :21]), 21).shape == (300, 21)
 
