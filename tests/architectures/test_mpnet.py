@@ -23,14 +23,6 @@ def test_worked_numbers_of_the_docstrings():
     assert relative_buckets(1 - begins).tolist() == [7, 8, 9, 10, 11, 12, 13, 14]
 
 
-@pytest.mark.reference
-def test_buckets_of_every_distance():
-    from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
-
-    distances = torch.arange(-1000, 1001)
-    assert torch.equal(relative_buckets(distances), MPNetEncoder.relative_position_bucket(distances))
-
-
 def test_a_bias_of_zero_changes_nothing_and_a_large_one_decides(written_out):
     query, key, value = torch.randn(3, 2, 3, 5, 4, dtype=torch.float64)
     plain = torch.nn.functional.scaled_dot_product_attention(query, key, value)

@@ -84,12 +84,6 @@ def test_two_rows_left_alone_join():
         assert [sorted(batch) for batch in batches] == [[0, 2]]
 
 
-def test_a_full_batch_takes_one_more_row_that_was_left_alone():
-    """Row 3 is left alone; both batches hold two rows by then, and one of them takes it."""
-    keys = ["bc", "ab", "c", "d", "d"]
-    assert unique_batches(keys, [1] * 5, 2, seeded(3278), window=1) == [[2, 1, 3], [4, 0]]
-
-
 def test_a_batch_of_one_is_refused():
     with pytest.raises(ValueError, match="a batch of one has no negatives"):
         unique_batches([("a",)], [1], 1, seeded(0))

@@ -48,23 +48,18 @@ def server():
         httpd.server_close()
 
 
-def speaking(encoder):
-    """A server's answers in OpenAI's protocol, in the reverse order, with their numbers."""
-
-    def answer(path, body, headers):
-        assert (path, body["model"]) == ("/v1/embeddings", "a name")
-        vectors = encoder.encode(body["input"]).tolist()
-        entries = [{"index": number, "embedding": vector} for number, vector in enumerate(vectors)]
-        return 200, {"data": entries[::-1]}
-
-    return answer
-
-
 def test_the_command_names_what_a_server_does(server, tiny, tmp_path, capsys):
     encoder = SentenceEncoder.load(tiny)
+
+    def answer(path, body, headers):
+        """In OpenAI's protocol, in the reverse order, with their numbers."""
+        assert (path, body["model"]) == ("/v1/embeddings", "a name")
+        vectors = encoder.encode(body["input"]).tolist()
+        return 200, {"data": [{"index": i, "embedding": vector} for i, vector in enumerate(vectors)][::-1]}
+
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
     options = ["--texts", str(tmp_path / "texts.txt"), "--model", str(tiny), "--served-model", "a name"]
-    url = server(speaking(encoder))
+    url = server(answer)
     for ending in ("", "/v1", "/v1/embeddings"):
         main(["--url", url + ending, *options])
         assert "Equal, to " in capsys.readouterr().out

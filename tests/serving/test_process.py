@@ -36,13 +36,6 @@ class Process(subprocess.Popen):
         self.url = url[0]
 
 
-def stop(process: subprocess.Popen) -> str:
-    """End the server; what it has written to stderr."""
-    process.terminate()
-    assert process.wait(20) == 0
-    return process.stderr.read()
-
-
 def ask(url: str, content: dict | None = None) -> str:
     """The body of an answer with status 200."""
     body = None if content is None else json.dumps(content).encode()
@@ -61,7 +54,9 @@ def process(tiny, log) -> Iterator[Process]:
     with log.open("w") as file:
         process = Process(str(tiny), "--served-model-name", "owner/small", "--max-texts", "7", stdout=file)
     yield process
-    assert stop(process) == "stopped\n"
+    process.terminate()
+    assert process.wait(20) == 0
+    assert process.stderr.read() == "stopped\n"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
