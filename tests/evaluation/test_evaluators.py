@@ -66,6 +66,8 @@ def test_documents_are_sorted_by_the_similarity_that_is_asked_for():
     samples = [{"query": "a", "positive": "b", "negative": "c"}]
     assert evaluators.RerankingEvaluator(samples)(model)["map"] == 1
     assert evaluators.RerankingEvaluator(samples, similarity_fn_names=["dot"])(model)["map"] == 0.5
+    by_dot = InformationRetrievalEvaluator({"q": "a"}, {1: "b", 2: "c"}, {"q": {1}}, similarity_fn_names=["dot"])
+    assert by_dot(model)["dot_mrr@10"] == 0.5
 
 
 @pytest.mark.parametrize("model", ["tiny-colbert", "tiny-splade"])
