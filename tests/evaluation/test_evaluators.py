@@ -31,7 +31,7 @@ def fake(**vectors: list[float]) -> SimpleNamespace:
     def encode(texts, **_):
         return np.array([vectors[text] for text in texts], dtype=np.float32)
 
-    compared = {"similarity_fn_name": "cosine", "vectors_are": "dense", "similarity": similarity}
+    compared = {"similarity_fn_name": "cosine", "vectors_are": "dense", "similarity": similarity, "search_options": {}}
     return SimpleNamespace(**compared, encode_query=encode, encode_document=encode, truncated=0)
 
 
