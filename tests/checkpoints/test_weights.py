@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from minisbert.checkpoints.weights import load_transformer, save_bert, write_safetensors
 from minisbert.core import InputError
 from minisbert.models.sentence_encoder import SentenceEncoder
+from tests.architectures.tiny import alter
 from tests.conftest import ROOT
 from tests.parity import MINILM_HIDDEN, REFERENCE, assert_parity
 
@@ -18,11 +19,6 @@ from tests.parity import MINILM_HIDDEN, REFERENCE, assert_parity
 def folder(tiny, tmp_path):
     """A copy of the tiny checkpoint to spoil."""
     return shutil.copytree(tiny, tmp_path / "model")
-
-
-def edit_json(path, **changes):
-    content = json.loads(path.read_text()) | changes
-    path.write_text(json.dumps({key: value for key, value in content.items() if value is not ...}))
 
 
 def edit_tensors(folder, change):
@@ -162,7 +158,7 @@ def test_a_tensor_in_two_shards_is_a_fault(folder):
 
 
 def test_a_config_without_sizes_or_without_a_config(folder):
-    edit_json(folder / "config.json", hidden_size=..., vocab_size=...)
+    alter(folder, hidden_size=..., vocab_size=...)
     for path, fault in ((folder, "vocab_size"), (folder, "config.json"), (folder / "nowhere", "config.json")):
         with pytest.raises(InputError, match=f"{path}.*{fault}"):
             load_transformer(path)
@@ -195,8 +191,7 @@ def test_families_are_written_as_they_were_read(name, tmp_path):
 )
 def test_pretraining_heads_of_other_families_are_skipped_by_name(tmp_path, source, family, prefix, architecture):
     folder = shutil.copytree(source, tmp_path / family)
-    raw = json.loads((folder / "config.json").read_text()) | {"model_type": family}
-    (folder / "config.json").write_text(json.dumps(raw))
+    alter(folder, model_type=family)
     stored = load_file(folder / "model.safetensors")
     tensors = {f"{prefix}.{key}": value for key, value in stored.items() if not key.startswith("pooler")}
     tensors[f"{prefix}.embeddings.position_ids"] = torch.arange(32)[None]
@@ -224,7 +219,7 @@ def test_pretraining_heads_of_other_families_are_skipped_by_name(tmp_path, sourc
 )
 def test_sizes_that_are_not_those_of_the_file_take_no_memory(source, key, value, message, tiny, tmp_path):
     folder = shutil.copytree(tiny if source == "tiny" else REFERENCE / source, tmp_path / "model")
-    edit_json(folder / "config.json", **{key: value})
+    alter(folder, **{key: value})
     with pytest.raises(InputError, match=message) as error:
         load_transformer(folder)
     assert str(folder) in str(error.value)
@@ -274,13 +269,13 @@ def test_checkpoints_of_masked_language_models(family, task, sizes, tmp_path):
 
 
 def test_floats_beside_a_quantization_config_are_taken_as_they_are(folder, tiny):
-    edit_json(folder / "config.json", quantization_config={"quant_method": "bitsandbytes", "load_in_8bit": True})
+    alter(folder, quantization_config={"quant_method": "bitsandbytes", "load_in_8bit": True})
     assert (SentenceEncoder.load(folder).encode(["a cat"]) == SentenceEncoder.load(tiny).encode(["a cat"])).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.float8_e4m3fn])
 def test_quantized_weights_are_refused_with_the_remedy(folder, dtype):
-    edit_json(folder / "config.json", quantization_config={"bits": 8})
+    alter(folder, quantization_config={"bits": 8})
     name = "encoder.layer.0.attention.self.query.weight"
     edit_tensors(folder, lambda tensors: tensors.update({name: tensors[name].to(dtype)}))
     with pytest.raises(InputError, match=r"config\.json: quantization_config .* dequantize"):

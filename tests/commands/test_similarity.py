@@ -9,6 +9,7 @@ import pytest
 from minisbert import SentenceEncoder
 from minisbert.commands import encode, evaluate, mine, pairs, search
 from minisbert.core import InputError
+from tests.architectures.tiny import alter
 
 CORPUS = ["a small dog", "the moon is in the sky", "the sun", "rain and snow over the garden", "music", "the cat"]
 QUERIES = ["the dog", "snow"]
@@ -21,9 +22,7 @@ def folder(tiny, tmp_path):
     model = shutil.copytree(tiny, tmp_path / "model")
     modules = json.loads((model / "modules.json").read_text())
     (model / "modules.json").write_text(json.dumps(modules[:2]))
-    settings = json.loads((model / "config_sentence_transformers.json").read_text())
-    (model / "config_sentence_transformers.json").write_text(json.dumps(settings | {"similarity_fn_name": "dot"}))
-    return model
+    return alter(model, "config_sentence_transformers.json", similarity_fn_name="dot")
 
 
 @pytest.fixture

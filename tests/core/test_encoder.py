@@ -13,6 +13,7 @@ from minisbert.checkpoints import weights
 from minisbert.core import InputError
 from minisbert.core.encoder import SentenceEncoder, normalize, pooling_modes
 from minisbert.models import sentence_encoder
+from tests.architectures.tiny import alter
 from tests.parity import MINILM_VECTOR, PIECE, REFERENCE
 
 TEXTS = [  # in no order of length; the third is longer than the tiny model's 16 tokens
@@ -102,8 +103,7 @@ def test_modules_beyond_the_book_are_refused(folder):
 
 @pytest.mark.parametrize("name", ["modules.json", "config.json", "1_Pooling/config.json"])
 def test_a_file_that_is_missing_or_does_not_fit_is_named(folder, name):
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
+    alter(folder, num_hidden_layers=3)
     with pytest.raises(InputError, match=r"model\.safetensors does not fit the config"):
         SentenceEncoder.load(folder)
     (folder / name).unlink()

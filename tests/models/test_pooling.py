@@ -19,6 +19,7 @@ from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.pair_model import PairModel
 from minisbert.models.pooling import Dense, first_last_pool, load_dense_layer
 from minisbert.models.sentence_encoder import SentenceEncoder
+from tests.architectures.tiny import alter
 from tests.conftest import ROOT
 from tests.core.test_pooling import MODES, REAL, book_pooling, random_hidden
 from tests.parity import MINILM_VECTOR, REFERENCE, assert_parity, assert_same_weights
@@ -82,7 +83,7 @@ def test_berts_pooler_is_a_dense_layer_after_cls_and_saved_as_one(tiny, tmp_path
     assert_parity("saved", again.unscaled(ids)[0], encoder.unscaled(ids)[0], MINILM_VECTOR)
     with pytest.raises(InputError, match="no other beside it"):
         SentenceEncoder.load(tiny, pooling="cls+pooler")
-    edit_json(shutil.copytree(tiny, tmp_path / "cut") / "1_Pooling" / "config.json", include_prompt=False)
+    alter(shutil.copytree(tiny, tmp_path / "cut"), "1_Pooling/config.json", include_prompt=False)
     with pytest.raises(InputError, match="and \\[CLS\\]"):
         SentenceEncoder.load(tmp_path / "cut", pooling="pooler")
 
@@ -94,10 +95,6 @@ def test_berts_pooler_is_a_dense_layer_after_cls_and_saved_as_one(tiny, tmp_path
 def folder(tiny, tmp_path):
     """A copy of the tiny checkpoint to spoil."""
     return shutil.copytree(tiny, tmp_path / "model")
-
-
-def edit_json(path, **changes):
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 def test_each_json_file_is_opened_once_and_torchs_compiler_is_not_imported(tiny, tmp_path):
@@ -180,7 +177,7 @@ def dense_folder(tiny, tmp_path):
     ],
 )
 def test_a_dense_layer_that_does_not_fit_is_refused(dense_folder, changes, message):
-    edit_json(dense_folder / "2_Dense" / "config.json", **changes)
+    alter(dense_folder, "2_Dense/config.json", **changes)
     with pytest.raises(InputError, match=message):
         SentenceEncoder.load(dense_folder)
 

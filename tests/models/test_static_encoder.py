@@ -26,6 +26,7 @@ from minisbert.models.static_encoder import (
 )
 from minisbert.training.settings import parse
 from minisbert.training.train import load_trainable
+from tests.architectures.tiny import alter
 from tests.parity import PIECE, ROOT, assert_parity
 from tests.reference.texts import SENTENCES, TEXTS
 
@@ -190,8 +191,7 @@ def test_a_distilled_table_is_what_its_parts_say(distilled):
 def test_an_encoder_that_cuts_the_start_of_texts_has_the_same_table(tmp_path):
     """[CLS] token [SEP] is never cut, so that the side on which a model cuts changes nothing."""
     folder = shutil.copytree(TINY, tmp_path / "left")
-    settings = json.loads((folder / "tokenizer_config.json").read_text())
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"truncation_side": "left"}))
+    alter(folder, "tokenizer_config.json", truncation_side="left")
     encoder = SentenceEncoder.load(folder)
     assert_parity("table", token_vectors(encoder), token_vectors(SentenceEncoder.load(TINY)), 2e-6)  # float32
     words = encoder.tokenizer.backend.encode("the cat " * 9, add_special_tokens=False).ids

@@ -21,6 +21,7 @@ from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.serving.application import Server
 from minisbert.serving.engine import Engine
+from tests.architectures.tiny import alter
 from tests.conftest import ROOT
 
 TEXTS = ["the cat sits on the mat", "", "a dog"]
@@ -84,8 +85,7 @@ def test_token_ids_without_the_models_name_are_refused(client, engine):
 def test_token_ids_of_a_model_that_cuts_this_end(tiny, tmp_path, side):
     """[CLS] comes first, [SEP] last, and the same tokens are left out as of the text."""
     folder = shutil.copytree(tiny, tmp_path / "model")
-    settings = json.loads((folder / "tokenizer_config.json").read_text())
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"truncation_side": side}))
+    alter(folder, "tokenizer_config.json", truncation_side=side)
     engine = Engine("tiny", SentenceEncoder.load(folder))
     text = "the cat sits on the mat and a dog runs to the small boy in the park"
     ids = engine.encoder.tokenizer.backend.encode(text, add_special_tokens=False).ids
