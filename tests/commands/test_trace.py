@@ -2,11 +2,8 @@
 
 import json
 import shutil
-import sys
 import tomllib
 from pathlib import Path
-from subprocess import CompletedProcess
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,7 +17,6 @@ from minisbert.diagnosis.tracing import huggingface
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.conftest import ROOT
 from tests.parity import REFERENCE, golden
-from tests.reference import states as script
 
 STATES = "embeddings layers.0.attention layers.0 layers.1.attention layers.1 pooler pooled vector".split()
 
@@ -256,42 +252,19 @@ def test_without_transformers_or_its_script_the_error_says_what_to_do(tiny, tmp_
         main(["--model", str(tiny)])
 
 
-@pytest.fixture
-def in_process(monkeypatch) -> None:
-    """The script that runs transformers runs here, so that transformers is imported once for all tests."""
-    pytest.importorskip("transformers")
-
-    def run_script(command: list, **_: object) -> CompletedProcess:
-        monkeypatch.setattr(sys, "argv", list(map(str, command[2:])))
-        try:
-            script.main()
-        except Exception as error:
-            return CompletedProcess(command, 1, stderr=str(error))
-        return CompletedProcess(command, 0)
-
-    monkeypatch.setattr(tracing, "subprocess", SimpleNamespace(run=run_script))
-
-
 @pytest.mark.reference
-def test_huggingface_in_another_process_is_equal_on_tiny(tiny, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("precision", [[], ["--double"]])
+def test_huggingface_in_another_process_is_equal_on_tiny(precision, tiny, tmp_path, monkeypatch, capsys):
     """As installed, from a folder of the user's."""
     pytest.importorskip("transformers")
     install(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
-    code, out = run(capsys, "--model", tiny, "--double", "the dog runs", "a kitten sleeps on the small red mat")
+    code, out = run(capsys, "--model", tiny, *precision, "the dog runs", "a kitten sleeps on the small red mat")
     assert (code, verdicts(out)) == (0, dict.fromkeys(STATES, "ok"))
 
 
 @pytest.mark.reference
-def test_a_folder_that_transformers_cannot_read_is_refused(tmp_path, in_process):
+def test_a_folder_that_transformers_cannot_read_is_refused(tmp_path):
+    pytest.importorskip("transformers")
     with pytest.raises(InputError, match="transformers could not run"):
         huggingface(tmp_path, {"ids": torch.ones(1, 2, dtype=torch.long)}, double=False)
-
-
-@pytest.mark.weights
-@pytest.mark.reference
-def test_huggingface_is_equal_on_the_real_model(minilm, capsys, in_process):
-    code, out = run(capsys, "--model", minilm, "--json")
-    rows = json.loads(out)["tensors"]
-    assert (code, len(rows)) == (0, 16)
-    assert all(row["ok"] for row in rows)
