@@ -9,8 +9,9 @@ those vectors alone. So a batch is computed in parts:
 3. ``replay`` computes each part again, under the same dropout masks, and takes its rows of that gradient on through
    the encoder.
 
-Memory is that of one part, and of the loss: its B x B cosines. The price is another forward, a quarter more time. A
-loss that is the mean of its rows' losses needs none of this: there, ``fit`` adds up the gradients of micro-batches.
+Memory is that of one part, and of the loss: its B x B cosines. The price is another forward: a third more time, where a
+backward takes as long as two forwards. A loss that is the mean of its rows' losses needs none of this: there, ``fit``
+adds up the gradients of micro-batches.
 """
 
 import math
