@@ -18,7 +18,7 @@ from minisbert.data.datasets import load_scored_pairs
 # %% [markdown]
 # ## The question
 #
-# MTEB, a table by which people choose an encoder, runs dozens of tasks of several types, prints two means and ranks
+# People choose an encoder by MTEB, a table of dozens of tasks of several types that prints two means and ranks models
 # by a count. What does a difference of one point in such a column tell you?
 #
 # ## The formula
@@ -136,9 +136,9 @@ guess.answer("a tenth")
 
 # %% [markdown]
 # Nobody cheats like this. But training splits of benchmarks are training data, and near copies of test pairs stand in
-# other sets: 17 to 50 % of the pairs of STS12 to STS16 are in STS-B's training split. MTEB shows under *zero-shot* on
-# how much of a board a model was not trained, as far as its authors say. What you can check is a set of your own that
-# is younger than the model.
+# other sets: 17 to 50 % of the pairs of STS12 to STS16 are in STS-B's training split. MTEB's column *zero-shot* is the
+# share of a board's tasks on which a model was not trained, as far as its authors say. What you can check is a set of
+# your own that is younger than the model.
 #
 # **3.** The specialist is ahead in the search, too, on 600 queries.
 
@@ -155,7 +155,7 @@ guess.answer("nobody can tell")
 # %% [markdown]
 # And that is in pairs, query by query (lesson 12). A board can do the same with its tasks. MTEB's documentation draws
 # the 41 tasks of its English board again with replacement: the first of 122 models stays first in 44 % of the draws,
-# and of 121 neighbours on the board 120 cannot be told apart.
+# and of the 121 pairs of neighbours on the board 120 have overlapping ranks.
 #
 # ## The figure
 #
@@ -206,7 +206,7 @@ for name, scores in board.items():
 # suspicion?
 #
 # **Exercise 2.** Choose a task of MTEB that looks like your work. Read its paper: where do its labels come from, how
-# many queries has it, and which of the five models at the top name its training split among their data?
+# many queries does it have, and which of the five models at the top name its training split among their data?
 #
 # ## Sources
 #

@@ -32,8 +32,8 @@ from minisbert.train import train
 # ## The real function
 #
 # Triples of an anchor, a text that is like it and one that is not. Asked for the colour, "seven red chairs" is right
-# and "three green chairs" wrong; asked for the number, it is the other way round. What is tested has colours, numbers
-# and things that training has not seen.
+# and "three green chairs" wrong; asked for the number, it is the other way round. The test uses colours, numbers and
+# things that training has not seen.
 
 # %%
 COLOURS = "red green blue yellow black white orange purple".split()
@@ -187,7 +187,7 @@ like, unlike = (
 )
 mixed = float(((u * like).sum(1) > (u * unlike).sum(1)).mean())
 print(f"query for the colour, documents for the number: {mixed:.2f} right")
-assert mixed < 0.75, "hardly better than a coin"
+assert mixed < 0.75, "no better than a coin"
 
 # %% [markdown]
 # ## Exercises

@@ -34,7 +34,7 @@ encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 # ## The real function
 #
 # Lesson 22's folder and its twenty questions. There an answer was a file. A prompt has no room for files: now it is a
-# sentence, which `lessons/search/modules.py` has for each question. The engine cuts the chunks, words and vectors
+# sentence, which `lessons/search/modules.py` has for each question. The engine cuts the chunks; words and vectors
 # rank them together, as in lesson 20.
 
 # %%
@@ -44,7 +44,7 @@ terms = [docstrings.terms(q.text) for q in questions]
 
 
 def ranked(size, overlap):
-    """Chunks; for each question their order, which hold its answer and the tokens so far, all best first (Q, N)."""
+    """Chunks; their order for each question, whether each holds the answer, tokens so far: best first, (Q, N)."""
     engine.WORDS, engine.OVERLAP = size, overlap
     chunks, _ = engine.read_folder(folder, most=20_000)
     texts = [" ".join(chunk.text.split()) for chunk in chunks]
@@ -191,7 +191,8 @@ assert counts[0] < 0.8 * len(asked), "and every number exists"
 
 # %% [markdown]
 # Most quotes are not where the page says, and nothing looks wrong. Let a model quote, and look each quote up: that is
-# a line of code. (13 prompts answer, this reader 7 times. A language model reads better; recall is its bound.)
+# a line of code. (13 prompts hold the answer, and this reader finds it 7 times. A language model reads better; recall
+# is its bound.)
 #
 # ## How one evaluates
 #
