@@ -17,9 +17,7 @@ def _():
     yield example("two rows with three", t([1.0, 0.70711, 0.0], [0.0, 0.70711, -1.0]), encoder.cosine_matrix, u, v)
     one, zero = d([3.0, 4.0]), d([0.0, 0.0])
     yield trap("a zero vector: 0, not NaN", d([0.0], [0.0]), encoder.cosine_matrix, torch.cat([zero, zero]), one)
-    yield trap("one row with one", d([1.0]), encoder.cosine_matrix, one, 1e-3 * one)
     yield trap("vectors of length 2e-4", d([0.8]), encoder.cosine_matrix, 4e-5 * one, 2e-4 * d([0.0, 1.0]))
-    yield trap("vectors of length 1e12", d([-1.0]), encoder.cosine_matrix, 1e12 * one, -one)
 
 
 # --------------------------------------------------------------------------------------------- text
@@ -35,14 +33,9 @@ def _():
     ):
         yield example(f"split_words({text!r})", words, tokenizer.split_words, text)
     for text, words in (
-        ("", []),
-        (" \t ", []),
         ("zero\u200bwidth", ["zerowidth"]),  # an invisible space is a control character
-        ("no\u00a0break", ["no", "break"]),
         ("ΟΔΟΣ", ["οδοσ"]),  # not the sigma that ends a word
-        ("e\u0301", ["e"]),  # the accent as a character of its own
         ("\u0915\u093e", ["\u0915\u093e"]),  # a vowel sign is a mark, too, but no accent: category Mc, not Mn
-        ("...", [".", ".", "."]),
     ):
         yield trap(f"split_words({text!r})", words, tokenizer.split_words, text)
 
@@ -64,7 +57,6 @@ def _():
     yield trap("100 letters", ["a"] + ["##a"] * 99, tokenizer.word_pieces, "a" * 100, letters)
     yield trap("101 letters are too many", ["[UNK]"], tokenizer.word_pieces, "a" * 101, letters)
     yield trap("another name for unknown", ["<unk>"], tokenizer.word_pieces, "b", letters, unknown="<unk>")
-    yield trap("the word '##b'", ["[UNK]"], tokenizer.word_pieces, "##b", letters)
     yield trap("no way back from a long piece", ["[UNK]"], tokenizer.word_pieces, "abcd", {"abc", "ab", "##cd"})
 
 
@@ -94,8 +86,6 @@ POOLER = {"pooler.weight": "pool.dense.weight", "pooler.bias": "pool.dense.bias"
 def _():
     yield example("one layer, no pooler", ONE_LAYER, SMALL.names, 1, False)
     yield example("one layer and the pooler", ONE_LAYER | POOLER, SMALL.names, 1, True)
-    second = {ours.replace("0", "1"): theirs.replace("0", "1") for ours, theirs in ONE_LAYER.items()}
-    yield trap("two layers", ONE_LAYER | second, SMALL.names, 2, False)
     yield trap("no layer at all", {"word.weight": "emb.word.weight"} | POOLER, SMALL.names, 0, True)
 
 
@@ -108,7 +98,6 @@ def _():
     yield example("[1, 2, 3] and [4], pad 9", (ids, mask), tokenizer.pad_batch, [[1, 2, 3], [4]], 9)
     whole = torch.tensor([[1, 2], [3, 4]])
     yield example("two rows of one length", (whole, None), tokenizer.pad_batch, [[1, 2], [3, 4]], 0)
-    yield trap("a batch of one", (torch.tensor([[5, 0, 6]]), None), tokenizer.pad_batch, [[5, 0, 6]], 0)
     ids, mask = torch.tensor([[0, 1], [2, 0]]), torch.tensor([[True, True], [True, False]])
     yield trap("a real token with the pad's id", (ids, mask), tokenizer.pad_batch, [[0, 1], [2]], 0)
     yield trap("rows that are tuples", (ids, mask), tokenizer.pad_batch, [(0, 1), (2,)], 0)
@@ -122,14 +111,6 @@ def _():
 
     yield example("rows of 9, 1, 5, 2, 8, 6 tokens by two", [[0, 4], [1, 3], [2, 5]], batches)
     seeded = torch.Generator().manual_seed
-    yield trap("fewer rows than a batch", [[0]], data.length_grouped_batches, [7], 4, seeded(0))
-    yield trap("no rows", [], data.length_grouped_batches, [], 4, seeded(0))
-
-    def texts_of_one_length() -> bool:
-        first, second = (data.length_grouped_batches([5] * 40, 4, seeded(seed)) for seed in (0, 1))
-        return sorted(map(sorted, first)) != sorted(map(sorted, second))
-
-    yield trap("with equal lengths, other rows meet in each epoch", True, texts_of_one_length)
 
     def drawn_from_the_generator_alone() -> bool:
         found = []
@@ -155,7 +136,6 @@ def _():
     corpus = np.array([[0.0, 1.0], [1.0, 0.0], [2.0, 0.0], [4.0, 0.0], [-1.0, 0.0]])
     query = np.array([[1.0, 0.0]])
     yield trap("ties: the lower index first", best([[1, 1, 1]], [[1, 2, 3]]), search.top_k, query, corpus, 3)
-    yield trap("all of the corpus", best([[1, 1, 1, 0, -1]], [[1, 2, 3, 0, 4]]), search.top_k, query, corpus, 5)
     yield trap("a zero query: 0 with everything", best([[0, 0]], [[0, 1]]), search.top_k, 0 * query, corpus, 2)
     many = np.tile([0.0, 1.0], (3000, 1))
     many[[2999, 17]] = [2.0, 0.0]
