@@ -26,12 +26,9 @@ def _():
     name, expected = "[1, 3] with eps 1, weight [2, 3], bias 5", t([5 - 2 * 0.70711, 5 + 3 * 0.70711])
     yield example(name, expected, bert.layer_norm, x[:1], t(2.0, 3.0), zeros + 5, 1.0)
     ones, bias = torch.ones(3).double(), d(7.0, 8.0, 9.0)
-    yield trap("a token that is constant: only the bias", bias[None], bert.layer_norm, d([4.0] * 3), ones, bias, 1e-12)
     x = normal(2, 3).detach() + 1e5  # the mean of squares minus the square of the mean has no digits left here
     expected = functional.layer_norm(x, (3,), ones, bias, 1e-12)
     yield trap("numbers around 1e5", expected, bert.layer_norm, x, ones, bias, 1e-12)
-    x = normal(3).detach()
-    yield trap("one vector", functional.layer_norm(x, (3,)), bert.layer_norm, x, ones, 0 * ones, 1e-5)
 
 
 @cases("bert.Embeddings.forward")
@@ -75,7 +72,6 @@ def _():
     context = lambda *x: bert.attention(*x)[0]  # noqa: E731
     yield trap("large scores", theirs(1e4 * query, key, value), context, 1e4 * query, key, value, None)
     yield trap("all but one key are pads", theirs(query, key, value, only), context, query, key, value, only)
-    yield trap("one query, one key", value[:, :, :1], context, query[:, :, :1], key[:, :, :1], value[:, :, :1], None)
     wild = value.masked_fill(~only[0, 0, 0][:, None], 1e30)
     yield trap("huge values at the pads", wild[:, :, :1].expand(1, 2, 3, 4), context, query, key, wild, only)
 
@@ -88,7 +84,6 @@ HEADS = bert.Attention(4, 2)  # width 4, two heads of width 2
 @cases("bert.Attention.split")
 def _():
     yield example("three tokens, two heads", torch.tensor(APART), HEADS.split, torch.tensor(TOKENS))
-    yield trap("one token", t([[[1.0, 2.0]], [[3.0, 4.0]]]), HEADS.split, t([[1.0, 2.0, 3.0, 4.0]]))
     x = normal(2, 4, 3).detach().transpose(1, 2)  # (2, 3, 4), not contiguous
     yield trap("a transposed input", torch.stack(x.chunk(2, -1), 1), HEADS.split, x)
 
@@ -96,7 +91,6 @@ def _():
 @cases("bert.Attention.merge")
 def _():
     yield example("two heads, three tokens", torch.tensor(TOKENS), HEADS.merge, torch.tensor(APART))
-    yield trap("one token", t([[1.0, 2.0, 3.0, 4.0]]), HEADS.merge, t([[[1.0, 2.0]], [[3.0, 4.0]]]))
     x = normal(2, 3, 2, 2).detach().transpose(1, 2)
     yield trap("a transposed input", torch.cat(x.unbind(1), -1), HEADS.merge, x)
 
@@ -109,7 +103,6 @@ def _():
     yield example("queries 0, so equal shares of x + 1, doubled", expected, module, t([[0.0, 2.0], [4.0, 6.0]]), None)
     module, x = randomised(bert.Attention(12, 3, dropout=0.1)), normal(3, 4, 12).detach()
     mask = torch.tensor([[True] * 4, [True, False, False, False], [True, True, False, False]])
-    yield trap("one text of one token", torch_attention(module, x[:1, :1], x[:1, :1], None), module, x[:1, :1], None)
     expected = torch_attention(module, x, x, mask)
     yield trap("texts that are nearly all pads", expected, module, x, mask[:, None, None])
 
@@ -122,8 +115,6 @@ def _():
     yield example("1, -1, 0 and 2", t(0.84134, -0.15866, 0.0, 1.95450), bert.gelu, t(1.0, -1.0, 0.0, 2.0))
     yield trap("far out", d(60.0, 0.0, 1e9, 0.0), bert.gelu, d(60.0, -60.0, 1e9, -1e9))
     yield trap("-5.25, which is not far enough out", d(-5.25 * math.erfc(5.25 / math.sqrt(2)) / 2), bert.gelu, d(-5.25))
-    yield trap("a single number", torch.tensor(0.0).double(), bert.gelu, torch.tensor(0.0).double())
-    yield trap("the slope at 0", d([0.5]), torch.autograd.functional.jacobian, bert.gelu, d(0.0))
 
 
 @cases("bert.FeedForward.forward")
@@ -133,7 +124,6 @@ def _():
     yield example("up gives [1, -1], gelu [0.8413, -0.1587]", t([[0.68269, -0.58655]]), module, t([[0.0, 0.0]]))
     module, x = randomised(bert.FeedForward(CONFIG)), normal(1, 1, 12).detach()
     yield trap("one text of one token", torch_feed_forward(module, x), module, x)
-    yield trap("large numbers", torch_feed_forward(module, 1e5 * x), module, 1e5 * x)
 
 
 @cases("bert.Layer.forward")
@@ -144,7 +134,6 @@ def _():
     module, x = randomised(bert.Layer(CONFIG)), normal(2, 5, 12).detach()
     mask = torch.tensor([[True] * 5, [True] + [False] * 4])
     state = lambda *x: module(*x)[0]  # noqa: E731
-    yield trap("one text of one token", torch_layer(module, x[:1, :1], None), state, x[:1, :1], None)
     yield trap("a text that is nearly all pads", torch_layer(module, x, mask), state, x, mask[:, None, None])
 
 
@@ -155,29 +144,17 @@ def _():
     ids, mask = torch.tensor([[1, 2, 0]]), torch.tensor([[1, 1, 0]])
     yield example("a layer that adds nothing", t([[-1.0, 1.0], [1.0, -1.0], [0.0, 0.0]]), model, ids, mask)
     model = randomised(bert.Bert(replace(CONFIG, num_hidden_layers=2), pooler=False))
-    ids, mask = torch.tensor([[3, 5, 2], [7, 0, 0]]), torch.tensor([[1, 1, 1], [1, 0, 0]])
     embedded = lambda ids: model.embeddings(ids, None)  # noqa: E731
     last = lambda x: torch_layer(model.layers[1], torch_layer(model.layers[0], x, None), None)  # noqa: E731
-    yield trap("one text of one token", last(embedded(ids[:1, :1])), model, ids[:1, :1])
-    alone = last(embedded(ids[1:, :1]))
-    yield trap("a text that is nearly all pads, mask of 0 and 1", alone, lambda: model(ids, mask)[1:, :1])
     # two texts of three and two tokens in one row, each as it is alone
     row, positions = torch.tensor([[3, 5, 2, 7, 4]]), torch.tensor([[0, 1, 2, 0, 1]])
     each = torch.cat([last(embedded(text)) for text in row.split([3, 2], dim=1)], dim=1)
     together = torch.block_diag(torch.ones(3, 3), torch.ones(2, 2)).bool()[None, None]  # (1, 1, 5, 5)
     yield trap("two texts in one row", each, lambda: model(row, together, positions=positions))
 
-    def traced() -> list[str]:
-        trace: dict = {}
-        model(ids, mask, trace=trace)
-        return sorted(trace)
-
-    names = [f"layers.{i}{part}" for i in (0, 1) for part in ("", ".attention")]
-    yield trap("names in the trace", ["embeddings", *names], traced)
-
     def in_training() -> tuple[bool, bool]:
         dropping = randomised(bert.Bert(replace(CONFIG, hidden_dropout_prob=0.5), pooler=False)).train()
-        first, second = dropping(ids), dropping(ids)
+        first, second = dropping(row), dropping(row)
         return torch.equal(first, second), dropping.training and dropping.layers[0].training
 
     yield trap("in training two calls differ, and it stays in training", (False, True), in_training)
