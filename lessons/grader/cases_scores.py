@@ -44,7 +44,6 @@ def pool_traps(pool, both):
     yield trap("1e30 at a pad", both, pool, hidden, REAL)
     yield trap("NaN at a pad", both, pool, hidden * d([[1.0, 1.0], [1.0, 1.0], [math.nan, 1.0]]), REAL)
     yield trap("a mask of 0 and 1", both, pool, hidden, REAL.long())
-    yield trap("all but one token are pads", d([-1.0, 2.0]), pool, hidden, torch.tensor([[True, False, False]]))
     yield trap("no mask", both, pool, hidden[:, :2], None)
 
 
@@ -56,7 +55,6 @@ def _():
     pool, broken = pooling.attention_pool, hidden.where(hidden < 9, math.nan)
     yield trap("NaN at a pad, weight 0: the mean", d([2.0, -1.0]), pool, broken, REAL, d([0.0, 0.0]), zero)
     yield trap("large scores: one token takes all", d([3.0, -4.0]), pool, hidden, REAL, d([1e4, 0.0]), zero)
-    yield trap("no mask, one token", d([1.0, 2.0]), pool, hidden[:, :1], None, d([5.0, 5.0]), zero)
     yield trap("a mask of 0 and 1", d([1.0, 2.0]), pool, hidden, torch.tensor([[1, 0, 0]]), d([1.0, 1.0]), zero)
 
 
@@ -70,18 +68,12 @@ def _():
     x, y = np.array([1.0, 2.0, 3.0, 5.0]), np.array([2.0, 1.0, 4.0, 6.0])
     plain = float(np.corrcoef(x, y)[0, 1])
     yield trap("numbers around 1e9", plain, metrics.pearson, x + 1e9, y + 1e9)
-    yield trap("tiny numbers", plain, metrics.pearson, 1e-30 * x, y)
     yield trap("numbers whose squares are 0", plain, metrics.pearson, 1e-200 * x, y)
-    yield trap("two values", -1.0, metrics.pearson, [1, 2], [7, 3])
-    yield trap("tensors", plain, metrics.pearson, torch.tensor(x), torch.tensor(y))
 
 
 @cases("metrics.ranks")
 def _():
     yield example("ranks([30, 10, 10, 20])", np.array([4.0, 1.5, 1.5, 3.0]), metrics.ranks, [30, 10, 10, 20])
-    yield trap("all equal", np.array([2.0, 2.0, 2.0]), metrics.ranks, [7, 7, 7])
-    yield trap("two groups of ties", np.array([4.5, 2.0, 4.5, 2.0, 2.0]), metrics.ranks, [0.5, -1.0, 0.5, -1.0, -1.0])
-    yield trap("one value", np.array([1.0]), metrics.ranks, [3.0])
     yield trap("nearly equal is not equal", np.array([1.0, 2.0]), metrics.ranks, np.array([1.0, 1.0 + 1e-15]))
 
 
@@ -91,14 +83,6 @@ def _():
     yield example("spearman([1, 1, 2], [1, 2, 3])", 0.86603, metrics.spearman, [1, 1, 2], [1, 2, 3])
     x = np.arange(6.0)
     yield trap("any growing curve", 1.0, metrics.spearman, x, np.exp(50 * x))
-    ties, mixed = [1, 1, 2, 2, 2, 3], [5, 3, 3, 3, 5, 9]  # ranks 1.5 1.5 4 4 4 6 and 4.5 2 2 2 4.5 6
-    yield trap(
-        "ties on both sides",
-        float(np.corrcoef([1.5, 1.5, 4, 4, 4, 6], [4.5, 2, 2, 2, 4.5, 6])[0, 1]),
-        metrics.spearman,
-        ties,
-        mixed,
-    )
 
 
 # -------------------------------------------------------------------------------------------- heads
@@ -109,11 +93,7 @@ def _():
     u, v = t([1.0, 2.0]), t([3.0, 1.0])
     for parts, expected in ((("|u-v|", "u*v"), [2.0, 1.0, 3.0, 2.0]), (("v", "u"), [3.0, 1.0, 1.0, 2.0])):
         yield example(f"[1, 2] and [3, 1], {', '.join(parts)}", t(expected), heads.combine, u, v, parts)
-    u, v = normal(1, 3).detach(), normal(1, 3, seed=1).detach()
     yield trap("one part alone", v, heads.combine, u, v, ["v"])
-    yield trap("equal sentences differ by 0", 0 * u, heads.combine, u, u.clone(), ["|u-v|"])
-    everything = torch.cat([u, v, (u - v).abs(), u * v], -1)
-    yield trap("all four parts", everything, heads.combine, u, v, ["u", "v", "|u-v|", "u*v"])
 
 
 @cases("heads.JointHead.forward")
@@ -134,7 +114,6 @@ def _():
     theirs = lambda *x: torch_attention(module, *x)[0]  # noqa: E731
     yield trap("no mask, other lengths", theirs(a, b, None), module, a, b)
     yield trap("a mask of 0 and 1, nearly all pads", theirs(a, b, mask), module, a, b, mask.long())
-    yield trap("one token each", theirs(a[:1, :1], b[:1, :1], None), module, a[:1, :1], b[:1, :1])
 
 
 @cases("heads.CrossHead.forward")
@@ -147,13 +126,7 @@ def _():
         head = heads.CrossHead(2, variant, heads=1, hidden=0)
         with_weights(head, **weights, mlp__0__weight=[[1.0, 10.0, 100.0, 1000.0]])
         yield example(variant, t([expected]), head, a, b, first, REAL)
-    a, b = normal(1, 1, 8).detach(), normal(1, 1, 8, seed=1).detach()
-    for variant in ("published", "compare"):
-        head = randomised(heads.CrossHead(8, variant, heads=2, hidden=0))
-        found = torch_attention(head.attention, a, b, None)[0]
-        sides = (a, found) if variant == "published" else ((a - found).abs(), a * found)
-        expected = torch.cat(sides, -1)[:, 0] @ head.mlp[0].weight.T + head.mlp[0].bias
-        yield trap(f"{variant}, one token each, no masks", expected, head, a, b)
+    head = randomised(heads.CrossHead(8, "compare", heads=2, hidden=0))
     a, b = normal(1, 3, 8).detach(), normal(1, 3, 8, seed=1).detach()
     mask_a, mask_b = torch.tensor([[True, True, False]]), torch.tensor([[True, False, False]])
     found = torch_attention(head.attention, a, b, mask_b)[0]
@@ -170,9 +143,7 @@ def _():
     loss = more_losses.weighted_mse_loss
     scores, target = t(0.5, 0.5), t(0.1, 0.9)
     yield example("0.5 for 0.1 and for 0.9", torch.tensor(0.24), loss, scores, target)
-    yield trap("a batch of one, below the threshold", d(0.5)[0], loss, d(0.5), d(0.0))
     yield trap("at the threshold the weight is 1", d(0.09)[0], loss, d(0.5), d(0.2))
-    yield trap("weight 3 below 0.5", d(1.625)[0], loss, d(1.0, 0.5), d(0.0, 1.0), 0.5, 3.0)
 
 
 @cases("losses.binary_cross_entropy_loss")
@@ -180,14 +151,6 @@ def _():
     loss = more_losses.binary_cross_entropy_loss
     name, labels = "logits 0 and 2, labels 1 and 0, pos_weight 2", torch.tensor([1, 0])
     yield example(name, torch.tensor(1.75661), loss, t(0.0, 2.0), labels, pos_weight=2.0)
-    yield trap("logits of 800, both right", d(0.0)[0], loss, d(800.0, -800.0), torch.tensor([1, 0]))
     yield trap("logits of 800, both wrong", d(800.0)[0], loss, d(800.0, -800.0), torch.tensor([0, 1]))
-    yield trap("a batch of one, a label of 0.5", d(0.6931471805599453)[0], loss, d(0.0), d(0.5))
     soft = 0.25 * math.log1p(math.exp(-2)) + 0.75 * (2 + math.log1p(math.exp(-2)))
     yield trap("logit 2, a label of 0.25", d(soft)[0], loss, d(2.0), d(0.25))
-
-    def slopes() -> torch.Tensor:
-        logits = d(800.0, -800.0, 800.0).requires_grad_()
-        return torch.autograd.grad(loss(logits, torch.tensor([1, 0, 0])), logits)[0]
-
-    yield trap("the gradient at logits of 800", d(0.0, 0.0, 1 / 3), slopes)
