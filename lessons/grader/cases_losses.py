@@ -36,8 +36,6 @@ def _():
     loss, logits = losses.softmax_cross_entropy_loss, t([0.0, 0.0, math.log(2.0)])
     yield example("logits 0, 0, log 2, label 2", f(0.69315), loss, logits, torch.tensor([2]))
     yield trap("logits of 1e4", s(1e4), loss, d([1e4, 0.0], [0.0, 1e4]), torch.tensor([1, 0]))
-    yield trap("a class ruled out by -inf", s(math.log(2)), loss, d([0.0, -math.inf, 0.0]), torch.tensor([0]))
-    yield trap("a batch of one, one class", s(0.0), loss, d([3.0]), torch.tensor([0]))
     yield trap("rows of 0 and of 2000", s(math.log(2)), loss, d([0.0, 0.0], [2000.0, 2000.0]), torch.tensor([0, 1]))
 
 
@@ -47,25 +45,21 @@ def _():
         pair = t([1.0, 0.0]), t([1.0, 1.0]), torch.tensor([label])
         yield example(f"45 degrees apart, label {label}", f(expected), losses.contrastive_loss, *pair)
     u, v = d([3.0, 4.0]), d([-3.0, -4.0])
-    yield trap("equal and together: 0", s(0.0), losses.contrastive_loss, u, u.clone(), torch.tensor([1]))
     yield trap("beyond the margin: 0", s(0.0), losses.contrastive_loss, u, v, torch.tensor([0]))
-    yield trap("equal and apart, margin 2", s(2.0), losses.contrastive_loss, u, 5 * u, torch.tensor([0]), margin=2.0)
 
 
 @cases("losses.triplet_loss")
 def _():
     rows = t([0.0, 0.0]), t([3.0, 4.0]), t([0.0, 4.5])
     yield example("distances 5 and 4.5", f(1.5), losses.triplet_loss, *rows)
-    a, p, n = d([0.0, 0.0], [1.0, 0.0]), d([3.0, 4.0], [0.0, 1.0]), d([0.0, 4.5], [0.0, -2.0])
-    yield trap("a triplet that is right costs nothing", s(0.0), losses.triplet_loss, a[:1], n[:1], p[:1], margin=0.25)
-    yield trap("cosine distances are equal", s(0.25), losses.triplet_loss, a[1:], p[1:], n[1:], 0.25, "cosine")
+    a, n = d([0.0, 0.0]), d([0.0, 4.5])
 
     def slope() -> Tensor:
-        anchor = a[:1].clone().requires_grad_()
-        return torch.autograd.grad(losses.triplet_loss(anchor, a[:1], n[:1], margin=9.0), anchor)[0]
+        anchor = a.clone().requires_grad_()
+        return torch.autograd.grad(losses.triplet_loss(anchor, a, n, margin=9.0), anchor)[0]
 
     yield trap("the gradient where anchor equals positive", d([0.0, 1.0]), slope)
-    yield trap("a distance of 0 is 0", s(4.5), losses.triplet_loss, a[:1], a[:1], n[:1], margin=9.0)
+    yield trap("a distance of 0 is 0", s(4.5), losses.triplet_loss, a, a, n, margin=9.0)
 
 
 @cases("losses.cosent_loss")
@@ -75,7 +69,6 @@ def _():
     yield example(name, f(1.31326), more_losses.cosent_loss, u, v, t(0.0, 1.0), scale=1.0)
     u, v = (torch.tensor(x).double() for x in ACROSS)
     yield trap("equal targets set no order: 0", s(0.0), more_losses.cosent_loss, u, v, d(0.5, 0.5))
-    yield trap("a batch of one: 0", s(0.0), more_losses.cosent_loss, u[:1], v[:1], d(0.5))
     yield trap("scale 5000, all wrong", s(5000.0), more_losses.cosent_loss, u, v, d(0.0, 1.0), scale=5000.0)
 
 
@@ -89,7 +82,6 @@ def _():
     yield example("scale 1, symmetric", f(0.49116), loss, anchors, positives, scale=1.0, symmetric=True)
     u = torch.tensor(EYE).double()
     yield trap("scale 1e4, all wrong", s(1e4), loss, u, u.flip(0), scale=1e4)
-    yield trap("a batch of one with a hard negative", s(math.log(2)), loss, u[:1], u[:1], u[:1])
     twins = torch.ones(2, 2, dtype=torch.bool)
     yield trap("every other row is a duplicate: 0", s(0.0), loss, u, u, duplicates=twins)
 
@@ -103,7 +95,6 @@ def _():
     yield example("their weight log 2", f(1.13258), loss, u, u, hard, 1.0, math.log(2.0))
     u = torch.tensor(EYE).double()
     yield trap("temperature 2^-13, all wrong", s(8192.0), loss, u, u.flip(0), temperature=2.0**-13)
-    yield trap("vectors of length 1e6", s(math.log(1 + math.exp(-1))), loss, 1e6 * u, u, temperature=1.0)
 
 
 @cases("losses.nt_xent_loss")
@@ -121,7 +112,6 @@ def _():
 def _():
     rows = [[1, 0], [0, 2]], [[1, 0], [1, 1]]
     yield example("equal, and 45 degrees apart", 0.29289, metrics.alignment, *rows)
-    yield trap("opposite: 4, the worst", 4.0, metrics.alignment, [[1e6, 0.0]], [[-1e-6, 0.0]])
     yield trap("one way, other lengths: 0", 0.0, metrics.alignment, [[3.0, 4.0]], [[6.0, 8.0]])
 
 
@@ -129,7 +119,6 @@ def _():
 def _():
     yield example("right, up, left", -4.39635, metrics.uniformity, [[1, 0], [0, 1], [-1, 0]])
     yield trap("two opposite rows", -8.0, metrics.uniformity, [[1.0, 0.0], [-5.0, 0.0]])
-    yield trap("all point one way: 0", 0.0, metrics.uniformity, [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]])
 
 
 # ----------------------------------------------------------------------------------------- training
@@ -146,7 +135,6 @@ def _():
     pair = t([1.0, 0.0]), t([1.0, 1.0]), t(0.5)
     yield example("45 degrees apart, target 0.5", f(0.04289), losses.cosine_mse_loss, *pair)
     u = d([3.0, 4.0])
-    yield trap("equal, target 1", s(0.0), losses.cosine_mse_loss, u, 7 * u, d(1.0))
     yield trap("opposite, target 1", s(4.0), losses.cosine_mse_loss, u, -u, d(1.0))
 
 
@@ -155,8 +143,6 @@ def _():
     for step, share in enumerate((0.0, 0.5, 1.0, 0.75, 0.5, 0.25, 0.0)):
         yield example(f"step {step} of 6, warm-up 2", share, loop.linear_schedule, step, 2, 6)
     yield trap("no warm-up, first step", 1.0, loop.linear_schedule, 0, 0, 4)
-    yield trap("beyond the end", 0.0, loop.linear_schedule, 9, 2, 6)
-    yield trap("nothing but warm-up, last step", 0.75, loop.linear_schedule, 3, 4, 4)
     yield trap("nothing but warm-up, the end", 0.0, loop.linear_schedule, 4, 4, 4)
     yield trap("one step after the warm-up", 1.0, loop.linear_schedule, 3, 3, 4)
 
@@ -173,8 +159,6 @@ def _():
     # mean and corrected root are 1e-12, far below eps: 0.1 * 1e-12 / (1e-12 + 1e-8)
     small = (d([-1e-13 / 1.0001e-8]), d([1e-13]), d([1e-27]))
     yield trap("a tiny gradient: eps outside the root", small, step, zero, d([1e-12]), zero, zero, 1, 0.1, 0.0)
-    one = d([1.0])
-    yield trap("step 100,000", (d([-0.1 / (1 + 1e-8)]), one, one), step, zero, one, one, one, 100_000, 0.1, 0.0)
 
 
 # ---------------------------------------------------------------------------------- batches in parts
@@ -214,38 +198,13 @@ def _():
     yield example("2 * 30, 50 and 40 of 60 tokens", parts, gradient_cache.cut, [2, 0, 1, 3], [30, 50, 20, 40], 60)
     name = "a row longer than a part may be, in front, between and at the end"
     yield trap(name, [[1], [0, 0], [1], [0], [1]], gradient_cache.cut, [1, 0, 0, 1, 0, 1], [4, 9], 8)
-    yield trap("no rows", [], gradient_cache.cut, [], [4, 9], 8)
-    yield trap("all in one part", [[2, 0, 1]], gradient_cache.cut, [2, 0, 1], [5, 5, 5], 15)
-    yield trap("a long row does not count in the next part", [[0], [1, 2]], gradient_cache.cut, [0, 1, 2], [9, 4, 4], 9)
     yield trap("rows stay in order", [[0], [1], [2]], gradient_cache.cut, [0, 1, 2], [3, 9, 3], 9)
-    kinds = lambda: [type(part).__name__ for part in gradient_cache.cut([0, 1], [3, 9], 9)]  # noqa: E731
-    yield trap("the parts are lists", ["list", "list"], kinds)
 
 
 @cases("gradient_cache.vectors_in_parts")
 def _():
     run = lambda: gradient_cache.vectors_in_parts(Times(), [[2, 0], [1]])[0]  # noqa: E731
     yield example("3 times 4, 1 and 2", d([[12.0]], [[3.0]], [[6.0]]), run)
-
-    def noisy(answer: Callable[[Tensor, list], object]) -> object:
-        torch.manual_seed(0)
-        return answer(*gradient_cache.vectors_in_parts(Times(noise=True), [[2, 0], [1]]))
-
-    def drawn(at: int, size: int) -> Tensor:
-        torch.set_rng_state(noisy(lambda _, states: states[at])["cpu"])
-        return torch.rand(size, dtype=torch.float64)
-
-    first, second = noises(2, 1)
-    yield trap(
-        "vectors of random numbers",
-        3 * (torch.cat([first, second]) * d(4.0, 1.0, 2.0))[:, None, None],
-        noisy,
-        lambda vectors, _: vectors,
-    )
-    yield trap("the state before the first part", first, drawn, 0, 2)
-    yield trap("the state before the second part", second, drawn, 1, 1)
-    yield trap("one state for each part", 2, noisy, lambda _, states: len(states))
-    yield trap("no graph", False, noisy, lambda vectors, _: vectors.requires_grad)
 
     def left(answer: Callable[[Times], object]) -> object:
         network = Times()
@@ -256,10 +215,9 @@ def _():
     yield trap("still in training mode", True, left, lambda network: network.training)
 
 
-def replayed(parts: list[list[int]], gradient: Tensor, before: float | None = None, noise: bool = False) -> Tensor:
+def replayed(parts: list[list[int]], gradient: Tensor, noise: bool = False) -> Tensor:
     """The weight's gradient after ``replay`` from the states of seed 0."""
     network, states = Times(noise), []
-    network.weight.grad = None if before is None else s(before)
     torch.manual_seed(0)
     for part in parts:
         states.append({"cpu": torch.get_rng_state()})
@@ -273,13 +231,9 @@ def replayed(parts: list[list[int]], gradient: Tensor, before: float | None = No
 def _():
     yield example("rows 1 and 2, pulled by 6 and 3", s(12.0), replayed, [[0], [1]], d([[6.0]], [[3.0]]))
     yield example("in one part", s(12.0), replayed, [[0, 1]], d([[6.0]], [[3.0]]))
-    gradient = d([[6.0]], [[3.0]], [[5.0]])
-    yield trap("parts of two rows and one", s(4 * 6 + 3.0 + 2 * 5), replayed, [[2, 0], [1]], gradient)
-    yield trap("it adds to what is there", s(37 + 100.0), replayed, [[2, 0], [1]], gradient, before=100.0)
     first, _, second = noises(1, 1, 2)
-    expected = 6 * 4 * first[0] + 3 * 1 * second[0] + 5 * 2 * second[1]
+    gradient, expected = d([[6.0]], [[3.0]], [[5.0]]), 6 * 4 * first[0] + 3 * 1 * second[0] + 5 * 2 * second[1]
     yield trap("the random numbers of the first forward", expected, replayed, [[2], [0, 1]], gradient, noise=True)
-    yield trap("no parts", s(1.0), replayed, [], gradient[:0], before=1.0)
 
 
 # ------------------------------------------------------------------------------------ masked words
@@ -294,15 +248,10 @@ def _():
     chance = torch.tensor([[0.11, 0.13, 0.14, 0.5]])
     expected = torch.tensor([[MASK, 60, 7, 8]]), torch.tensor([[True, True, True, False]])
     yield example("one of each", expected, hide, ids, torch.ones_like(ids), MASK, chance, other)
-    ids, words = torch.tensor([[2, 5, 3, 0]]), torch.tensor([[False, True, False, False]])
-    expected = torch.tensor([[2, MASK, 3, 0]]), words
-    yield trap("[CLS], [SEP] and a pad", expected, hide, ids, words, MASK, torch.zeros(1, 4), ids + 10)
     chance = torch.tensor([[0.125, 0.15, 0.14, 0.99]])
     expected = torch.tensor([[15, 6, 7, 8]]), torch.tensor([[True, False, True, False]])
     ids = torch.tensor([[5, 6, 7, 8]])
     yield trap("a draw of exactly .15", expected, hide, ids, torch.ones_like(ids), MASK, chance.double(), ids + 10)
-    nothing = ids, torch.zeros(1, 4, dtype=torch.bool)
-    yield trap("nothing is chosen", nothing, hide, ids, torch.ones_like(ids), MASK, torch.ones(1, 4) / 2, ids + 10)
 
 
 @cases("losses.mlm_loss")
@@ -311,5 +260,3 @@ def _():
     logits = t([0.0, 0.0, math.log(2.0)])
     yield example("logits 0, 0, log 2, word 2", f(0.69315), loss, logits, torch.tensor([2]))
     yield trap("logits of 1000 do not overflow", s(1000.0), loss, d([1000.0, 0.0]), torch.tensor([1]))
-    two = d([0.0, 0.0, math.log(2.0)], [0.0, 0.0, math.log(2.0)])
-    yield trap("the mean of two words", s(1.5 * math.log(2.0)), loss, two, torch.tensor([2, 0]))
