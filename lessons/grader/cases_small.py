@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lessons.grader.cases import cases, d, example, t, trap
-from minisbert.core import bert, losses
+from minisbert.core import bert
 from minisbert.search import quantized
 from minisbert.training import losses as more_losses
 
@@ -39,20 +39,16 @@ def _():
     yield example(name, codes([-128, -126], [72, -127]), quantized.to_int8, rows([0.0, 1.9], [200.5, 0.0]), RANGES)
     name, x = "values outside the ranges", rows([-7.0, 1e6], [256.0, -1e6])
     yield trap(name, codes([-128, 127], [127, -128]), quantized.to_int8, x, RANGES)
-    yield trap("the ends of the ranges", codes([-128, 127]), quantized.to_int8, rows([0.0, 254.0]), RANGES)
     flat = np.array([[2.0], [2.0]], dtype=np.float32)
     x = rows([2.0], [1.0], [4.5])
     yield trap("an empty range: steps of 1", codes([-128], [-128], [-126]), quantized.to_int8, x, flat)
-    yield trap("a tensor", codes([-125, -125]), quantized.to_int8, t([3.5, 2.5]), RANGES)
 
 
 @cases("quantized.to_bits")
 def _():
     x = rows([1.0, -1.0, -1.0, -1.0, -1.0, -1.0, -3.0, 2.0], [-1.0, 0.5, 0.5, -1.0, -1.0, -1.0, -1.0, -1.0])
     yield example("128 + 1, and 64 + 32", as_bytes([129], [96]), quantized.to_bits, x)
-    yield trap("0 and -0 are not above 0", as_bytes([0b00110000]), quantized.to_bits, rows([0.0, -0.0, 1e-30, 1.0]))
     yield trap("nine columns, two bytes", as_bytes([255, 128]), quantized.to_bits, rows([1.0] * 9))
-    yield trap("a tensor", as_bytes([64]), quantized.to_bits, t([-1.0, 1.0]))
 
 
 @cases("quantized.hamming")
@@ -61,8 +57,6 @@ def _():
     yield example(name, int64([1, 7]), quantized.hamming, as_bytes([129]), as_bytes([128], [127]))
     ones, zeros = np.full((1, 48), 255, dtype=np.uint8), np.zeros((2, 48), dtype=np.uint8)
     yield trap("all of 384 bits", int64([384, 384]), quantized.hamming, ones, zeros)
-    yield trap("none of 384 bits", int64([0], [0]), quantized.hamming, zeros, zeros[:1])
-    yield trap("9 bytes", int64([0, 3]), quantized.hamming, as_bytes([7] * 9), as_bytes([7] * 9, [7] * 8 + [0]))
 
 
 @cases("quantized.rescore")
@@ -79,17 +73,6 @@ def _():
     close = np.array([[[1.0, 0.0], [1.0, 1e-5]]])  # cosines 1 and 1 - 5e-11: equal in float32, so ordered by row
     expected = (rows([1.0, 1.0]), int64([2, 9]))
     yield trap("equal once rounded", expected, quantized.rescore, rows([1.0, 0.0]), int64([9, 2]), close, 2)
-    one = np.array([[[1.0, 0.0]], [[-5.0, 0.0]]])
-    expected = (rows([1.0], [-1.0]), int64([7], [7]))
-    yield trap(
-        "one candidate for each of two",
-        expected,
-        quantized.rescore,
-        rows([1.0, 0.0], [1.0, 0.0]),
-        int64([7], [7]),
-        one,
-        1,
-    )
 
 
 # ------------------------------------------------------------------------------------- smaller models
@@ -99,8 +82,7 @@ def _():
 def _():
     for total, keep, layers in ((6, 3, [0, 3, 5]), (6, 2, [0, 5]), (5, 3, [0, 2, 4])):
         yield example(f"{keep} of {total}", layers, more_losses.spread_layers, total, keep)
-    for total, keep, layers in ((4, 1, [3]), (1, 1, [0]), (3, 3, [0, 1, 2]), (4, 3, [0, 2, 3]), (8, 3, [0, 4, 7])):
-        yield trap(f"{keep} of {total}", layers, more_losses.spread_layers, total, keep)
+    yield trap("1 of 4", [3], more_losses.spread_layers, 4, 1)
 
 
 def numbered(count: int) -> bert.Bert:
@@ -137,11 +119,8 @@ def _():
         return [*numbers(teacher), float(len(teacher.layers)), float(teacher.config.num_hidden_layers)]
 
     yield trap("the teacher stays as it is", [0.0, 1.0, 2.0, 3.0, 4.0, 4.0], teacher_after)
-    count = lambda: more_losses.keep_layers(numbered(4), [0, 3]).config.num_hidden_layers  # noqa: E731
-    yield trap("the config counts the layers that are left", 2, count)
     trains = lambda: all(p.requires_grad for p in more_losses.keep_layers(numbered(4), [0, 3]).parameters())  # noqa: E731
     yield trap("the student can be trained", True, trains)
-    yield trap(*kept(2, [0, 1]))
 
 
 @cases("losses.distillation_loss")
@@ -154,9 +133,6 @@ def _():
         return student.grad, torch.zeros_like(teacher) if teacher.grad is None else teacher.grad
 
     yield trap("the teacher gets no gradient", (d([1.0, -2.0]), d([0.0, 0.0])), slopes)
-    u = d([3.0, 4.0], [0.0, 1.0])
-    yield trap("equal vectors", d(0.0)[0], more_losses.distillation_loss, u, u.clone())
-    yield trap("a batch of two", d(0.5)[0], more_losses.distillation_loss, u, d([4.0, 4.0], [0.0, 2.0]))
 
 
 def first(u: Tensor, v: Tensor) -> Tensor:
@@ -173,10 +149,6 @@ def _():
     yield example("weights 2 and 0.5", expected, loss, first, u, v, dims=(1, 2), weights=(2.0, 0.5))
     u, v = d([3.0, 4.0, 12.0]), d([0.0, 2.0, 1.0])
     yield trap("a prefix of zeros", d(0.0)[0], loss, first, u, v, dims=(1,))
-    expected = losses.cosine_mse_loss(u[:, :2], v[:, :2], d(0.5))
-    name, target = "one prefix is the loss of the cut vectors", d(0.5)
-    yield trap(name, expected, loss, lambda a, b: losses.cosine_mse_loss(a, b, target), u, v, dims=(2,))
     yield trap("one set of vectors", d(1.6)[0], loss, lambda a: a[:, 0].mean(), d([3.0, 4.0]), dims=(2, 1))
     name, weights = "each weight belongs to its width", (2.0, 0.5)
     yield trap(name, d(1.7)[0], loss, lambda a: a[:, 0].mean(), d([3.0, 4.0]), dims=(2, 1), weights=weights)
-    yield trap("weight 0", d(0.6)[0], loss, lambda a: a[:, 0].mean(), d([3.0, 4.0]), dims=(1, 2), weights=(0.0, 1.0))
