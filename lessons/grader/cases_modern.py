@@ -1,7 +1,5 @@
 """Hand examples and traps of lessons 19 and 23: rotation, RMSNorm, SwiGLU, MaxSim."""
 
-import math
-
 from lessons.grader.cases import cases, d, example, t, trap
 from minisbert.architectures import modern, qwen3
 from minisbert.search import by_tokens
@@ -14,14 +12,6 @@ def _():
     cos, sin = d([0.0, 1.0, 0.0, 1.0]), d([1.0, 0.0, 1.0, 0.0])
     name, x = "the pair (1, 3) by a quarter turn, the pair (2, 4) not at all", d([1.0, 2.0, 3.0, 4.0])
     yield example(name, d([-3.0, 2.0, 1.0, 4.0]), modern.rotate, x, cos, sin)
-    x = d([1.0, 2.0, 3.0, 4.0])
-    still = d([1.0] * 4), d([0.0] * 4)
-    yield trap("an angle of 0", x, modern.rotate, x, *still)
-    half = math.sqrt(0.5)
-    heads = d([1.0, 0.0], [0.0, 1.0])[None, :, None]  # (1, 2, 1, 2): two heads, one token
-    expected = d([half, half], [-half, half])[None, :, None]
-    eighth = d([half, half])[None, None], d([half, half])[None, None]  # (1, 1, 1, 2)
-    yield trap("all heads by the same angles", expected, modern.rotate, heads, *eighth)
     yield trap("float32 stays float32", t([-4.0, 3.0]), modern.rotate, t([3.0, 4.0]), t([0.0, 0.0]), t([1.0, 1.0]))
 
 
@@ -29,23 +19,15 @@ def _():
 def _():
     yield example("[1, 7], whose mean square is 25", d([0.2, 1.4]), qwen3.rms_norm, d([1.0, 7.0]), d(1.0, 1.0), 0.0)
     yield example("the weight", d([0.4, 0.7]), qwen3.rms_norm, d([1.0, 7.0]), d(2.0, 0.5), 0.0)
-    ones = d(1.0, 1.0)
-    yield trap("eps 11 in the root of 25 + 11", d([1 / 6, 7 / 6]), qwen3.rms_norm, d([1.0, 7.0]), ones, 11.0)
-    yield trap("a vector of zeros", d([0.0, 0.0]), qwen3.rms_norm, d([0.0, 0.0]), ones, 1e-6)
-    yield trap("equal numbers keep their mean", d([1.0, 1.0]), qwen3.rms_norm, d([3.0, 3.0]), ones, 0.0)
-    both = d([0.2, 1.4], [1.4, 0.2])[None]
-    yield trap("each token on its own", both, qwen3.rms_norm, d([1.0, 7.0], [70.0, 10.0])[None], ones, 0.0)
+    yield trap("a vector of zeros", d([0.0, 0.0]), qwen3.rms_norm, d([0.0, 0.0]), d(1.0, 1.0), 1e-6)
 
 
 @cases("qwen3.swiglu")
 def _():
     yield example("gate 1, up 2", d(1.4621), qwen3.swiglu, d(1.0), d(2.0))
     yield example("gate -1, up 1", d(-0.26894), qwen3.swiglu, d(-1.0), d(1.0))
-    yield trap("a gate of 0 lets nothing pass", d(0.0), qwen3.swiglu, d(0.0), d(5.0))
-    yield trap("a wide gate lets all pass, times itself", d(300.0), qwen3.swiglu, d(100.0), d(3.0))
     yield trap("a gate far below 0", d(0.0, 0.0), qwen3.swiglu, d(-1000.0, -1e5), d(2.0, -3.0))
     yield trap("a gate far above 0", d(2000.0), qwen3.swiglu, d(1000.0), d(2.0))
-    yield trap("a matrix", d([0.0, 2 / (1 + math.exp(-1))]), qwen3.swiglu, d([0.0, 1.0]), d([9.0, 2.0]))
 
 
 QUERY, DOCUMENT = ([1.0, 0.0], [0.0, 1.0]), ([0.6, 0.8], [1.0, 0.0], [0.0, -1.0])
@@ -56,11 +38,5 @@ def _():
     yield example("1 and the best of .8, 0 and -1", d(1.8)[0], by_tokens.max_sim, d(*QUERY), d(*DOCUMENT))
     one, other = d([0.6, 0.8]), d([0.8, 0.6])
     yield example("one token against one", d(0.96)[0], by_tokens.max_sim, one, other)
-    tokens = d([1.0, 0.0], [0.0, 1.0], [0.6, 0.8])
-    yield trap("a query of three tokens", d(2.8)[0], by_tokens.max_sim, tokens, d(*QUERY))
     opposite = d([-1.0, 0.0], [-0.6, -0.8])
     yield trap("the best may be below 0", d(-0.6)[0], by_tokens.max_sim, d([1.0, 0.0]), opposite)
-    twice = d(*DOCUMENT, *DOCUMENT)
-    yield trap("a document said twice", d(1.8)[0], by_tokens.max_sim, d(*QUERY), twice)
-    again = d(*QUERY, *QUERY)
-    yield trap("a query said twice counts twice", d(3.6)[0], by_tokens.max_sim, again, d(*DOCUMENT))
