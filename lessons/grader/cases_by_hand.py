@@ -1,7 +1,5 @@
 """Hand examples and traps of the pieces in ``lessons/by_hand``: merges, gradients, costs, a gain in pairs."""
 
-import math
-
 import numpy as np
 import torch
 
@@ -17,15 +15,9 @@ def _():
     learn = vocabulary.learn_merges
     yield example("low, lower, newest, widest", [("e", "s"), ("es", "t"), ("l", "o"), ("lo", "w")], learn, LOW, 4)
     yield example("ab twice, bc three times", [("b", "c"), ("a", "b")], learn, {"ab": 2, "bc": 3}, 2)
-    yield trap("no joins asked for", [], learn, LOW, 0)
-    yield trap("words of one letter", [], learn, {"a": 9, "b": 2}, 5)
     yield trap("more joins than there are", [("a", "b"), ("ab", "c")], learn, {"abc": 1}, 5)
-    # aa a b: then a b is as frequent as aa a, and a has the lower number
-    yield trap("from the left: aaa is aa a", [("a", "a"), ("a", "b"), ("aa", "ab")], learn, {"aaab": 2}, 3)
     # b a is as frequent as a c; b comes after a
     yield trap("equal pairs in alphabetical order", [("a", "c"), ("b", "ac")], learn, {"bac": 1}, 2)
-    # ab and c are as frequent as d and e, and every letter has a lower number than ab
-    yield trap("letters before joined pieces", [("a", "b"), ("d", "e")], learn, {"ab": 5, "abc": 2, "de": 2}, 2)
 
 
 @cases("backward.dense_gelu_backward")
@@ -39,14 +31,6 @@ def _():
     back = backward.dense_gelu_backward
     zero = torch.zeros(1).double()
     yield trap("z = 40: all of it", (d([3.0]), d([120.0]), d(3.0)), back, d([40.0]), d([1.0]), zero, d([3.0]))
-    yield trap("z = -40: nothing", (d([0.0]), d([0.0]), d(0.0)), back, d([-40.0]), d([1.0]), zero, d([3.0]))
-    # both rows have z = 0, and the weight adds up what they say
-    rows = d([1.0, 0.0], [0.0, 1.0]), d([0.0, 0.0]), zero, d([2.0], [6.0])
-    yield trap("two rows add up", (d([0.0, 0.0], [0.0, 0.0]), d([1.0, 3.0]), d(4.0)), back, *rows)
-    # z = 0 through the bias: x weight is -1
-    slope = (1 + math.erf(0.0)) / 2
-    inputs = d([1.0]), d([-1.0]), d(1.0), d([1.0])
-    yield trap("the bias is in z", (d([-slope]), d([slope]), d(slope)), back, *inputs)
 
 
 def costs(forward: int, weights: int, probabilities: int) -> dict[str, int]:
@@ -61,13 +45,9 @@ def _():
     config = BertConfig(2, 2, 1, 1, 4, 3)
     # 7 rows of tables, two LayerNorms of the layer and one before it, 4 + 2 matrices: 14 + 12 + 32 + 14 = 72 numbers
     yield example("one layer of width 2, three tokens", costs(264, 4 * 72, 36), step, config, 1, 3)
-    yield trap("one token", costs(2 * (32 + 4), 4 * 72, 4), step, config, 1, 1)
-    yield trap("twice the rows", costs(528, 4 * 72, 72), step, config, 2, 3)
     # 54 numbers and 264 operations a layer; the heads share the columns, but each has probabilities of its own
     config = BertConfig(2, 2, 5, 2, 4, 3)
     yield trap("five layers, two heads", costs(5 * 264, 4 * (18 + 5 * 54), 5 * 72), step, config, 1, 3)
-    config = BertConfig(2, 2, 1, 1, 4, 3, type_vocab_size=0)
-    yield trap("no table of token types", costs(264, 4 * 68, 36), step, config, 1, 3)
 
 
 @cases("paired.paired_gain")
@@ -77,5 +57,3 @@ def _():
     gain, a = paired.paired_gain, np.array([5.0, 3.0, 4.0])
     yield trap("every run ahead by 2: no doubt", (2.0, 0.0, 2.0, 2.0), gain, a, a - 2)
     yield trap("two pairs, once ahead, once behind", (0.0, 1.0, -2.0, 2.0), gain, [1, 0], [0, 1])
-    yield trap("b is better", (-1.5, 0.5, -2.5, -0.5), gain, np.array([0.0, 0.0]), np.array([1.0, 2.0]))
-    yield trap("tensors", (1.5, 0.5, 0.5, 2.5), gain, torch.tensor([1.0, 2.0]), torch.zeros(2))
