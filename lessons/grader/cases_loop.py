@@ -72,14 +72,6 @@ def _():
     expected = ([1], [56 / 3], [3 - 0.1 * 56 / 3])  # (4 + 16 + 36) / 3; the gradient is 2 * 2 * (1 + 4 + 9) / 3
     yield example("rows 1, 2 and 3 as 1, 2 and then 3", expected, steps, [[1.0, 2.0, 3.0]], **cut)
 
-    def untouched() -> tuple[list, float, float, list]:
-        model, batches = Weight(), iter([PAIR, [5.0]])
-        optimizer = Logged(model)
-        loop.fit(model, squares, batches, optimizer, up)
-        return model.log, model.w.item(), optimizer.param_groups[0]["lr"], next(batches)
-
-    yield trap("nothing happens before the first step is asked for", ([], 3.0, 0.1, PAIR), untouched)
-
     def once(log: Callable[[Weight], object]) -> object:
         def batches() -> Iterator[list[float]]:
             for i in range(1, 4):
@@ -92,14 +84,6 @@ def _():
 
     yield trap("the first step, and no more", 2.0, once, lambda model: model.w.item())
     yield trap("one batch, one loss, one step", ["batch 1", "loss of 2", "step at 0.1"], once, lambda model: model.log)
-
-    def in_parts() -> list:
-        model = Weight()
-        cut = lambda rows: [[row] for row in rows]  # noqa: E731
-        list(loop.fit(model, squares, [[1.0, 2.0, 2.0]], Logged(model), constant, micro_batches=cut))
-        return model.log
-
-    yield trap("three micro-batches, one step", ["loss of 1"] * 3 + ["step at 0.1"], in_parts)
 
     def leftover() -> float:
         model = Weight()
@@ -141,13 +125,12 @@ def _():
 
     yield trap("half of each group's rate, three times", [[0.05, 0.4]] * 3, rates)
 
-    def mode(training: bool) -> bool:
-        model = Weight().train(training)
+    def mode() -> bool:
+        model = Weight().eval()
         list(loop.fit(model, squares, [PAIR], Logged(model), constant))
         return model.training
 
-    yield trap("train mode stays", True, mode, True)
-    yield trap("eval mode stays", False, mode, False)
+    yield trap("eval mode stays", False, mode)
     # after the first, good step w is 2, and there it must stay
     yield trap("a loss of NaN", ("Diverged", 2.0), ended, lambda loss: loss * math.nan)
     yield trap("an infinite loss with a finite gradient", ("Diverged", 2.0), ended, lambda loss: loss + math.inf)
