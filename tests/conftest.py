@@ -44,23 +44,8 @@ def exit_code_without_a_reader(*command: str) -> int:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--parity-report", action="store_true", help="end with a table of every parity comparison made")
     message = "compute as another CPU might: every float32 product is off by a relative 1e-6 (%(metavar)s chooses how)"
     parser.addoption("--jitter", type=int, metavar="SEED", help=message)
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--parity-report") and config.getoption("numprocesses", None):
-        raise pytest.UsageError("--parity-report needs all comparisons in one process: leave out -n")
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if config.getoption("--parity-report"):
-        from tests.parity import COMPARISONS  # here: both import this file
-        from tests.parity_report import summary
-
-        terminalreporter.section("parity with the reference")
-        terminalreporter.write_line("\n".join(summary(COMPARISONS)))
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
