@@ -13,13 +13,10 @@ encoder = SentenceEncoder.load("all-MiniLM-L6-v2", device="cpu", max_seq_length=
 assert_type(encoder, SentenceEncoder)
 vectors = encoder.encode(texts)
 assert_type(vectors, np.ndarray)
-print(vectors.shape, vectors[0] @ vectors[1])
 one = encoder.encode("A cat sits.", normalize_embeddings=True, batch_size=8, show_progress_bar=False)
 assert_type(one, np.ndarray)
-print(one.tolist())
 tensor = encoder.encode(texts, convert_to_tensor=True, convert_to_numpy=False)
 assert_type(tensor, Tensor)
-print(tensor.mean(dim=0))
 assert_type(encoder.encode("A cat sits.", convert_to_numpy=False), Tensor)
 for row in encoder.encode(texts, convert_to_numpy=False):
     assert_type(row, Tensor)
@@ -72,3 +69,7 @@ assert_type(late, MultiVectorEncoder)
 print(late.similarity(late.encode_query(["a cat?"]), late.encode_document(texts)))
 anything = minisbert.load("all-MiniLM-L6-v2", compiled=True, dtype="bfloat16")
 print(anything.encode("A cat sits."))
+# a wrong call is noticed: mypy --strict refuses an ignore that ignores nothing
+encoder.encode(texts, batch_sise=3)  # type: ignore[call-overload]
+encoder.encode(texts, dtype=3)  # type: ignore[call-overload]
+SentenceEncoder.load(3)  # type: ignore[arg-type]
