@@ -326,14 +326,6 @@ def pools_of_nan() -> Iterator[Comparison]:
 
 
 @check
-def mean_beside_nan() -> Iterator[Comparison]:
-    """A pad may hold anything: times 0, NaN stays NaN."""
-    hidden = torch.tensor([[[-1.0, 2.0], [torch.nan, 1e30]]]).double()
-    found = pooling.mean_pool(hidden, torch.tensor([[True, False]]))
-    yield compare("mean_pool beside NaN at a pad", found, torch.tensor([[-1.0, 2.0]]).double(), PIECE)
-
-
-@check
 def cosine_matrix_of_no_cosine() -> Iterator[Comparison]:
     """A zero vector has cosine 0 with everything and no share in the others' gradient; an infinite one has none."""
     u, v = normal(4, 7), normal(3, 7, seed=1)

@@ -31,8 +31,9 @@ def written_again(function):
 def test_every_master_passes(piece):
     result = climb(piece, written_again(piece.original))
     assert result.status == "passed", result
-    titles = [title for title, holds, _ in result.rungs if holds]
-    assert set(titles) >= {RUNGS[rung] for rung in ("runs", "inputs", "example", "golden", "traps")}
+    assert all(holds for _, holds, _ in result.rungs), "the bonus too"
+    needed = {RUNGS[rung] for rung in ("runs", "inputs", "example", "golden", "traps")}
+    assert {title for title, _, _ in result.rungs} >= needed
 
 
 @pytest.mark.parametrize("name", OF_PIECES)
@@ -43,13 +44,10 @@ def test_every_mistake_fails_and_is_named(name):
     assert name in ladder.fingerprints(piece, found)[0]
 
 
-def test_every_stub_is_unwritten_and_nothing_passes_by_returning_nothing_or_by_being_the_master():
-    def stub(*_, **__):
-        raise NotImplementedError
-
+def test_nothing_passes_by_returning_nothing_or_by_being_the_master():
+    """``test_sandbox.py`` runs every stub."""
     assert len(OF_PIECES) > 100
     for piece in PIECES.values():
-        assert climb(piece, stub).status == "unwritten", piece.master
         assert climb(piece, lambda *_, **__: None).status == "failed", piece.master
         assert climb(piece, piece.original).status == "refused", piece.master
 
@@ -62,14 +60,6 @@ def in_place(x):
 
 def overflows(logits, labels):
     return (logits.exp().sum(1).log() - logits.gather(1, labels[:, None])[:, 0]).mean()
-
-
-def through_numpy(scores, target):
-    return torch.tensor(((scores - target).detach().numpy() ** 2).mean())
-
-
-def half_right(x):
-    return torch.where(x > 0, x * 0.5 * (1 + torch.erf(x / 2**0.5)), torch.zeros_like(x))
 
 
 def raises(x):
@@ -97,11 +87,11 @@ def divides_by_zero(step, warmup, total):
         ("bert.gelu", in_place, "inputs", "is not what it was"),
         (
             "bert.gelu",
-            half_right,
+            lambda x: torch.where(x > 0, x * 0.5 * (1 + torch.erf(x / 2**0.5)), torch.zeros_like(x)),
             "example",
             "at index 1 (counted from 0): yours 0, reference -0.15866; 3 of 4 numbers right (75 %)",
         ),
-        ("losses.mse_loss", through_numpy, "gradient", "no gradient comes back"),
+        ("losses.mse_loss", lambda u, v: (u - v).detach().pow(2).mean(), "gradient", "no gradient comes back"),
         ("losses.softmax_cross_entropy_loss", overflows, "traps", "logits of 1e4: not a number"),
         ("loop.linear_schedule", below_zero, "golden", "step 11 of 10, warm-up 4: share of the rate"),
     ],
