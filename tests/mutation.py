@@ -12,8 +12,8 @@ working tree. Those that survive are listed: each is a line that no test needs, 
 
 import argparse
 import ast
+import contextlib
 import copy
-import multiprocessing
 import os
 import random
 import re
@@ -163,62 +163,37 @@ def importing(path: Path, folder: str) -> list[Path]:
     return [file.relative_to(ROOT) for file in found]
 
 
-def files_for(path: Path) -> tuple[list[str], list[str]]:
+def files_for(path: Path) -> list[str]:
     """The module's own test file; then those that import it, or a module that does, and those of its room."""
     room, name = "/".join(path.parent.parts[1:]), path.stem
-    own = [test for test in (f"tests/{room}/test_{name}.py", f"tests/test_{name}.py") if (ROOT / test).is_file()][:1]
+    found = [test for test in (f"tests/{room}/test_{name}.py", f"tests/test_{name}.py") if (ROOT / test).is_file()][:1]
     users = [str(user) for module in (path, *importing(path, "minisbert")) for user in importing(module, "tests")]
     # the cases of the parity checks and of the grader are unit tests of what they import
-    rest = ["tests/test_parity.py"] if any(user.endswith("checks.py") for user in users) else []
     if importing(path, "lessons/grader"):
-        rest.insert(0, "tests/lessons/test_ladder.py::test_every_master_passes")
-    rest += [user for user in users if "/test_" in user and not user.startswith("tests/lessons")]
-    rest += [str(file.relative_to(ROOT)) for file in sorted((ROOT / "tests" / room).glob("test_*.py")) if room]
-    return own, [test for test in dict.fromkeys(rest) if test not in own]
-
-
-def run_tests(folder: Path, tests: list[str]) -> None:
-    """In a process of its own: run the tests of a copy up to the first failure; the exit status tells."""
-    os.setsid()
-    log = os.open(folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.chdir(folder)
-    sys.path.insert(0, str(folder))
-    os.environ["PYTHONPATH"] = str(folder)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
-        del sys.modules[name]
-    import pytest
-
-    options = "-x -q -p no:cacheprovider --hypothesis-seed=0".split()
-    options += ["-m", "not weights and not lesson and not reference and not slow", f"--basetemp={folder / 'temporary'}"]
-    os._exit(int(pytest.main([*options, *tests])))
+        found.append("tests/lessons/test_ladder.py::test_every_master_passes")
+    if any(user.endswith("checks.py") for user in users):
+        found.append("tests/test_parity.py")
+    found += [user for user in users if "/test_" in user and not user.startswith("tests/lessons")]
+    found += [str(file.relative_to(ROOT)) for file in sorted((ROOT / "tests" / room).glob("test_*.py")) if room]
+    return list(dict.fromkeys(found))
 
 
 def passes(folder: Path, tests: list[str], limit: float) -> bool:
-    """Whether all tests pass in time; a mutant that does not end has been noticed."""
-    if not tests:
-        return True
-    process = multiprocessing.get_context("fork").Process(target=run_tests, args=(folder, tests))
-    process.start()
-    try:
-        process.join(limit)
-    finally:
-        if process.is_alive():
-            os.killpg(process.pid, signal.SIGKILL)
-            process.join()
-    return process.exitcode == 0
-
-
-def survives(folder: Path, path: Path, mutant: Mutant, stages: list[tuple[list[str], float]]) -> bool:
-    source = (folder / path).read_bytes()
-    (folder / path).write_bytes(source[: mutant.start] + mutant.text.encode() + source[mutant.end :])
-    for cached in (folder / path).parent.glob(f"__pycache__/{path.stem}.*.pyc"):
-        cached.unlink()  # two mutants of one size within a second look the same to Python
-    try:
-        return all(passes(folder, tests, limit) for tests, limit in stages)
-    finally:
-        (folder / path).write_bytes(source)
+    """Whether all tests of a copy pass in time; a mutant that does not end has been noticed."""
+    command = [sys.executable, "-m", "pytest", *"-x -q -p no:cacheprovider --hypothesis-seed=0 -m".split()]
+    command += ["not weights and not lesson and not reference and not slow", f"--basetemp={folder / 'temporary'}"]
+    environment = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    with open(folder / "log.txt", "w") as log:
+        process = subprocess.Popen(
+            [*command, *tests], cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            return process.wait(limit) == 0
+        except subprocess.TimeoutExpired:
+            return False
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # with what a test has started
 
 
 # --------------------------------------------------------------------------------------- the command
@@ -235,16 +210,6 @@ def copy_tree(folder: Path) -> None:
             (folder / name).write_bytes((ROOT / name).read_bytes())
 
 
-def measure(folder: Path, path: Path, tests: list[str]) -> tuple[list[str], float]:
-    """The tests, which must pass without a mutation, and the seconds that a mutant may take."""
-    began = time.perf_counter()
-    if not passes(folder, tests, 600):
-        raise SystemExit(f"{' '.join(tests)} fail without a mutation:\n{(folder / 'log.txt').read_text()[-2000:]}")
-    seconds = time.perf_counter() - began
-    print(f"{path}: {seconds:.1f} s for {' '.join(tests) or 'no tests'}", flush=True)
-    return tests, 20 + 5 * seconds
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m tests.mutation", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -253,35 +218,27 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=40, help="mutants to try, drawn at random (default 40)")
     parser.add_argument("--seed", type=int, default=0, help="which ones are drawn (default 0)")
     options = parser.parse_args()
-    if options.count < 1:
-        parser.error(f"--count must be at least 1, not {options.count}")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C: the copy is removed
     path = find(options.module)
-    every = mutants((ROOT / path).read_bytes())
+    source = (ROOT / path).read_bytes()
+    every = mutants(source)
     chosen = random.Random(options.seed).sample(every, min(options.count, len(every)))
-    survivors, killed = [], 0
+    survived = 0
     with tempfile.TemporaryDirectory(prefix="mutation-") as name:
         folder = Path(name)
-        try:
-            copy_tree(folder)
-            import hypothesis  # noqa: F401  (imported once; every mutant's process is a fork of this one)
-            import torch  # noqa: F401
-
-            stages = [measure(folder, path, tests) for tests in files_for(path)]
-            for i, mutant in enumerate(sorted(chosen, key=lambda mutant: mutant.start), 1):
-                began = time.perf_counter()
-                if survives(folder, path, mutant, stages):
-                    verdict = "SURVIVED"
-                    survivors.append(mutant)
-                else:
-                    verdict, killed = "killed", killed + 1
-                seconds = time.perf_counter() - began
-                print(f"{i}/{len(chosen)}  {verdict:8}  {seconds:4.1f} s  line {mutant.line}", flush=True)
-        except KeyboardInterrupt:
-            print("interrupted")
-    for mutant in survivors:
-        print(f"{path}:{mutant.line}  {mutant.change}")
-    print(f"{path}: {killed + len(survivors)} of {len(every)} mutants, {killed} killed, {len(survivors)} survived")
+        copy_tree(folder)
+        tests = files_for(path)
+        began = time.perf_counter()
+        if not passes(folder, tests, 600):
+            raise SystemExit(f"the tests fail without a mutation:\n{(folder / 'log.txt').read_text()[-2000:]}")
+        seconds = time.perf_counter() - began
+        print(f"{path}: {seconds:.1f} s for {' '.join(tests)}", flush=True)
+        for i, mutant in enumerate(sorted(chosen, key=lambda mutant: mutant.start), 1):
+            (folder / path).write_bytes(source[: mutant.start] + mutant.text.encode() + source[mutant.end :])
+            survives = passes(folder, tests, 20 + 5 * seconds)
+            survived += survives
+            verdict = f"SURVIVED  {mutant.change}" if survives else "killed"
+            print(f"{i}/{len(chosen)}  {path}:{mutant.line}  {verdict}", flush=True)
+    print(f"{path}: {len(chosen)} of {len(every)} mutants, {survived} survived")
 
 
 if __name__ == "__main__":
