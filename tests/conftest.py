@@ -19,6 +19,7 @@ from minisbert.core import InputError, bert
 from minisbert.diagnosis import planting
 from minisbert.system import torch_internals
 from minisbert.system.assets import ensure
+from tests import toys
 from tests.jitter import Jitter
 
 ROOT = Path(__file__).parents[1]
@@ -31,16 +32,6 @@ THREADS = max(1, torch.get_num_threads() // WORKERS)
 
 settings.register_profile("untimed", deadline=None)  # a slow example is not a failure
 settings.load_profile("untimed")
-
-
-def exit_code_without_a_reader(*command: str) -> int:
-    """The exit code of ``python -m`` if nobody reads its output."""
-    process = subprocess.Popen([sys.executable, "-m", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    process.stdout.close()
-    errors = process.communicate(timeout=120)[1].decode()
-    assert "Traceback" not in errors
-    assert "BrokenPipe" not in errors
-    return process.returncode
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -115,6 +106,12 @@ def written_out(fused: None) -> Iterator[None]:
 def tiny() -> Path:
     """The tiny random checkpoint in git: 2 layers, width 24, as sentence-transformers saved it."""
     return ROOT / "weights" / "tiny"
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Toy files of every form, by name; not to be changed."""
+    return toys.write_all(tmp_path_factory.mktemp("toys"))
 
 
 @pytest.fixture(scope="session")

@@ -14,35 +14,25 @@ from minisbert.training import train as trainer
 from tests import toys
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    return toys.write_all(tmp_path_factory.mktemp("toys"))
-
-
 def options(files, tiny, out, **changed):
     given = {"model": str(tiny), "data": files["scored"], "dev": files["dev"], "test": files["test"], "loss": "cosine"}
     given |= {"epochs": 1, "batch_size": 8, "lr": 1e-3, "seed": 42, "quotes": True, "max_steps": None, "out": str(out)}
     return argparse.Namespace(**given | changed)
 
 
-@pytest.mark.parametrize(
-    ("loss", "content"),
-    [
-        ("cosine", None),
-        ("ranking", "anchor,positive\na cat,the cat\nthe moon,a moon\na dog,the dog\nrain,the rain\n"),
-        ("triplet", "anchor,positive,negative\na cat,the cat,snow\nthe moon,a moon,rain\n"),
-        (
-            "softmax",
-            "gold_label,sentence1,sentence2\nentailment,a cat,the cat\nneutral,a dog,snow\ncontradiction,a,b\n",
-        ),
-        ("simcse", "text\na cat\nthe moon\na dog runs\n"),
-    ],
-    ids=["cosine", "ranking", "triplet", "softmax", "simcse"],
-)
-def test_each_loss_trains_a_model_that_opens(files, tiny, tmp_path, capsys, loss, content):
+ROWS = {
+    "ranking": "anchor,positive\na cat,the cat\nthe moon,a moon\na dog,the dog\nrain,the rain\n",
+    "triplet": "anchor,positive,negative\na cat,the cat,snow\nthe moon,a moon,rain\n",
+    "softmax": "gold_label,sentence1,sentence2\nentailment,a cat,the cat\nneutral,a dog,snow\ncontradiction,a,b\n",
+    "simcse": "text\na cat\nthe moon\na dog runs\n",
+}
+
+
+@pytest.mark.parametrize("loss", bare.LOSSES)
+def test_each_loss_trains_a_model_that_opens(files, tiny, tmp_path, capsys, loss):
     changed = {}
-    if content:
-        (tmp_path / "rows.csv").write_text(content)
+    if loss in ROWS:
+        (tmp_path / "rows.csv").write_text(ROWS[loss])
         changed["data"] = str(tmp_path / "rows.csv")
     main(options(files, tiny, tmp_path / "out", loss=loss, lr=1e-6, max_steps=2, batch_size=4, **changed))
     assert SentenceEncoder.load(tmp_path / "out" / "model").encode(["a cat"]).shape == (1, 24)
@@ -71,8 +61,7 @@ def test_the_scores_are_those_of_the_trainer(files, tiny, tmp_path, capsys):
     assert rows[0] == rows[1]
 
 
-def rows_of(noun):
-    return (f"the {noun}", f"a {noun} is in the park")
+PAIRS = [(f"the {noun}", f"a {noun} is in the park") for noun in toys.NOUNS]
 
 
 def test_own_rows_without_dev_hold_some_out_and_keep_the_best(tiny, tmp_path, capsys):
@@ -90,8 +79,8 @@ def test_own_rows_without_dev_hold_some_out_and_keep_the_best(tiny, tmp_path, ca
 
 def test_rows_from_python_train_the_encoder_itself(tiny):
     encoder = SentenceEncoder.load(tiny)
-    rows = [dict(zip(("anchor", "positive"), rows_of(noun), strict=True)) for noun in toys.NOUNS]
-    dev = [(*rows_of(noun), 1.0) for noun in toys.NOUNS[:3]] + [(f"the {toys.NOUNS[0]}", "a sad man", 0.0)]
+    rows = [{"anchor": anchor, "positive": positive} for anchor, positive in PAIRS]
+    dev = [(*pair, 1.0) for pair in PAIRS[:3]] + [(PAIRS[0][0], "a sad man", 0.0)]
     before = encoder.encode(["a cat"])
     seen = []
     given = {"dev": dev, "epochs": 4, "batch_size": 8, "lr": 1e-3}
@@ -111,7 +100,7 @@ def test_a_callback_ends_the_training(tiny):
         return step.number == 2
 
     encoder = SentenceEncoder.load(tiny)
-    train(encoder, [rows_of(noun) for noun in toys.NOUNS], batch_size=4, callback=stop)
+    train(encoder, PAIRS, batch_size=4, callback=stop)
     assert steps == [0, 1, 2]
     with pytest.raises(ValueError, match="loss"):
         train(encoder, [], loss="mnr")

@@ -40,11 +40,6 @@ WORDS = "the cat dog park small horse and piano is in a music".split()
 TEXTS = ["the cat", "a dog is in the park", "the small horse and the piano " * 5, "", "music"] * 7
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    return toys.write_all(tmp_path_factory.mktemp("toys"))
-
-
 def tensors(result: Iterable) -> list[torch.Tensor]:
     return [torch.as_tensor(x).cpu().to_dense() for x in result]
 

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -29,11 +28,6 @@ from tests import toys
 from tests.conftest import ROOT
 from tests.reference.plain_loop import independent_losses
 from tests.toys import TIMELESS, dev_scores, losses, metrics, results, stop_at
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return toys.write_all(tmp_path_factory.mktemp("toys"))
 
 
 @pytest.fixture(scope="module")
@@ -108,15 +102,6 @@ def test_every_epoch_has_dropout(run, without_dropout):
     assert min(abs(first - second), abs(first - third), abs(second - third)) > 1e-4
 
 
-def test_micro_batches_have_the_losses_and_weights_of_the_batch(run, without_dropout):
-    """The mean of rows is a sum over micro-batches, up to float32's order of sums."""
-    flags = ["--model", str(without_dropout), "--lr", "1e-3", "--log-every", "1", "--epochs", "2"]
-    whole, parts = run("one", *flags, "--micro-tokens", "100000"), run("parts", *flags, "--micro-tokens", "48")
-    assert losses(parts) == pytest.approx(losses(whole), abs=2e-6)
-    ours, theirs = (SentenceEncoder.load(f / "model").encode(["a small cat", "music"]) for f in (whole, parts))
-    np.testing.assert_allclose(ours, theirs, atol=2e-5)
-
-
 # ---------------------------------------------------------------------------------------- a whole run
 
 
@@ -146,9 +131,6 @@ def test_a_run_learns_and_writes_all_it_promises(run, tiny, capsys):
         assert after > before + 0.2
     assert found["after"]["dev"]["spearman"] == pytest.approx(max(dev_scores(folder)), abs=1e-9)
 
-    vectors = SentenceEncoder.load(folder / "model").encode(["the cat", "a small dog", "the piano"])
-    assert vectors[0] @ vectors[1] > vectors[0] @ vectors[2]
-
     card = (folder / "model" / "README.md").read_text()
     assert f"minisbert train --model={tiny}" in card
     assert "--epochs=12" in card
@@ -176,17 +158,10 @@ def test_model_is_the_best_by_dev_even_if_that_is_the_untrained(run, files, tmp_
     assert results(folder)["after"]["dev"]["spearman"] == curve[0]
 
 
-def test_one_seed_one_result(run, tiny):
-    """The same seed gives the same numbers and weights to the last bit, another seed does not."""
-    first, again, other = (
-        run(name, *LEARNS, "--seed", str(seed))
-        for name, seed in (("first", 7), ("again", 7), ("other", 2**64 - 1))  # the largest seed
-    )
-    assert metrics(first) == metrics(again)
-    assert losses(first)[0] != losses(other)[0]
-    assert same_weights(first / "model", again / "model")
-    assert not same_weights(first / "model", other / "model")
-    assert not same_weights(first / "model", tiny)  # it is a trained one that was compared
+def test_another_seed_is_another_run(run):
+    """That one seed is one result, to the last bit, is what a resumed run shows."""
+    first, other = (losses(run(seed, "--seed", seed, "--log-every", "1")) for seed in ("7", f"{2**64 - 1}"))
+    assert first[0] != other[0]
 
 
 @pytest.mark.parametrize(("most", "steps"), [(3, 3), (7, 7), (1000, 10)])
@@ -241,17 +216,8 @@ def test_frozen_weights_stay_the_same_to_the_last_bit(run, tiny, capsys):
     assert everything - trainable == sum(before[name].numel() for name in frozen)
 
 
-def test_a_head_can_be_trained_alone(run, tiny):
-    """On an encoder that is all frozen; and at rate 0 for the encoder, which does the same."""
-    head = ["--objective", "siamese", "--head-lr", "1e-2", "--epochs", "3"]
-    for name, flags in {"frozen": ["--freeze-layers", "2", "--freeze-embeddings"], "still": ["--lr", "0"]}.items():
-        folder = run(name, *head, *flags, "--log-every", "5")
-        assert same_weights(folder / "model", tiny)
-        assert losses(folder)[-1] < losses(folder)[0] / 2
-
-
 def test_the_rate_of_the_head_is_not_that_of_the_encoder(run, tiny, tmp_path):
-    """The other way round, stopped in the third step: at rate 0 the head stays as it was drawn, the encoder learns."""
+    """Stopped in the third step: at rate 0 the head stays as it was drawn, the encoder learns."""
     flags = ["--objective", "siamese", "--lr", "5e-3", "--head-lr", "0", "--weight-decay", "0.1", "--log-every", "1"]
     calls = 2 + 3  # of dev and test before training, then of the steps
     stop_at(calls, (formulas, "mse_loss"), run, "run", *flags)
@@ -303,53 +269,6 @@ def test_ctrl_c_before_the_first_checkpoint_promises_no_best(run, tmp_path, caps
     assert "best model" not in err
     left = sorted(path.name for path in (tmp_path / "run").iterdir())
     assert left == ["config.json", "last", "metrics.jsonl", "state.safetensors"]
-
-
-def test_a_run_continues_if_the_reader_closes_the_pipe(flags, tmp_path):
-    """``train ... 2>&1 | head -5``: later lines are dropped."""
-    more = "--batch-size 4 --epochs 3 --eval-every 7 --save-every 1000".split()
-    command = [sys.executable, "-m", "minisbert", "train", *flags, *more, "--out", str(tmp_path / "run")]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, cwd=ROOT, env=os.environ)
-    for _ in range(5):  # the model, the data, the plan, the scores after 0 and 7 steps
-        process.stderr.readline()
-    process.stderr.close()
-    assert process.wait(timeout=100) == 0
-    assert results(tmp_path / "run")["steps"] == 30
-
-
-def started(arguments: list[str], ready) -> subprocess.Popen:
-    """``python -m minisbert train`` in another process, once ``ready`` says so."""
-    # with Ctrl-C switched on: a shell's background jobs, and all they start, ignore it
-    start = (
-        "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        "runpy.run_module('minisbert', run_name='__main__')"
-    )
-    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}  # as this test: see conftest.py
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen([sys.executable, "-c", start, "train", *arguments], cwd=ROOT, env=environment, **pipes)
-    deadline = time.monotonic() + 120
-    while process.poll() is None and time.monotonic() < deadline and not ready():
-        time.sleep(0.02)
-    return process
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="no signals for another process")
-def test_a_real_signal_ends_with_exit_code_130(flags, tmp_path):
-    """Ctrl-C; SIGTERM ends in the same handler (``test_interrupts.py``)."""
-    folder = tmp_path / "run"
-    ready = lambda: (folder / "metrics.jsonl").is_file() and losses(folder)  # noqa: E731
-    process = started([*flags, "--out", str(folder), "--epochs", "100000"], ready)
-    try:
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert (process.returncode, out) == (130, ""), err
-    assert "Traceback" not in err
-    assert int(re.search(r"stopped at step (\d+)", err)[1]) >= 1
-    assert err.splitlines()[-1] == "stopped"
-    for name in ("last", "model"):
-        SentenceEncoder.load(folder / name)
 
 
 # ------------------------------------------------------------------------------------------- resume
@@ -439,11 +358,13 @@ def test_a_killed_process_resumes_to_the_same_bits(flags, tmp_path):
     """kill -9: nothing is said, nothing is tidied, and the last saved state is what there is."""
     flags = [*flags, "--batch-size", "4", "--lr", "1e-3", "--epochs", "12", "--save-every", "20", "--log-every", "1"]
     folder = tmp_path / "killed"
-    process = started(
-        [*flags, "--out", str(folder)], lambda: (folder / "state.safetensors").is_file() and len(losses(folder)) > 25
-    )
+    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}  # as this test: see conftest.py
+    command = [sys.executable, "-m", "minisbert", "train", *flags, "--out", str(folder)]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd=ROOT, env=environment)
+    while process.poll() is None and not ((folder / "state.safetensors").is_file() and len(losses(folder)) > 25):
+        time.sleep(0.02)
     process.kill()
-    process.communicate()
+    process.wait()
     step = len(losses(folder))
     assert 25 < step < 120
     resume(folder)
@@ -453,33 +374,29 @@ def test_a_killed_process_resumes_to_the_same_bits(flags, tmp_path):
 
 def test_only_how_often_to_log_and_save_may_change(run, tmp_path):
     stop_at(3, LOSS, run, "run", *DROPOUT)
-    for option, value, before in (("--lr", "0.0001", "0.005"), ("--objective", "cosent", "cosine")):
-        with pytest.raises(InputError, match=rf"{option} {value}: .*run was started with {before} and continues"):
-            resume(tmp_path / "run", option, value)
-    with pytest.raises(InputError, match=r"--freeze-embeddings True: .* was started with False"):
-        resume(tmp_path / "run", "--freeze-embeddings")
+    for changed in (["--lr", "0.0001"], ["--objective", "cosent"], ["--freeze-embeddings"], ["--patience", "3"]):
+        with pytest.raises(InputError, match=changed[0]):
+            resume(tmp_path / "run", *changed)
     resume(tmp_path / "run", "--save-every", "2", "--log-every", "1")
     assert len(losses(tmp_path / "run")) == 13
 
 
 def test_a_run_that_cannot_be_resumed_says_why(run, tmp_path):
-    with pytest.raises(InputError, match=r"config\.json does not exist"):
+    with pytest.raises(InputError, match=r"config\.json"):
         resume(tmp_path / "none")
-    with pytest.raises(InputError, match="is finished: its model is in"):
+    with pytest.raises(InputError, match="finished"):
         resume(run("whole", "--max-steps", "1"))
-    with pytest.raises(InputError, match="model is not the folder of a run"):
+    with pytest.raises(InputError, match="folder of a run"):
         resume(tmp_path / "whole" / "model")
-    with pytest.raises(InputError, match=r"is the folder of a run: its model is .*whole/model$"):
+    with pytest.raises(InputError, match=r"whole/model$"):
         minisbert.load(tmp_path / "whole")
     stop_at(3, LOSS, run, "run", *DROPOUT)
-    with pytest.raises(InputError, match=r"--resume .* to continue it"):
+    with pytest.raises(InputError, match="--resume"):
         run("run")
-    with pytest.raises(InputError, match="--resume continues a run, --overwrite begins it anew"):
+    with pytest.raises(InputError, match="--overwrite"):
         resume(tmp_path / "run", "--overwrite")
-    with pytest.raises(InputError, match="was started without it"):
-        resume(tmp_path / "run", "--patience", "3")
     (tmp_path / "run" / "state.safetensors").unlink()
-    with pytest.raises(InputError, match="was stopped before its state was saved"):
+    with pytest.raises(InputError, match="state"):
         resume(tmp_path / "run")
 
 
@@ -525,9 +442,6 @@ def test_bfloat16_reaches_the_encoder_and_nothing_else(run, monkeypatch, capsys)
     assert seen == {"linear": {torch.bfloat16}, "loss": {(torch.float32, False)}}
     assert "bfloat16 (the CPU has amx_bf16)" in capsys.readouterr().err
     assert {parameter.dtype for parameter in SentenceEncoder.load(folder / "model").parameters()} == {torch.float32}
-    monkeypatch.undo()
-    exact = run("exact", "--max-steps", "2", "--log-every", "1")
-    assert 0 < abs(losses(folder)[0] - losses(exact)[0]) < 0.01 * losses(exact)[0]
 
 
 def test_a_loss_of_nan_stops_the_run_and_keeps_the_last_good_weights(run, tmp_path, monkeypatch, capsys):
@@ -537,7 +451,7 @@ def test_a_loss_of_nan_stops_the_run_and_keeps_the_last_good_weights(run, tmp_pa
         return loss(u, v, target) * (float("nan") if next(calls) == 3 else 1)
 
     monkeypatch.setattr(*LOSS, sometimes)
-    with pytest.raises(InputError, match=r"step 3: loss nan, gradient norm nan.* \(training rows \d+, .*a lower --lr"):
+    with pytest.raises(InputError, match=r"step 3: .*rows \d+, "):
         run("run", "--lr", "5e-3", "--warmup", "0")
     last = SentenceEncoder.load(tmp_path / "run" / "last")
     assert all(parameter.isfinite().all() for parameter in last.parameters())
@@ -546,19 +460,11 @@ def test_a_loss_of_nan_stops_the_run_and_keeps_the_last_good_weights(run, tmp_pa
     assert "begin anew with --overwrite" in said
     assert "--resume" not in said  # it would come to the same step
     monkeypatch.undo()
-    with pytest.raises(InputError, match=r"step 2: the vector of .* holds NaN or infinity.*; a lower --lr may help"):
+    with pytest.raises(InputError, match=r"step 2: .*--lr"):
         run("large", "--lr", "1e30", "--max-steps", "2")
 
 
-def test_a_gradient_that_is_not_finite_or_missing_stops_the_run_at_its_first_step(run, monkeypatch):
-    def steep(u, v, target, loss=formulas.cosine_mse_loss):
-        return loss(u, v, target) + (u * 0).sum().abs().sqrt()
-
-    with monkeypatch.context() as patch:
-        patch.setattr(*LOSS, steep)
-        with pytest.raises(InputError, match=r"step 1: loss 0\.\d+, gradient norm (nan|inf)"):
-            run("steep")
+def test_a_gradient_that_is_missing_stops_the_run_at_its_first_step(run, monkeypatch):
     monkeypatch.setattr(Objective, "unused_parameters", lambda _: [])  # mean pooling has no use for BERT's pooler
-    missed = r"no gradient reaches 2 of the trainable parameters, such as model\.bert\.pooler"
-    with pytest.raises(InputError, match=missed):
+    with pytest.raises(InputError, match=r"model\.bert\.pooler"):
         run("missed")
