@@ -44,6 +44,18 @@ def command(*arguments: str) -> int:
     return 0
 
 
+@pytest.fixture
+def shown(capsys):
+    """``shown("run", "05", code=1)``: what the command prints, once it has ended with this code."""
+
+    def run(*arguments: str, code: int = 0) -> str:
+        capsys.readouterr()
+        assert command(*arguments) == code
+        return capsys.readouterr().out
+
+    return run
+
+
 FAILED = Result(
     "bert.attention",
     "failed",
@@ -54,9 +66,8 @@ FAILED = Result(
 )
 
 
-def test_start_writes_stubs_and_shows_the_cards_but_never_overwrites(folder, capsys):
-    assert command("start", "05") == 0
-    out = capsys.readouterr().out
+def test_start_writes_stubs_and_shows_the_cards_but_never_overwrites(folder, shown, capsys):
+    out = shown("start", "05")
     assert "bert.attention                          ★★☆   30 min" in out
     assert PIECES["bert.attention"].what_for in out
     assert "raise NotImplementedError" in mine(5).read_text()
@@ -66,86 +77,71 @@ def test_start_writes_stubs_and_shows_the_cards_but_never_overwrites(folder, cap
     assert "stays as it is" in capsys.readouterr().err
 
 
-def test_run_prints_the_ladder_and_the_mistake(work, graded, capsys):
-    assert command("run", "05") == 0
-    assert "4 of 4 passed. The lesson is solved." in capsys.readouterr().out
+def test_run_prints_the_ladder_and_the_mistake(work, graded, shown):
+    assert "4 of 4 passed. The lesson is solved." in shown("run", "05")
     graded["bert.attention"] = FAILED
-    assert command("run", "05") == 1
-    out = capsys.readouterr().out
+    out = shown("run", "05", code=1)
     assert "  ok    runs, right shape and dtype\n" in out
     assert f"  FAIL  {RUNGS['golden']}: attention, masked: largest difference 0.6 at (0, 1)\n" in out
     assert 'exactly the numbers you get when pads take part in attention ("no attention mask").' in out
     assert "3 of 4 passed. Next: bert.attention. A hint: python -m lessons.check hint 05" in out
+    graded["bert.attention"] = replace(FAILED, mistakes=[], meanings=[])
+    out = shown("run", "05", code=1)
+    assert "exactly the numbers" not in out
+    assert "score[t, s] = sum over j of q[t, j] * k[s, j] / sqrt(K)" in out, "the formula, whatever the mistake"
 
 
-def test_a_bare_run_takes_the_next_unsolved_lesson_and_in_the_end_all(folder, graded, capsys):
-    def lesson_of_a_run():
-        assert command("run") == 0
-        return re.search(r"Lesson (\d\d)", capsys.readouterr().out)[1]
-
+def test_a_bare_run_takes_the_next_unsolved_lesson_and_in_the_end_all(folder, graded, shown):
     for lesson in (1, 2):
         mine(lesson).write_text("work")
-    assert [lesson_of_a_run(), lesson_of_a_run()] == ["01", "02"]
+    assert "Lesson 01" in shown("run")
+    assert "Lesson 02" in shown("run")
     with pytest.raises(InputError, match="lesson 03 is not started"):
         check.main(["run"])
     mine(1).write_text("changed")  # the record belongs to another file
-    assert lesson_of_a_run() == "01"
+    assert "Lesson 01" in shown("run")
     for piece in PIECES.values():
         mine(piece.lesson).write_text("work")
     assert command("all") == 0
     graded["bert.gelu"] = Result("bert.gelu", "failed", [(RUNGS["golden"], False, "wrong")])
-    assert command("run") == 1
-    assert f"{len(PIECES) - 1} of {len(PIECES)} passed" in capsys.readouterr().out
+    assert f"{len(PIECES) - 1} of {len(PIECES)} passed" in shown("run", code=1)
 
 
-def test_hints_come_one_by_one_and_end_at_the_master_copy(folder, capsys):
+def test_hints_come_one_by_one_and_end_at_the_master_copy(folder, shown):
     hints = PIECES["bert.attention"].hints
     for count in range(1, len(hints) + 2):
-        assert command("hint", "05") == 0
-        out = capsys.readouterr().out
-        shown = [hint for hint in hints if hint in out]
-        assert shown == list(hints[:count])
+        out = shown("hint", "05")
+        assert [hint for hint in hints if hint in out] == list(hints[:count])
     lines = (ROOT / "minisbert" / "core" / "bert.py").read_text(encoding="utf-8").splitlines()
     line = 1 + next(i for i, text in enumerate(lines) if text.startswith("def attention"))
     assert f"The master copy: minisbert/core/bert.py, line {line}" in out
 
 
-def test_hints_for_the_next_unsolved_piece_or_a_named_one(work, graded, capsys):
+def test_hints_for_the_next_unsolved_piece_or_a_named_one(work, graded, shown):
     graded["bert.Attention.merge"] = Result("bert.Attention.merge", "unwritten")
     command("run", "5")
-    for arguments, piece in (("5",), "Attention.merge"), (("5", "split"), "Attention.split"):
-        capsys.readouterr()
-        command("hint", *arguments)
-        assert capsys.readouterr().out.startswith(f"bert.{piece}, 1 of 3")
+    assert shown("hint", "5").startswith("bert.Attention.merge, 1 of 3")
+    assert shown("hint", "5", "split").startswith("bert.Attention.split, 1 of 3")
     graded["bert.attention"] = Result("bert.attention", "failed", [(RUNGS["traps"], False, "values at the pads")])
     command("run", "5")
-    capsys.readouterr()
-    command("hint", "5", "attention")
-    assert "  1. A pad must get a share of exactly 0" in capsys.readouterr().out  # it fits what failed
-    command("hint", "15", "CrossHead.forward")
-    assert capsys.readouterr().out.startswith("heads.CrossHead.forward, 1 of")
-    for lesson, name, says in (
-        ("5", "gelu", "no piece gelu"),
-        ("15", "forward", "3 pieces called forward"),
-    ):
+    assert "  1. A pad must get a share of exactly 0" in shown("hint", "5", "attention")  # it fits what failed
+    assert shown("hint", "15", "CrossHead.forward").startswith("heads.CrossHead.forward, 1 of")
+    for lesson, name, says in (("5", "gelu", "gelu"), ("15", "forward", "3 pieces")):
         with pytest.raises(InputError, match=says):
             check.main(["hint", lesson, name])
 
 
-def test_list(work, graded, capsys):
+def test_list(work, graded, shown):
     graded["bert.attention"] = FAILED
     command("run", "5")
     command("hint", "5")
-    capsys.readouterr()
-    assert command("list") == 0
-    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip()}
+    rows = {line.split()[0]: line for line in shown("list").splitlines() if line.strip()}
     assert rows["bert.attention"].endswith("failed                1 of 6 hints")
     assert rows["bert.Attention.split"].endswith("passed")
     assert rows["bert.gelu"].endswith("not started")
     assert rows["3"] == f"3 of {len(PIECES)} passed"
     mine(5).write_text("other work")
-    command("list")
-    assert "changed, was passed" in capsys.readouterr().out
+    assert "changed, was passed" in shown("list")
 
 
 def read(path: Path) -> tuple[dict, dict[str, dict]]:
@@ -154,15 +150,14 @@ def read(path: Path) -> tuple[dict, dict[str, dict]]:
     return found, {row["piece"]: row for row in found["pieces"]}
 
 
-def test_all_writes_what_a_teacher_collects_and_leaves_the_progress_alone(folder, graded, capsys):
+def test_all_writes_what_a_teacher_collects_and_leaves_the_progress_alone(folder, graded, shown):
     mine(5).write_text(
         "def attention(a):\n    return a\n\nclass Attention:\n    def split(self, x):\n        return x\n"
     )
     (folder / "progress.json").write_text("not JSON")
     graded["bert.attention"] = FAILED
-    assert command("all", "--json", str(folder / "ada.json")) == 1
+    assert "3 of " in shown("all", "--json", str(folder / "ada.json"), code=1)
     assert (folder / "progress.json").read_text() == "not JSON"
-    assert "3 of " in capsys.readouterr().out
     found, rows = read(folder / "ada.json")
     assert (found["passed"], found["of"]) == (3, len(PIECES))
     attention, split = rows["bert.attention"], rows["bert.Attention.split"]
@@ -233,7 +228,7 @@ def test_results_in_gradescopes_format(work, graded):
         check.main(["all", "--format", "gradescope"])
 
 
-def test_a_class_at_a_glance(work, graded, capsys):
+def test_a_class_at_a_glance(work, graded, shown):
     results = work / "results"
     results.mkdir()
     with pytest.raises(InputError, match=re.escape("has no *.json")):
@@ -241,9 +236,7 @@ def test_a_class_at_a_glance(work, graded, capsys):
     for name in ("bob", "ada", "cem"):
         command("all", "--json", str(results / f"{name}.json"))
         graded["bert.attention"] = FAILED
-    capsys.readouterr()
-    assert command("class", str(results)) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = shown("class", str(results)).splitlines()
     assert lines[0].startswith("student  passed  01 02 03 04 05 ")
     assert lines[1].startswith(f"ada        3/{len(PIECES)}  .  .. .  .. FPPP ...")
     assert lines[2].startswith(f"bob        4/{len(PIECES)}  .  .. .  .. PPPP ...")
@@ -271,7 +264,7 @@ def test_damaged_files_cost_no_other_and_the_table_counts_for_itself(folder, gra
 
 
 @pytest.mark.slow
-def test_many_students_each_with_a_limit(tmp_path, capsys):
+def test_many_students_each_with_a_limit(tmp_path, shown):
     """A right answer, a folder with nothing in it, and a loop that the limit ends."""
     right = "def mse_loss(scores, target):\n    return (scores - target).pow(2).mean()\n"
     for name, text in (("ada", right), ("bob", ""), ("cem", "while True:\n    pass\n")):
@@ -279,14 +272,13 @@ def test_many_students_each_with_a_limit(tmp_path, capsys):
         if text:
             (tmp_path / name / "lesson_11.py").write_text(text)
     ada, bob, cem = (str(tmp_path / name) for name in ("ada", "bob", "cem"))
-    assert command("grade", ada, bob, "--out", str(tmp_path / "out"), "--jobs", "2") == 1
-    lines = capsys.readouterr().out.splitlines()
+    lines = shown("grade", ada, bob, "--out", str(tmp_path / "out"), "--jobs", "2", code=1).splitlines()
     assert lines[0] == f"ada: wrote {tmp_path}/out/ada.json"
     assert "has no lesson_*.py" in lines[1]
     rows = json.loads((tmp_path / "out" / "ada.json").read_text())["pieces"]
     assert [row["piece"] for row in rows if row["status"] == "passed"] == ["losses.mse_loss"]
-    assert command("grade", cem, "--out", str(tmp_path / "out"), "--limit", "3") == 1
-    assert capsys.readouterr().out.startswith("cem: stopped after 3 seconds")
+    stopped = shown("grade", cem, "--out", str(tmp_path / "out"), "--limit", "3", code=1)
+    assert stopped.startswith("cem: stopped after 3 seconds")
     with pytest.raises(InputError, match="the same name"):
         check.main(["grade", ada, ada, "--out", str(tmp_path / "out")])
 
@@ -313,14 +305,6 @@ def test_every_pointer_leads_to_the_formula_and_to_the_lessons_own_mistake():
             assert not found[4] or f'"{name}"' in lines[int(found[4]) - 1]
 
 
-def test_a_failed_piece_points_to_the_formula_even_if_no_known_mistake_was_made(work, graded, capsys):
-    graded["bert.attention"] = replace(FAILED, mistakes=[], meanings=[])
-    command("run", "05")
-    out = capsys.readouterr().out
-    assert "exactly the numbers" not in out
-    assert "score[t, s] = sum over j of q[t, j] * k[s, j] / sqrt(K)" in out
-
-
 def test_the_command_as_typed(tmp_path):
     """A real process that starts a real process: exit codes, and nothing but results on stdout."""
     environment = {"PATH": "/usr/bin:/bin", "MINISBERT_MINE": str(tmp_path), "OMP_NUM_THREADS": "1"}
@@ -338,14 +322,12 @@ def test_the_command_as_typed(tmp_path):
     assert "loop.linear_schedule                    ★☆☆  unwritten" in done.stdout
 
 
-def test_an_answer_comes_after_its_hint_and_a_graded_exercise_has_none(folder, capsys):
+def test_an_answer_comes_after_its_hint_and_a_graded_exercise_has_none(folder, shown):
     exercise = EXERCISES["05.2"]
-    assert command("answer", "05", "2") == 0
-    first = capsys.readouterr().out
+    first = shown("answer", "05", "2")
     assert exercise["hint"] in first
     assert exercise["answer"] not in first
-    assert command("answer", "05", "2") == 0
-    assert exercise["answer"] in capsys.readouterr().out
+    assert exercise["answer"] in shown("answer", "05", "2")
     assert Progress().hints == {"05.2": 1}
     with pytest.raises(InputError, match="exercises 1, 2, 3"):
         check.main(["answer", "05", "4"])

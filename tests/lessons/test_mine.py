@@ -4,7 +4,6 @@ import ast
 import os
 import subprocess
 import sys
-import textwrap
 from importlib.util import find_spec
 
 import numpy as np
@@ -18,7 +17,7 @@ from lessons.grader.pieces import mine, pieces_of
 from lessons.grader.result import Result
 from lessons.grader.stubs import lesson_stubs
 from minisbert.core.encoder import SentenceEncoder
-from tests.lessons.test_answers import ANSWERS
+from tests.lessons.test_answers import ANSWERS, filled
 
 TEXTS = ["A cat sits.", "It rains, and it rains, and it does not stop.", ""]
 ALONE = """
@@ -56,16 +55,12 @@ def _folder(folder, monkeypatch):
 
 def write_answers() -> list[str]:
     """The right answers of the tests in the lessons' stubs; returns their pieces, all of the book."""
-    found: dict[str, dict] = {}
-    for answer in ANSWERS["right"]:
-        if answer["piece"] in IN_THE_BOOK and not {"top", "before", "beside"} & answer.keys():
-            found.setdefault(answer["piece"], answer)
+    bare = [answer for answer in ANSWERS["right"] if not {"top", "before", "beside", "change"} & answer.keys()]
+    found = {answer["piece"]: answer["body"] for answer in reversed(bare) if answer["piece"] in IN_THE_BOOK}
     files: dict[int, str] = {}
-    for master, answer in found.items():
-        piece = IN_THE_BOOK[master]
-        written = textwrap.indent(answer["body"].strip(), "    " * len(piece.path)).lstrip()
-        stubs = files.get(piece.lesson) or lesson_stubs(piece.lesson)
-        files[piece.lesson] = stubs.replace(f'raise NotImplementedError("{master}")', written)
+    for master, body in found.items():
+        lesson = IN_THE_BOOK[master].lesson
+        files[lesson] = filled(files.get(lesson) or lesson_stubs(lesson), master, body)
     for lesson, text in files.items():
         mine(lesson).write_text(text, encoding="utf-8")
     return [master for master in IN_THE_BOOK if master in found]

@@ -117,11 +117,6 @@ def test_a_child_that_reports_nothing_is_an_error_and_not_a_pass(folder, monkeyp
         sandbox.grade(6)
 
 
-def dead(pid: int) -> bool:
-    state = Path(f"/proc/{pid}/stat")
-    return not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
-
-
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
 def test_a_process_left_behind_ends_with_the_grader(folder, tmp_path, monkeypatch):
     """The child is a shell script that starts another process and then says nothing more."""
@@ -133,9 +128,9 @@ def test_a_process_left_behind_ends_with_the_grader(folder, tmp_path, monkeypatc
     monkeypatch.setattr(sandbox, "pieces_of", lambda lesson: pieces_of(lesson)[:1])
     (late,) = sandbox.grade(6, seconds=0.3)
     assert "still running after 0.3 seconds" in late.rungs[0][2]
-    left = int((tmp_path / "pid").read_text())
+    state = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/stat")
     for _ in range(100):  # it has been told to end, and may take a moment
-        if dead(left):
+        if not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z":
             return
         time.sleep(0.05)
     raise AssertionError("the process that was started is still running")
