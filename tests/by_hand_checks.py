@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-from torch import nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -88,15 +87,11 @@ def counted_costs(config: BertConfig, B: int, T: int) -> dict[str, int]:
             hidden.sum().backward()
     parameters = list(model.parameters())
     kept = [value for key, value in trace.items() if key.endswith("attention")]
-    bytes_of = map(size, (parameters, [p.grad for p in parameters], adamw_moments(parameters), kept))
-    return dict(zip(COSTS, (forward.get_total_flops(), back.get_total_flops(), *bytes_of), strict=True))
-
-
-def adamw_moments(parameters: list[nn.Parameter]) -> list[torch.Tensor]:
-    """What torch's AdamW keeps of these parameters after a step."""
     optimizer = torch.optim.AdamW(parameters)
     optimizer.step()
-    return [state[key] for state in optimizer.state.values() for key in ("exp_avg", "exp_avg_sq")]
+    moments = [state[key] for state in optimizer.state.values() for key in ("exp_avg", "exp_avg_sq")]
+    bytes_of = map(size, (parameters, [p.grad for p in parameters], moments, kept))
+    return dict(zip(COSTS, (forward.get_total_flops(), back.get_total_flops(), *bytes_of), strict=True))
 
 
 @check

@@ -91,9 +91,7 @@ def tiny() -> SentenceEncoder:
     return SentenceEncoder.load(ROOT / "weights" / "tiny").double()
 
 
-def tiny_names(encoder: SentenceEncoder) -> dict[str, str]:
-    """Our parameter name -> Hugging Face's name."""
-    return BERT.names(encoder.bert.config.num_hidden_layers, pooler=True)
+NAMES = BERT.names(2, pooler=True)  # of the tiny checkpoint's parameters: ours -> Hugging Face's
 
 
 @check
@@ -126,20 +124,14 @@ def bert_gradients() -> Iterator[Comparison]:
     pooled = encoder.bert.pool(hidden)
     ((hidden * reference["pull.hidden"]).sum() + (pooled * reference["pull.pooler"]).sum()).backward()
     yield compare("gradient of embeddings", trace["embeddings"].grad, reference["grad.embeddings"], GRADIENT)
-    names = tiny_names(encoder)
     for name, parameter in encoder.bert.named_parameters():
         gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        yield compare(f"gradient of {name}", gradient, reference[f"grad.{names[name]}"], GRADIENT)
+        yield compare(f"gradient of {name}", gradient, reference[f"grad.{NAMES[name]}"], GRADIENT)
 
 
 def real_entries(trace: dict[str, Tensor | None]) -> list[tuple[str, Tensor]]:
     """The trace without attention's probabilities where they are None, as fused operations keep none."""
     return [(name, value) for name, value in trace.items() if value is not None or not bert.FUSED]
-
-
-def at_real_tokens(name: str, value: Tensor, mask: Tensor) -> Tensor:
-    """The part of a traced tensor that is used: states, or rows of probabilities, of real tokens."""
-    return value.transpose(1, 2)[mask] if name.endswith("attention") else value[mask]
 
 
 def other_family(folder: str) -> Iterator[Comparison]:
@@ -148,8 +140,10 @@ def other_family(folder: str) -> Iterator[Comparison]:
     mask, trace = reference["mask"], {}
     encoder.bert(reference["ids"], mask, trace=trace)
     for name, value in real_entries(trace):
-        value, expected = (at_real_tokens(name, side, mask) for side in (value, reference[name]))
-        yield compare(f"{folder} {name}", value, expected, PIECE)
+        sides = value, reference[name]
+        if name.endswith("attention"):  # (B, H, T, T): one row of probabilities for each token
+            sides = (side.transpose(1, 2) for side in sides)
+        yield compare(f"{folder} {name}", *(side[mask] for side in sides), PIECE)
     vectors = encoder(reference["ids"], mask)
     yield compare(f"{folder} vectors", vectors, reference["vectors"], PIECE)
     (vectors * reference["pull"]).sum().backward()
@@ -222,7 +216,6 @@ def training_trace() -> Iterator[Comparison]:
     yield compare("10 learning rates", rates, reference["rates"], TRACE)
     values = torch.tensor([step.loss for step in steps], dtype=torch.float64)
     yield compare("10 losses", values, reference["losses"], TRACE)
-    names = tiny_names(encoder)
     for name, parameter in encoder.bert.named_parameters():
         if "pooler" not in name:
-            yield compare(f"after 10 steps {name}", parameter, reference[f"after.{names[name]}"], TRACE)
+            yield compare(f"after 10 steps {name}", parameter, reference[f"after.{NAMES[name]}"], TRACE)

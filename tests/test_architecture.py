@@ -18,16 +18,7 @@ CHAPTERS = ["checks", *"tokenizer weights bert pooling encoder metrics heads los
 # a room may import those before it; loading.py and util.py are floors of their own
 ROOMS = "core system architectures checkpoints search models backends loading data evaluation training util "
 ROOMS = [*(ROOMS + "diagnosis serving integrations").split()]
-RUNTIME = {
-    "torch",
-    "numpy",
-    "tokenizers",
-    "safetensors",
-    "huggingface_hub",
-    "tqdm",
-    "filelock",
-    *sys.stdlib_module_names,
-}
+RUNTIME = {*"torch numpy tokenizers safetensors huggingface_hub tqdm filelock".split(), *sys.stdlib_module_names}
 
 
 def imported(path: Path) -> Iterator[str]:

@@ -32,14 +32,6 @@ def test_an_emulated_cpu_has_nothing_beyond_avx2():
     assert emulated.kept_from(flags).split() == "flags : fma avx f16c avx2 sse4_2".split()
 
 
-@pytest.fixture
-def quick(monkeypatch):
-    """No rates of the machine, which take seconds, and no pauses between turns."""
-    rates = {"gflop_per_second": {}, "torch": "", "threads": 1, "flags": [], "cores": 1, "family": "", "cpu": "a CPU"}
-    monkeypatch.setattr(machine, "measure", lambda: rates)
-    monkeypatch.setattr(peers, "PAUSE", 0)
-
-
 def lengths_of_texts() -> peers.Encode:
     return lambda texts: np.array([len(text) for text in texts])
 
@@ -54,12 +46,10 @@ def test_each_side_has_a_process_of_its_own():
     assert not side.process.is_alive()
 
 
-def test_the_steps_of_the_ladder_give_the_same_vectors(quick, tiny):
-    encoder = SentenceEncoder.load(tiny)
-    ids, vectors = encoder.tokenizer.encode(LINES).ids, encoder.encode(LINES, normalize_embeddings=True)
+def test_the_steps_of_the_ladder_give_the_same_vectors(tiny, monkeypatch):
+    monkeypatch.setattr(peers, "PAUSE", 0)  # between turns
+    ids = SentenceEncoder.load(tiny).tokenizer.encode(LINES).ids
     eager = [step for step in ladder.STEPS if not step.compiled and step.dtype == "float32"]
-    for step in eager:
-        assert np.abs(step.vectors(encoder, ids).numpy() - vectors).max() < 2e-6, step.name
     rows = ladder.measure(str(tiny), ids, eager, 2)
     assert all(len(row["seconds"]) == 2 and row["difference"] < 2e-6 for row in rows)
     wrong = replace(eager[0], unscaled=lambda encoder, ids: ladder.as_given(encoder, ids[::-1]))

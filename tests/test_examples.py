@@ -59,13 +59,9 @@ def test_the_skip_gram_loss_by_hand_and_words_with_like_neighbours_become_alike(
     assert table[1] @ table[3] > 0.5 > table[1] @ table[5]
 
 
-@pytest.fixture(scope="module")
-def languages():
-    return example("languages")
-
-
-def test_both_runs_on_the_tiny_model(languages, tiny, tmp_path, capsys):
-    found = languages.main(tmp_path / "toy", str(tiny), "--max-steps", "2", "--lr", "1e-2", "--dtype", "float32")
+def test_both_runs_on_the_tiny_model(tiny, tmp_path, capsys):
+    options = "--max-steps 2 --lr 1e-2 --dtype float32".split()
+    found = example("languages").main(tmp_path / "toy", str(tiny), *options)
     assert found.keys() == {"held out", "of other patterns"}
     for scores in found.values():
         assert list(scores) == ["before", "teacher", "labels"]

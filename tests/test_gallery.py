@@ -10,7 +10,6 @@ from minisbert.models.cross_encoder import ClassifierHead
 
 TILES = make_gallery.tiles()
 PYTHON = [tile for tile in TILES if tile.kind == "python"]
-HUB = re.compile(r'"(?:sentence-transformers|cross-encoder)/')  # models that no test downloads
 WITH_OUTPUT = [tile for tile in PYTHON if tile.shown]
 NUMBER = re.compile(r"-?\d+\.\d+|\d+")
 by_name = {"ids": lambda tile: tile.name}

@@ -45,6 +45,7 @@ def test_alone_it_lists_every_command_with_a_line(way, arguments, tmp_path):
     listed = re.findall(r"^  ([\w-]+) +(\S.{20,})$", shown, re.MULTILINE)
     assert {name for name, _ in listed} | {"assets", "version"} == set(COMMANDS)
     assert max(map(len, shown.splitlines())) <= 100
+    assert "--truncate-dim" in without_torch(tmp_path, "help", "encode", way=way)
 
 
 def test_the_examples_of_every_help_are_read(monkeypatch):
@@ -72,10 +73,6 @@ def test_a_parser_is_made_without_torch():
     modules = {command(name).__module__ for name in COMMANDS}
     done = subprocess.run([sys.executable, "-c", TORCH, *modules], cwd=ROOT, capture_output=True, text=True)
     assert done.stderr == ""
-
-
-def test_help_needs_no_torch(tmp_path):
-    assert "--truncate-dim" in without_torch(tmp_path, "help", "encode")
 
 
 def test_dir_lists_the_public_names_only():

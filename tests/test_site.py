@@ -33,12 +33,6 @@ SOURCES = {path for pattern in LISTED for path in ROOT.glob(pattern)}
 each_lesson = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 
 
-def readme_command(end: str) -> str:
-    """The README's command that ends in ``end``."""
-    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
-    return next(line for line in lines if line.startswith("python3 -m venv ") and line.endswith(end))
-
-
 def require(there: Any, what: str) -> None:
     """Skip, and under CI=true fail, unless ``there``."""
     if not there:
@@ -200,7 +194,7 @@ class Links(HTMLParser):
 @pytest.fixture(scope="module")
 def pages() -> dict[str, Links]:
     """Every page of the built site, by its path."""
-    require((SITE / "index.html").is_file(), f"the site is not built: {readme_command('build/site')}")
+    require((SITE / "index.html").is_file(), "the site is not built: the README has the command")
     found = sorted(path for path in SITE.rglob("*.html") if "_static" not in path.parts)
     return {path.relative_to(SITE).as_posix(): Links(path) for path in found}
 

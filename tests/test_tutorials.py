@@ -30,25 +30,19 @@ runpy.run_module("minisbert", run_name="__main__", alter_sys=True)
 """
 
 needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="the tutorials are shell transcripts")
+no_server = find_spec("uvicorn") is None or shutil.which("curl") is None
+needs_server = pytest.mark.skipif(no_server, reason="needs the serve extra and curl")
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
     """Return the shell blocks of a page, each with the output below it or an empty string."""
     found = BLOCK.findall((ROOT / "docs" / f"tutorial-{page}.md").read_text(encoding="utf-8"))
-    pairs = []
-    for place, (kind, text) in enumerate(found):
-        if kind == "bash":
-            shown = ""
-            if place + 1 < len(found) and found[place + 1][0] == "":
-                shown = found[place + 1][1]
-            pairs.append((text, shown))
-    return pairs
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    following = [*found[1:], ("bash", "")]
+    return [
+        (text, below if other == "" else "")
+        for (kind, text), (other, below) in zip(found, following, strict=True)
+        if kind == "bash"
+    ]
 
 
 class Shell:
@@ -63,7 +57,9 @@ class Shell:
             program.chmod(0o755)
         self.folder = folder / "empty"
         self.folder.mkdir()
-        self.port = str(free_port())
+        with socket.socket() as probe:  # a port that is free
+            probe.bind(("127.0.0.1", 0))
+            self.port = str(probe.getsockname()[1])
         path = f"{programs}{os.pathsep}{os.environ['PATH']}"
         self.environment = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "no_proxy": "127.0.0.1"}
 
@@ -104,11 +100,10 @@ def digits_left_out(text: str) -> str:
 
 
 @needs_bash
+@needs_server
 @pytest.mark.slow
 def test_fine_tune_on_a_csv(tiny, tmp_path):
     """Inspect, train, evaluate, search and serve; what inspect says of the file depends on no weights."""
-    if find_spec("uvicorn") is None or shutil.which("curl") is None:
-        pytest.skip("needs the serve extra and curl")
     shell = Shell(tmp_path, tiny)
     printed = [shell.run(block) for block, _ in blocks("finetune")]
     inspected = next(text for text in printed if text.startswith("train.csv: pairs"))
@@ -116,22 +111,16 @@ def test_fine_tune_on_a_csv(tiny, tmp_path):
     assert "             line 26\n" in inspected
     assert inspected.count("0 rows are in train.csv, and 0 more but for case and punctuation") == 2
     scores = next(text for text in printed if "accuracy@1" in text)
-    assert [line.split()[0] for line in scores.splitlines() if "->" in line] == [
-        "accuracy@1",
-        "recall@10",
-        "mrr@10",
-        "ndcg@10",
-        "map@100",
-    ]
+    names = [line.split()[0] for line in scores.splitlines() if "->" in line]
+    assert names == "accuracy@1 recall@10 mrr@10 ndcg@10 map@100".split()
     assert len(json.loads((shell.folder / "answer.json").read_text(encoding="utf-8"))["data"]) == 1
 
 
 @needs_bash
+@needs_server
 @pytest.mark.slow
 def test_vectors_in_production(tiny, tmp_path):
     """Compile, serve and certify; the planted fault is named for the tiny model as for the real one."""
-    if find_spec("uvicorn") is None or shutil.which("curl") is None:
-        pytest.skip("needs the serve extra and curl")
     shell = Shell(tmp_path, tiny)
     printed = [shell.run(block) for block, _ in blocks("production")]
     assert printed[2] == "ok\n"
