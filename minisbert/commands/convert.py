@@ -17,9 +17,8 @@ def to_native_code(arguments: list[str] | None = None) -> None:
     """Compile a model ahead of time to one file of native code, which encodes a sentence in half the time.
 
     int8 is faster than float32 on a CPU with VNNI or AVX2, and its vectors differ a little (docs/results.md). The
-    result is for this CPU and this version of torch; at the end it is compared with the eager encoder. It needs a
-    C++ compiler and 20 to 90 seconds; loading it needs neither. It is a program: load only packages that you trust. A
-    GPU needs none: --compiled alone is enough there.
+    result is for this CPU and this version of torch. It needs a C++ compiler and 20 to 90 seconds; loading it needs
+    neither. It is a program: load only packages that you trust. A GPU needs none: --compiled alone is enough there.
 
     Examples:
       minisbert compile all-MiniLM-L6-v2
