@@ -129,19 +129,6 @@ def test_what_we_save_transformers_opens(name, tmp_path):
         assert_parity(f"{name}, saved", again(ids).last_hidden_state, reference(ids).last_hidden_state, PIECE)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_shards_of_any_precision_as_transformers_writes_them(dtype, tmp_path):
-    """Our numbers are the stored ones as float32, whatever they were stored in."""
-    (family, *sizes), _ = CONFIGURATIONS["XLM-RoBERTa"]
-    random_reference(2, family, *sizes).to(dtype).save_pretrained(tmp_path, max_shard_size="8KB")
-    assert len([*tmp_path.glob("model-*-of-*.safetensors")]) > 1
-    reference = transformers.AutoModel.from_pretrained(tmp_path, dtype=dtype).double().eval()
-    ids = torch.randint(5, sizes[0], (3, 7))
-    with torch.no_grad():
-        ours = load_transformer(tmp_path).double()(ids)
-        assert_parity(f"shards of {dtype}", ours, reference(ids).last_hidden_state, PIECE)
-
-
 @pytest.fixture(scope="module")
 def sentences(stsb) -> list[str]:
     """Every sentence of the STS Benchmark, firsts and seconds."""
