@@ -57,8 +57,8 @@ def minus_log_share(logit: Tensor, wrong: list[Tensor]) -> Tensor:
     return -(logit.exp() / sum((other.exp() for other in wrong), logit.exp())).log()
 
 
-def weighted_mse(scores: Tensor, targets: Tensor, threshold: float, weight: float) -> Tensor:
-    terms = [(weight if y < threshold else 1) * (x - y) ** 2 for x, y in zip(scores, targets.tolist(), strict=True)]
+def weighted_mse(scores: Tensor, targets: Tensor) -> Tensor:
+    terms = [(2 if y < 0.2 else 1) * (x - y) ** 2 for x, y in zip(scores, targets.tolist(), strict=True)]
     return sum(terms) / len(terms)
 
 
@@ -75,14 +75,12 @@ def ranking_without_duplicates(u: Tensor, v: Tensor, negatives: Tensor, duplicat
     return total / (2 * len(u))
 
 
-def simcse(u: Tensor, v: Tensor, w: Tensor | None, temperature: float, alpha: float) -> Tensor:
-    """SimCSE, equations 4 and 5; a row's own hard negative has the weight alpha."""
+def simcse(u: Tensor, v: Tensor, temperature: float) -> Tensor:
+    """SimCSE, equation 4."""
     total = torch.zeros((), dtype=u.dtype)
     for i in range(len(u)):
         top = (cos(u[i], v[i]) / temperature).exp()
         bottom = sum((cos(u[i], v[j]) / temperature).exp() for j in range(len(u)))
-        if w is not None:
-            bottom += sum((alpha if i == j else 1) * (cos(u[i], w[j]) / temperature).exp() for j in range(len(u)))
         total = total - (top / bottom).log()
     return total / len(u)
 
@@ -104,7 +102,6 @@ def losses_golden() -> dict[str, Tensor]:
     targets, labels, classes = given["targets"], given["labels"], given["classes"]
     model, functional = nn.Identity(), nn.functional
     cosine_distance = TripletDistanceMetric.COSINE
-    alpha = torch.tensor(0.7, dtype=torch.float64).exp().item()
 
     def library(loss: Callable[..., Tensor], target: Tensor | None = None, **options: object) -> Callable[..., Tensor]:
         return lambda *vectors: loss(model, **options).compute_loss_from_embeddings(list(vectors), target)
@@ -114,18 +111,13 @@ def losses_golden() -> dict[str, Tensor]:
         loss = library(MultipleNegativesRankingLoss, **options)
         return lambda u, v, negatives: loss(u, v, *negatives.chunk(2))
 
-    entropy = functional.binary_cross_entropy_with_logits
-    y = labels.double()
     references: dict[str, tuple[Callable[..., Tensor], str]] = {
         "mse": (lambda x: functional.mse_loss(x, targets), "scores"),
-        "weighted_mse": (lambda x: weighted_mse(x, targets, 0.2, 2.0), "scores"),
-        "weighted_mse_other": (lambda x: weighted_mse(x, targets, 0.6, 0.3), "scores"),
-        "binary_cross_entropy": (lambda z: entropy(z, y), "logits"),
-        "binary_cross_entropy_weighted": (lambda z: entropy(z, y, pos_weight=y.new_tensor(2.3)), "logits"),
+        "weighted_mse": (lambda x: weighted_mse(x, targets), "scores"),
+        "binary_cross_entropy": (lambda z: functional.binary_cross_entropy_with_logits(z, labels.double()), "logits"),
         "softmax_cross_entropy": (lambda z: functional.cross_entropy(z, classes), "class_logits"),
         "cosine_mse": (library(CosineSimilarityLoss, given["quarters"]), "u v"),
         "contrastive": (library(ContrastiveLoss, labels), "u v"),
-        "contrastive_wide": (library(ContrastiveLoss, labels, margin=1.3), "u w"),
         "triplet": (library(TripletLoss, triplet_margin=1.0), "u v w"),
         "triplet_cosine": (library(TripletLoss, distance_metric=cosine_distance, triplet_margin=0.2), "u v w"),
         "cosent": (library(CoSENTLoss, targets), "u v"),
@@ -138,11 +130,8 @@ def losses_golden() -> dict[str, Tensor]:
             lambda u, v, negatives: ranking_without_duplicates(u, v, negatives, given["duplicates"], 8.0),
             "u v negatives",
         ),
-        "simcse": (lambda u, v: simcse(u, v, None, 0.05, 1), "u v"),
-        "simcse_hard": (lambda u, v, w: simcse(u, v, w, 0.2, 1), "u v w"),
-        "simcse_weighted": (lambda u, v, w: simcse(u, v, w, 0.2, alpha), "u v w"),
+        "simcse": (lambda u, v: simcse(u, v, 0.05), "u v"),
         "nt_xent": (lambda u, v: nt_xent(u, v, 0.05), "u v"),
-        "nt_xent_warm": (lambda u, v: nt_xent(u, v, 0.5), "u v"),
     }
     golden = dict(given)
     for name, (reference, names) in references.items():

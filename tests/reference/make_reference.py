@@ -81,20 +81,17 @@ def randomise(model: nn.Module, seed: int) -> None:
             parameter.copy_((1 + 0.2 * noise if is_norm else 0.2 * noise).float())
 
 
-def ragged_batch(seed: int, vocab: int, types: int) -> dict[str, Tensor]:
-    """ids, mask and token types (B, T) with the lengths above; the second half of each text is the second sentence."""
+def ragged_batch(seed: int) -> dict[str, Tensor]:
+    """ids and mask (B, T) with the lengths above."""
     generator = torch.Generator().manual_seed(seed)
-    shape = (len(LENGTHS), max(LENGTHS))
-    mask = torch.arange(shape[1]) < torch.tensor(LENGTHS)[:, None]
-    ids = torch.randint(5, vocab, shape, generator=generator).masked_fill(~mask, 0)
-    second = torch.arange(shape[1]) >= torch.tensor(LENGTHS)[:, None] / 2
-    token_types = (second & mask).long() if types > 1 else torch.zeros_like(ids)
-    return {"ids": ids, "mask": mask, "token_types": token_types}
+    mask = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]
+    ids = torch.randint(5, SIZES["vocab_size"], mask.shape, generator=generator).masked_fill(~mask, 0)
+    return {"ids": ids, "mask": mask}
 
 
-def tiny_bert(seed: int = 1) -> transformers.BertModel:
+def tiny_bert() -> transformers.BertModel:
     model = transformers.BertModel(transformers.BertConfig(**SIZES, attn_implementation="eager"))
-    randomise(model, seed)
+    randomise(model, seed=1)
     return model.eval()
 
 
@@ -192,7 +189,9 @@ def bert_golden() -> dict[str, Tensor]:
     The gradients are those of sum(hidden * pull_hidden) + sum(pooler * pull_pooler).
     """
     model = tiny_bert().double()
-    batch = ragged_batch(2, SIZES["vocab_size"], types=2)
+    batch = ragged_batch(2)
+    second = torch.arange(max(LENGTHS)) >= torch.tensor(LENGTHS)[:, None] / 2  # the second half of a text
+    batch["token_types"] = (second & batch["mask"]).long()
     generator = torch.Generator().manual_seed(3)
     embeddings: list[Tensor] = []
 
@@ -242,8 +241,7 @@ def trace_golden() -> dict[str, Tensor]:
     with tempfile.TemporaryDirectory() as folder:
         write_tiny(Path(folder) / "tiny")
         model = SentenceTransformer(str(Path(folder) / "tiny"), device="cpu").double().eval()
-    first = ragged_batch(4, SIZES["vocab_size"], types=1)
-    second = ragged_batch(5, SIZES["vocab_size"], types=1)
+    first, second = ragged_batch(4), ragged_batch(5)
     targets = doubles([0.0, 0.25, 0.5, 0.75, 1.0])
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.01)
     schedule = transformers.get_linear_schedule_with_warmup(optimizer, num_warmup_steps=3, num_training_steps=12)

@@ -80,12 +80,8 @@ def more_metrics_golden() -> dict[str, Tensor]:
         for metric, score in (("f1", f1_score), ("accuracy", accuracy_score)):
             values[f"threshold.{metric}.{name}"] = list(slow_threshold(given[name].tolist(), labels, score))
         values[f"average_precision.{name}"] = [average_precision_score(labels, given[name].tolist())]
-    anchor, positive, negative, narrow = (
-        [unit(row) for row in given[name]] for name in ("anchor", "positive", "negative", "narrow")
-    )
-    triplets = list(zip(anchor, positive, negative, strict=True))
-    values["triplet_accuracy"] = [sum(dot(a, p) > dot(a, n) for a, p, n in triplets) / ROWS]
-    values["alignment"] = [math.fsum(square_distance(a, p) for a, p, _ in triplets) / ROWS]
+    anchor, positive, narrow = ([unit(row) for row in given[name]] for name in ("anchor", "positive", "narrow"))
+    values["alignment"] = [math.fsum(square_distance(a, p) for a, p in zip(anchor, positive, strict=True)) / ROWS]
     for name, vectors in (("anchor", anchor), ("narrow", narrow)):
         pairs = [(x, y) for i, x in enumerate(vectors) for j, y in enumerate(vectors) if i != j]
         closeness = math.fsum(math.exp(-2 * square_distance(x, y)) for x, y in pairs)
