@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is made here or already on disk
 
@@ -122,13 +123,9 @@ def tiny_distiluse(folder: Path) -> None:
 def tiny_roberta(folder: Path) -> None:
     """RoBERTa with a byte-level BPE tokenizer, max pooling, not normalised."""
     specials = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    bpe = ByteLevelBPETokenizer()
-    bpe.train_from_iterator([" ".join(WORDS)] * 3, vocab_size=301, min_frequency=2, special_tokens=specials)
-    spec = json.loads(bpe.to_str())["model"]
-    merges = [tuple(merge) for merge in spec["merges"]]
-    tokenizer = transformers.RobertaTokenizer(vocab=spec["vocab"], merges=merges, model_max_length=LIMIT)
+    tokenizer = transformers.RobertaTokenizer(**vocab_and_merges(byte_level_bpe(specials)), model_max_length=LIMIT)
     sizes = {
-        "vocab_size": len(spec["vocab"]),
+        "vocab_size": len(tokenizer),
         "hidden_size": 18,
         "num_hidden_layers": 2,
         "num_attention_heads": 3,
@@ -148,13 +145,33 @@ def ids_of(pieces: list[str]) -> dict[str, int]:
     return {piece: i for i, piece in enumerate(pieces)}
 
 
-def write_sentence_model(folder: Path, model: nn.Module, tokenizer: object, rest: list[nn.Module]) -> None:
-    """A folder as sentence-transformers saves it: an encoder, its tokenizer and the other modules."""
+def byte_level_bpe(specials: list[str]) -> ByteLevelBPETokenizer:
+    bpe = ByteLevelBPETokenizer()
+    bpe.train_from_iterator([" ".join(WORDS)] * 3, vocab_size=301, min_frequency=2, special_tokens=specials)
+    return bpe
+
+
+def vocab_and_merges(bpe: Any) -> dict[str, Any]:
+    """What transformers' tokenizers take of a trained BPE."""
+    spec = json.loads(bpe.to_str())["model"]
+    return {"vocab": spec["vocab"], "merges": [tuple(merge) for merge in spec["merges"]]}
+
+
+def write_sentence_model(
+    folder: Path,
+    model: nn.Module,
+    tokenizer: Any,
+    rest: list[nn.Module],
+    prompts: dict[str, str] | None = None,
+    **options: Any,
+) -> None:
+    """A folder as sentence-transformers saves it: an encoder loaded with the options, its tokenizer, other modules."""
     with tempfile.TemporaryDirectory() as plain:
         model.save_pretrained(plain)
         tokenizer.save_pretrained(plain)
-        encoder = sentence_transformers.sentence_transformer.modules.Transformer(plain)
-        SentenceTransformer(modules=[encoder, *rest], device="cpu").save(str(folder), create_model_card=False)
+        encoder = sentence_transformers.sentence_transformer.modules.Transformer(plain, **options)
+        model = SentenceTransformer(modules=[encoder, *rest], prompts=prompts, device="cpu")
+        model.save(str(folder), create_model_card=False)
 
 
 FOLDERS = {"tiny-distiluse": tiny_distiluse, "tiny-roberta": tiny_roberta}  # beside the golden files

@@ -1,19 +1,15 @@
 """A tiny EmbeddingGemma, random in every parameter: windows, two dense layers, prompts."""
 
-import json
-import tempfile
 from pathlib import Path
 
-import torch
 import transformers
-from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense
 from sentence_transformers.sentence_transformer import modules
 from tokenizers import Tokenizer, models, normalizers, processors, trainers
 from torch import nn
 from transformers.models.gemma3 import modeling_gemma3
 
-from tests.reference.make_reference import WORDS
+from tests.reference.make_reference import WORDS, randomise, vocab_and_merges, write_sentence_model
 
 SPECIAL = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
 # heads 4 and 2, head width 6, width 16 (its root is exact in float32), feed-forward 19, layers 3, a window of 5
@@ -37,24 +33,15 @@ SIZES = {
 }
 
 
-def randomise(model: nn.Module, seed: int) -> None:
-    """Every parameter random, the norms' weights around 0, as they are added to 1."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(0.2 * torch.randn(parameter.shape, generator=generator))
-
-
 def gemma_tokenizer() -> transformers.GemmaTokenizer:
     """BPE over texts whose spaces are letters; <bos> text <eos>."""
     bpe = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True))
     bpe.normalizer = normalizers.Replace(" ", "▁")
     trainer = trainers.BpeTrainer(vocab_size=160, special_tokens=SPECIAL, show_progress=False)
     bpe.train_from_iterator([word for word in WORDS for _ in range(3)], trainer)
-    spec = json.loads(bpe.to_str())["model"]
-    merges = [tuple(merge) for merge in spec["merges"]]
-    vocabulary = spec["vocab"] | {"▁": len(spec["vocab"])}
-    tokenizer = transformers.GemmaTokenizer(vocab=vocabulary, merges=merges, padding_side="right")
+    spec = vocab_and_merges(bpe)
+    spec["vocab"]["▁"] = len(spec["vocab"])
+    tokenizer = transformers.GemmaTokenizer(**spec, padding_side="right")
     ends = [("<bos>", SPECIAL.index("<bos>")), ("<eos>", SPECIAL.index("<eos>"))]
     tokenizer._tokenizer.post_processor = processors.TemplateProcessing(
         single="<bos> $A <eos>", pair="<bos> $A <eos> <bos>:1 $B:1 <eos>:1", special_tokens=ends
@@ -66,18 +53,13 @@ def write(folder: Path) -> None:
     """The modules of embeddinggemma-300m: mean, two dense layers without activation and bias, normalised."""
     words = gemma_tokenizer()
     model = transformers.Gemma3TextModel(transformers.Gemma3TextConfig(vocab_size=len(words), **SIZES))
-    randomise(model, seed=31)
+    randomise(model, seed=31)  # no norm is called LayerNorm: weights around 0, to which Gemma adds 1
     dense = [Dense(*sizes, bias=False, activation_function=nn.Identity()) for sizes in ((16, 22), (22, 16))]
     for seed, layer in enumerate(dense):
         randomise(layer, seed)
     prompts = {"query": "task: search result | query: ", "document": "title: none | text: "}
-    with tempfile.TemporaryDirectory() as plain:
-        model.save_pretrained(plain)
-        words.save_pretrained(plain)
-        encoder = modules.Transformer(plain, max_seq_length=60)
-        whole = [encoder, modules.Pooling(16, "mean"), *dense, modules.Normalize()]
-        model = SentenceTransformer(modules=whole, prompts=prompts, device="cpu")
-        model.save(str(folder), create_model_card=False)
+    rest = [modules.Pooling(16, "mean"), *dense, modules.Normalize()]
+    write_sentence_model(folder, model, words, rest, prompts, max_seq_length=60)
 
 
 FOLDERS = {"tiny-gemma": write}

@@ -1,16 +1,15 @@
 """A tiny ModernBERT, random in every parameter, like modernbert-embed-base; texts are longer than its window."""
 
-import json
 import tempfile
 from pathlib import Path
 
 import transformers
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
-from tokenizers import ByteLevelBPETokenizer, processors
+from tokenizers import processors
 from transformers.models.modernbert import modeling_modernbert
 
 from tests.reference.architectures.qwen3 import randomise
-from tests.reference.make_reference import WORDS, write_sentence_model
+from tests.reference.make_reference import byte_level_bpe, write_sentence_model
 
 NAME = "tiny-modernbert"
 # heads 3, head width 8, width 24, feed-forward 29, layers 4 of which 0 and 3 are global, window 2 to each side
@@ -31,8 +30,7 @@ SIZES = {
 def tokenizer() -> transformers.PreTrainedTokenizerFast:
     """Byte-level BPE with the special tokens of BERT, as the published tokenizers have it."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    bpe = ByteLevelBPETokenizer()
-    bpe.train_from_iterator([" ".join(WORDS)] * 3, vocab_size=301, min_frequency=2, special_tokens=special)
+    bpe = byte_level_bpe(special)
     bpe.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
@@ -51,10 +49,8 @@ def write(folder: Path) -> None:
     special = {"pad_token_id": 0, "bos_token_id": 2, "cls_token_id": 2, "eos_token_id": 3, "sep_token_id": 3}
     model = transformers.ModernBertModel(transformers.ModernBertConfig(vocab_size=len(words), **SIZES, **special))
     randomise(model, seed=31)
-    write_sentence_model(folder, model, words, [Pooling(SIZES["hidden_size"], "mean"), Normalize()])
-    path = folder / "config_sentence_transformers.json"
     prompts = {"query": "search_query: ", "document": "search_document: "}
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"prompts": prompts}, indent=2))
+    write_sentence_model(folder, model, words, [Pooling(SIZES["hidden_size"], "mean"), Normalize()], prompts)
 
 
 FOLDERS = {NAME: write}

@@ -1,18 +1,15 @@
 """A tiny Qwen3 in the layout of Qwen3-Embedding, random in every parameter: bfloat16, last token, pads on the left."""
 
-import json
-import tempfile
 from pathlib import Path
 
 import torch
 import transformers
-from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules
-from tokenizers import ByteLevelBPETokenizer, processors
+from tokenizers import processors
 from torch import nn
 from transformers.models.qwen3 import modeling_qwen3
 
-from tests.reference.make_reference import WORDS
+from tests.reference.make_reference import byte_level_bpe, vocab_and_merges, write_sentence_model
 
 NAME = "tiny-qwen3"
 QUERY = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
@@ -41,14 +38,9 @@ def randomise(model: nn.Module, seed: int) -> None:
 
 def qwen_tokenizer() -> transformers.Qwen2Tokenizer:
     """Byte-level BPE; <|endoftext|>, which is not eos_token, comes after each text, and pads before it."""
-    bpe = ByteLevelBPETokenizer()
-    bpe.train_from_iterator([" ".join(WORDS)] * 3, vocab_size=301, min_frequency=2)
-    spec = json.loads(bpe.to_str())["model"]
-    merges = [tuple(merge) for merge in spec["merges"]]
     end, more = "<|endoftext|>", ["<|im_start|>", "<|im_end|>"]
     tokenizer = transformers.Qwen2Tokenizer(
-        vocab=spec["vocab"],
-        merges=merges,
+        **vocab_and_merges(byte_level_bpe([])),
         eos_token="<|im_end|>",
         pad_token=end,
         extra_special_tokens=more,
@@ -69,14 +61,9 @@ def write(folder: Path) -> None:
     config = transformers.Qwen3Config(vocab_size=len(tokenizer), **SIZES)
     model = transformers.Qwen3Model(config)
     randomise(model, seed=21)
-    with tempfile.TemporaryDirectory() as plain:
-        model.bfloat16().save_pretrained(plain)
-        tokenizer.save_pretrained(plain)
-        encoder = modules.Transformer(plain, max_seq_length=130, model_kwargs={"dtype": "bfloat16"})
-        rest = [modules.Pooling(SIZES["hidden_size"], "lasttoken"), modules.Normalize()]
-        prompts = {"query": QUERY, "document": ""}
-        model = SentenceTransformer(modules=[encoder, *rest], prompts=prompts, device="cpu")
-        model.save(str(folder), create_model_card=False)
+    rest = [modules.Pooling(SIZES["hidden_size"], "lasttoken"), modules.Normalize()]
+    prompts, options = {"query": QUERY, "document": ""}, {"max_seq_length": 130, "model_kwargs": {"dtype": "bfloat16"}}
+    write_sentence_model(folder, model.bfloat16(), tokenizer, rest, prompts, **options)
 
 
 FOLDERS = {NAME: write}
