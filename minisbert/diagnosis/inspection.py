@@ -30,7 +30,7 @@ from minisbert.data.formats import (
 from minisbert.data.lines import Rows
 from minisbert.models.batching import chunks
 
-FEW = 500  # rows, of which the default settings make too few steps to learn: docs/training.md
+FEW = 500  # rows, of which one epoch is too few steps to learn: docs/training.md
 NO_LETTER = re.compile(r"[\W_]+")  # nor a digit
 OBJECTIVES: dict[Format, tuple[str, Callable[..., Any]]] = {  # of the command that is suggested, and how it reads rows
     SCORED: ("cosine", datasets.scored_rows),
@@ -155,7 +155,7 @@ def training_command(files: Sequence[InspectedFile], model: str | None, max_leng
     for flag, file in zip(("--dev", "--test"), files[1:], strict=False):
         words += [flag, str(file.path)]
     if len(first.rows) < FEW:
-        words += ["--epochs", "8", "--batch-size", "8", "--lr", "5e-5"]
+        words += ["--epochs", "8"]
     if first.form is SCORED and first.scale != MAX_SCORE:
         words += ["--scale", f"{first.scale:g}"]
     if model:

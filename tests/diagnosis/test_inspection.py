@@ -86,8 +86,8 @@ def test_rows_of_a_file_that_are_also_in_another(tmp_path):
     other = [SCORED[0], "1\ta dog is 3\ta cat is 3", SCORED[9], "2\tA cat, is 8!\ta dog is 8", *SCORED[40:]]
     dev = inspect(write(tmp_path, "b.tsv", joined(other)))
     assert overlap(train, dev) == {"file": str(dev.path), "with": str(train.path), "exact": 2, "normalised": 1}
-    line = f"minisbert train --objective cosine --data {train.path} --dev {dev.path} --epochs 8 "
-    assert training_command([train, dev], None, None).startswith(line)
+    line = f"minisbert train --objective cosine --data {train.path} --dev {dev.path} --epochs 8"
+    assert training_command([train, dev], None, None) == line
     assert normalised("It's  5! ÉCOLE") == "its5école"
 
 
