@@ -56,7 +56,7 @@ PARTS = (
 @dataclass(frozen=True)
 class Chunk:
     path: str  # below the folder
-    line: int
+    line: int  # 0 where there is none
     text: str
 
 
@@ -135,6 +135,8 @@ def parts() -> tuple[dict[str, Callable], set[str]]:
 class Engine:
     """Chunks with their words, their vectors in int8, and six functions that search them."""
 
+    beside_vectors = "words"  # what ``by_words`` reads
+
     def __init__(self, chunks: list[Chunk], walking: bool = False):
         self.chunks, self.walking = chunks, walking
         self.use, self.own = parts()
@@ -200,7 +202,7 @@ class Engine:
         near = self.by_vectors(query)
         lap("vectors")
         spoken = self.by_words(query)
-        lap("words")
+        lap(self.beside_vectors)
         rows, scores = self.joined(near, spoken)
         shown = [self.chunks[row] for row in rows[:top]]
         lap("joining")
@@ -312,7 +314,8 @@ def serve(engine: Engine, server: ThreadingHTTPServer) -> None:
 def show(found: dict[str, Any]) -> None:
     print("   ".join(f"{name} {ms} ms" for name, ms in found["ms"].items()))
     for hit in found["hits"]:
-        print(f"\n{hit['score']:.4f}  {hit['path']}:{hit['line']}\n        {' '.join(hit['mark'].split())}")
+        line = f":{hit['line']}" if hit["line"] else ""
+        print(f"\n{hit['score']:.4f}  {hit['path']}{line}\n        {' '.join(hit['mark'].split())}")
 
 
 parser = command_parser("engine", __doc__)

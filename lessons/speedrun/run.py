@@ -1,223 +1,201 @@
-"""From nothing to a search engine of your own, in ten CPU minutes, with a report card and a search box.
+"""From an empty folder to a search engine of your own, judged beside BM25 and MiniLM. Tables: ``SPEEDRUN.md``.
 
-python -m lessons.speedrun                     # ten minutes; Ctrl-C keeps what there is
-python -m lessons.speedrun --minutes 2         # a small one
-python -m lessons.speedrun --search            # open the box again, over what the last run has left
+python -m lessons.speedrun                     # Ctrl-C keeps what it has learned
+python -m lessons.speedrun --minutes 10        # more tables
+python -m lessons.speedrun --search            # the search box again, over Python's docstrings
+python -m lessons.speedrun --search ~/notes    # over a folder of yours
 """
 
 import argparse
-import json
-import math
+import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
+from shutil import rmtree
 
 import numpy as np
-import torch
+from safetensors.numpy import load_file, save_file
+from tqdm import tqdm
 
+from benchmarks import machine
+from lessons import engine
 from lessons.search import docstrings
-from lessons.search.bm25 import bm25_scores
-from lessons.speedrun import steps
-from lessons.speedrun.judge import Encode, Judge, Scores, unit
-from lessons.speedrun.whitened import whitening
+from lessons.search.fusion import reciprocal_ranks
+from lessons.speedrun import paired_table
+from lessons.speedrun.judge import Judge, Likeness, unit
+from lessons.speedrun.paired_table import LIMIT, Table
+from lessons.speedrun.three_tables import SIZES, Tables
+from lessons.speedrun.verify import read_data
 from minisbert.core import InputError
 from minisbert.core.loop import Step
-from minisbert.data.datasets import load_scored_pairs
-from minisbert.models.masked_language_model import MaskedLanguageModel
+from minisbert.core.tokenizer import Tokenizer
+from minisbert.evaluation import plots
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search.dense import top_k
 from minisbert.system.assets import asset
 from minisbert.system.console import bounded
-from minisbert.system.devices import choose_device, choose_dtype
 
 OUT = Path(__file__).resolve().parents[1] / "mine" / "speedrun"
-READING, PAIRS = 0.35, 0.5  # shares of the time; the rest goes to the vocabulary and the judge
-QUESTIONS = ("A man is playing a [MASK].", "Two dogs are [MASK] in the snow.", "Return a [MASK] of the array.")
-GUESSING, SHOWN = 100, 20  # steps between two looks at the guesses, and between two points of the curve
-BAR = 40  # characters of the curve at its start
-RESULTS = 3
-RIVAL = "all-MiniLM-L6-v2"
+ROUNDS = {1: 1, 3: 3, 10: 10}  # of three tables, by minutes of one core
+LOOKS = 16  # steps between two looks at dev
 
 
-# ---------------------------------------------------------------------------------------------- training
+def opponents(judge: Judge) -> dict[str, Likeness]:
+    """What the run has to beat. MiniLM only if its weights are on this disk: the run itself needs no network."""
+    found = {"BM25": judge.counted()}
+    if asset(engine.MODEL).state() == "complete":
+        found["MiniLM"] = judge.cosines(SentenceEncoder.load(engine.MODEL).encode)
+    else:
+        print(f"{engine.MODEL} is not on this disk, so the run is judged without it; lesson 01 fetches it")
+    return found
 
 
-def show_guesses(model: MaskedLanguageModel) -> None:
-    for question in QUESTIONS:
-        guesses = ", ".join(f"{word} {share:.2f}" for word, share in model.fill_mask(question, 3))
-        print(f"      {question:36} {guesses}", flush=True)
+def train(judge: Judge, rounds: int, seed: int) -> tuple[Tables, Likeness, dict[int, float]]:
+    """Train a table of each size in each round -> all of them, their summed cosines, and dev's score by step."""
+    data, tables, curve, stopped = read_data(), [], {}, False
+    sums: Likeness = dict.fromkeys(judge.queries, 0)
+
+    def added(table: Table, *splits: str) -> Likeness:
+        return {split: sums[split] + cosines for split, cosines in judge.cosines(table, splits).items()}
+
+    def watch(steps: Iterable[Step], total: int, table: Table) -> Iterator[Step]:
+        """A clock for all tables; Ctrl-C ends it and keeps what this table has learned."""
+        nonlocal stopped
+        clock.total = rounds * len(SIZES) * total
+        try:
+            for step in steps:
+                clock.update()
+                if step.number % LOOKS == 0:
+                    curve[clock.n] = judge.ndcg(added(table, "dev"))["dev"]
+                    clock.set_postfix_str(f"loss {step.loss:.2f}, dev {curve[clock.n]:.1f}")
+                yield step
+        except KeyboardInterrupt:
+            stopped = True
+
+    with tqdm(unit="step", dynamic_ncols=True) as clock:
+        for number, pieces in product(range(rounds), SIZES):
+            tables.append(paired_table.train(replace(data, watch=watch), seed + number, pieces))
+            sums = added(tables[-1], *judge.queries)
+            if stopped:
+                break
+    return Tables(tables), sums, curve
 
 
-def follow(run: Iterator[Step], model: MaskedLanguageModel, guesses: bool) -> list[float]:
-    """Make the steps of a run and draw its losses as bars; Ctrl-C ends the run and keeps the model."""
-    losses: list[float] = []
+def save(tables: Tables, out: Path) -> None:
+    """A folder for each table, in the place of those of the last run."""
+    rmtree(out / "tables", ignore_errors=True)
+    for number, table in enumerate(tables.tables):
+        folder = out / "tables" / str(number)
+        folder.mkdir(parents=True)
+        table.tokenizer.backend.save(str(folder / "tokenizer.json"))
+        save_file({"rows": table.rows}, folder / "table.safetensors")
+
+
+def load(out: Path) -> Tables:
+    folders = sorted((out / "tables").glob("*"))
+    if not folders:
+        raise InputError(f"{out} has no table: run python -m lessons.speedrun first")
+    return Tables(
+        [Table(Tokenizer.load(path, LIMIT), load_file(path / "table.safetensors")["rows"]) for path in folders]
+    )
+
+
+def report(scores: dict[str, dict[str, float]], about: str) -> str:
+    lines = ["# A speedrun", "", about, "", "| nDCG@10 x 100 | dev | test |", "|---|---|---|"]
+    lines += [f"| {name} | {found['dev']:.1f} | {found['test']:.1f} |" for name, found in scores.items()]
+    return "\n".join(lines) + "\n"
+
+
+def commit() -> str:
+    """This checkout's commit, with a mark if files have changed; "unknown" without git."""
+    command = ["git", "-C", str(OUT.parents[2]), "describe", "--always", "--dirty"]
     try:
-        for step in run:
-            losses.append(step.loss)
-            if step.number % SHOWN == 0:
-                loss = sum(losses[-SHOWN:]) / SHOWN
-                bar = "█" * round(BAR * loss / losses[0])
-                print(f"step {step.number:5}  loss {loss:6.3f}  {bar}", flush=True)
-            if guesses and step.number % GUESSING == 0:
-                show_guesses(model)
-    except KeyboardInterrupt:
-        model.eval()
-        print(f"stopped after {len(losses)} steps; what it has learned stays")
-    if losses:
-        print(f"{len(losses)} steps, loss {losses[0]:.3f} -> {sum(losses[-SHOWN:]) / len(losses[-SHOWN:]):.3f}")
-    return losses
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
 
 
-def remembering(encode: Encode) -> Encode:
-    """The same vectors again without encoding a list of texts twice."""
-    vectors: dict[tuple[str, ...], np.ndarray] = {}
-
-    def encode_once(texts: Sequence[str]) -> np.ndarray:
-        key = tuple(texts)
-        if key not in vectors:
-            vectors[key] = unit(encode(texts))
-        return vectors[key]
-
-    return encode_once
-
-
-def whitened(encode: Encode, texts: list[str]) -> Encode:
-    """Encode, then make all principal axes of some texts' vectors equally long (lesson 24)."""
-    change = whitening(unit(encode(texts)))
-    return lambda some: unit(change(unit(encode(some))))
-
-
-class Report:
-    """The report card: the scores after each step, and the seconds of CPU up to there."""
-
-    def __init__(self, judge: Judge, sample: list[str]):
-        self.judge, self.sample = judge, sample
-        self.rows: list[tuple[str, float, Scores]] = []
-        self.judging = 0.0
-
-    def enter(self, name: str, encode: Encode) -> None:
-        """Judge vectors and show how they do; the judge's own seconds are not the run's."""
-        before = time.process_time()
-        scores = self.judge.scores(encode)
-        after = time.process_time()
-        seconds = before - self.judging
-        self.judging += after - before
-        self.rows.append((name, seconds, scores))
-        print(f"{name}: search {scores.search_test:.1f}, STS-B {scores.sts_test:.1f} (test)", flush=True)
-
-    def table(self) -> str:
-        lines = ["| what | CPU seconds | search dev | search test | STS-B dev | STS-B test | gained, search test |"]
-        lines.append("|---|---|---|---|---|---|---|")
-        last = None
-        for name, seconds, scores in self.rows:
-            gained = "" if last is None else f"{scores.search_test - last:+.1f}"
-            lines.append(f"| {name} | {seconds:.0f} | {scores.row()} | {gained} |")
-            last = scores.search_test
-        dev, test = self.judge.counting()
-        lines.append(f"| *BM25, which counts words* | | {dev:.1f} | {test:.1f} | | | |")
-        return "\n".join(lines)
-
-
-def run(minutes: float, device: torch.device, out: Path) -> None:
-    """The four steps, the report card, and the folder that ``--search`` opens."""
-    captions = list(dict.fromkeys(text for row in load_scored_pairs("stsb", "train") for text in row.texts))
-    dtype, _ = choose_dtype("auto", device)
-    torch.manual_seed(0)
-    print("1. A vocabulary from text that is on this disk, and an encoder of dice.")
-    corpus = steps.read_corpus(captions)
-    model = steps.new_encoder(corpus.texts).to(device)
-    print(f"   {len(corpus.texts):,} texts, {len(corpus.names):,} names with their sentences, {steps.PIECES:,} pieces")
+def run(minutes: int, seed: int, out: Path) -> None:
+    """Opponents, tables under a clock, the joined engine, and a report with a plot."""
     judge = Judge()
-    report = Report(judge, captions[::4] + judge.documents)
-    encode = remembering(model.encode)
-    report.enter("random weights", encode)
-    report.enter("the same, whitened", whitened(encode, report.sample))
+    rivals = opponents(judge)
+    scores = {name: judge.ndcg(likeness) for name, likeness in rivals.items()}
+    said = ", ".join(f"{name} {found['dev']:.1f}" for name, found in scores.items())
+    asked = f"{len(judge.queries['dev']):,} names, {len(judge.documents):,} sentences"
+    print(f"to beat: {said} (nDCG@10 x 100 on dev: {asked})")
+    started = time.process_time()
+    tables, mine, curve = train(judge, ROUNDS[minutes], seed)
+    took = time.process_time() - started
+    save(tables, out)
+    scores["yours"] = judge.ndcg(mine)
+    for name, likeness in rivals.items():
+        ranks = {split: sum(map(reciprocal_ranks, (mine[split], likeness[split]))) for split in mine}
+        scores[f"yours and {name}, reciprocal ranks"] = judge.ndcg(ranks)
+    if "MiniLM" in rivals:  # whose cosines are of the same kind
+        added = {split: mine[split] / len(tables.tables) + rivals["MiniLM"][split] for split in mine}
+        scores["yours and MiniLM, cosines added"] = judge.ndcg(added)
+    cpu = machine.cpu()
+    about = f"{cpu['cpu']}, {cpu['cores']} cores; commit {commit()}; seed {seed}; {took:.0f} CPU seconds"
+    text = report(scores, about)
+    (out / "report.md").write_text(text, encoding="utf-8")
+    draw(curve, scores, out)
+    print(f"\n{text}\n{out} has the tables, this report and the curve")
 
-    guessing = f"ln {steps.PIECES} = {math.log(steps.PIECES):.2f}"
-    print(f"2. Reading: it guesses hidden words. Without an opinion its loss is {guessing}.")
-    reading = steps.read(model, corpus.texts, 60 * minutes * READING, dtype)
-    curves = {"reading": follow(reading, model, guesses=True)}
-    show_guesses(model)
-    report.enter("after reading, whitened", whitened(model.encode, report.sample))
 
-    print("3. Pairs: which of the batch's sentences describes this name? And each caption finds itself.")
-    left, right = corpus.names + captions, corpus.sentences + captions
-    pairs = steps.pair(model, left, right, 60 * minutes * PAIRS, dtype)
-    curves["pairs"] = follow(pairs, model, guesses=False)
-    encode = remembering(model.encode)
-    report.enter("after pairs, as it is", encode)
-    report.enter("after pairs, whitened", whitened(encode, report.sample))
-
-    model.to("cpu").save(out / "model")
-    table = report.table()
-    (out / "report.md").write_text(f"# Report card\n\n{table}\n", encoding="utf-8")
-    (out / "curves.json").write_text(json.dumps(curves), encoding="utf-8")
-    print(f"\n{table}\n\nmodel, report card and curves: {out}")
+def draw(curve: dict[int, float], scores: dict[str, dict[str, float]], out: Path) -> None:
+    """Dev's score by step, with the opponents as level lines; left out without matplotlib."""
+    label, steps = "nDCG@10 x 100, dev", [min(curve, default=0), max(curve, default=0)]
+    runs = {"yours": {label: curve}}
+    runs |= {name: {label: dict.fromkeys(steps, scores[name]["dev"])} for name in ("BM25", "MiniLM") if name in scores}
+    try:
+        plots.save(plots.draw_curves(runs, "speedrun"), out / "curve.png")
+    except InputError as error:
+        print(f"no curve: {error}")
 
 
 # ----------------------------------------------------------------------------------------- the search box
 
 
-class Box:
-    """Answers of several engines to one question, over the docstrings of Python's standard library."""
+class Box(engine.Engine):
+    """Lesson 22's engine with the tables in the place of words: joined with MiniLM by reciprocal ranks."""
 
-    def __init__(self, out: Path):
-        if not (out / "model").is_dir():
-            raise InputError(f"{out} has no model: run python -m lessons.speedrun first")
-        entries = docstrings.read_entries()
-        self.names = [entry.name for entry in entries]
-        self.documents = [entry.document for entry in entries]
-        self.words = [docstrings.terms(document) for document in self.documents]
-        encode = SentenceEncoder.load(out / "model").encode
-        self.engines = {"yours": whitened(encode, self.documents)}
-        if asset(RIVAL).state() == "complete":
-            self.engines["MiniLM, after a billion pairs"] = SentenceEncoder.load(RIVAL).encode
-        print(f"encoding {len(entries):,} docstrings ...", flush=True)
-        self.vectors = {name: unit(engine(self.documents)) for name, engine in self.engines.items()}
+    beside_vectors = "tables"
 
-    def answer(self, question: str) -> dict[str, list[int]]:
-        """The places of the best documents by each engine."""
-        scores = bm25_scores([docstrings.terms(question)], self.words)[0]
-        found = {"BM25": [int(i) for i in np.argsort(-scores, kind="stable")[:RESULTS] if scores[i] > 0]}
-        for name, engine in self.engines.items():
-            found[name] = top_k(unit(engine([question])), self.vectors[name], RESULTS)[1][0].tolist()
-        return found
+    def __init__(self, chunks: list[engine.Chunk], tables: Tables):
+        super().__init__(chunks)
+        self.tables, self.rows = tables, unit(tables([chunk.text for chunk in chunks]))
 
-    def show(self, question: str) -> None:
-        for name, places in self.answer(question).items():
-            print(f"  {name}")
-            for place in places:
-                print(f"    {self.names[place]:40.40}  {self.documents[place][:76]}")
-            if not places:
-                print("    no word of it is in any docstring")
+    def by_words(self, query: str) -> np.ndarray:
+        return top_k(unit(self.tables([query])), self.rows, min(engine.CANDIDATES, len(self.rows)))[1][0]
 
 
-def ask(out: Path) -> None:
+def ask(out: Path, folder: Path | None) -> None:
     """A search box in the terminal; an empty line or Ctrl-D ends it."""
-    box = Box(out)
-    print('Ask for something of Python, such as "copy a file" or "how long until the timer ends"; an empty line ends.')
-    while True:
-        try:
-            question = input("search> ").strip()
-        except EOFError:
-            question = ""
-        if not question:
-            return
-        box.show(question)
+    tables = load(out)
+    if folder:
+        chunks, _ = engine.read_folder(folder, 20_000)
+    else:
+        chunks = [engine.Chunk(entry.name, 0, entry.document) for entry in docstrings.read_entries()]
+    box = Box(chunks, tables)
+    print('Ask, such as "copy a file" or "how long until the timer ends"; an empty line ends.')
+    try:
+        while question := input("search> ").strip():
+            engine.show(box.search(question))
+    except EOFError:
+        return
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m lessons.speedrun", description=__doc__.splitlines()[0])
-    parser.add_argument("--minutes", type=bounded(float, 0.01), default=10, help="of CPU, or of the clock on a GPU")
-    parser.add_argument("--device", default="cpu", help="cpu (default), cuda, mps or auto")
-    parser.add_argument("--out", type=Path, default=OUT, help="folder for the model and the report card")
-    parser.add_argument("--search", action="store_true", help="only open the search box over what --out holds")
+    parser.add_argument("--minutes", type=int, choices=ROUNDS, default=1, help="of one core (default: 1)")
+    parser.add_argument("--seed", type=bounded(int, 0), default=0)
+    parser.add_argument("--out", type=Path, default=OUT, help="folder for the tables and the report")
+    parser.add_argument("--search", nargs="?", const=True, metavar="FOLDER", help="only open the search box")
     options = parser.parse_args(arguments)
     if not options.search:
-        options.out.mkdir(parents=True, exist_ok=True)
-        run(options.minutes, choose_device(options.device), options.out)
+        run(options.minutes, options.seed, options.out)
     if options.search or sys.stdin.isatty():
-        ask(options.out)
-    else:
-        print("python -m lessons.speedrun --search opens the search box")
+        ask(options.out, Path(options.search) if isinstance(options.search, str) else None)

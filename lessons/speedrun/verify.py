@@ -13,32 +13,43 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from lessons.speedrun.judge import Judge
-from lessons.speedrun.steps import read_corpus
+from lessons.search import docstrings
+from lessons.speedrun.judge import Encode, Judge
 from minisbert.checkpoints import layout as model_folder
 from minisbert.core import InputError
-from minisbert.data.datasets import load_scored_pairs
-from minisbert.data.formats import Row
+from minisbert.core.loop import Step
 from minisbert.system.console import bounded, run_command, say
 
-MINUTES = 30  # of CPU, of all cores together, for training and for encoding what the judge asks
+MINUTES = 10  # of CPU, of all cores together, for training and for encoding what the judge asks
 SEEDS = (0, 1, 2)
+
+
+def pass_on(steps: Iterable[Step], total: int, encode: Encode) -> Iterable[Step]:
+    return steps
 
 
 @dataclass(frozen=True)
 class Data:
     """All that a submission may learn from."""
 
-    pairs: list[Row]  # STS-B's training pairs, with their scores
-    captions: list[str]  # their texts, each once
     names: list[str]  # of functions and classes, in words; none of those that dev and test ask for
     sentences: list[str]  # what each of these names is said to do
+    # may be put around the training steps, with their number and what encodes by now: draws a clock in the run
+    watch: Callable[[Iterable[Step], int, Encode], Iterable[Step]] = pass_on
+
+
+def read_data() -> Data:
+    """Names and sentences of Python's training modules, NumPy and PyTorch, which every machine with minisbert has."""
+    entries = [entry for entry in docstrings.read_entries() if docstrings.split_of(entry.module) == "train"]
+    for package in (np, sys.modules["torch"]):
+        entries += docstrings.read_entries(Path(package.__file__).parent)
+    return Data([entry.query for entry in entries], [entry.document for entry in entries])
 
 
 def refuse(*_: object, **__: object) -> None:
@@ -47,22 +58,18 @@ def refuse(*_: object, **__: object) -> None:
 
 def run_once(path: Path, seed: int) -> dict[str, float]:
     """The scores of a submission and its CPU seconds, in this process."""
-    pairs = load_scored_pairs("stsb", "train")
-    captions = list(dict.fromkeys(text for row in pairs for text in row.texts))
-    corpus = read_corpus(captions)
-    data = Data(pairs, captions, corpus.names, corpus.sentences)
-    judge = Judge()
+    data, judge = read_data(), Judge()
     spec = importlib.util.spec_from_file_location("submission", path)
     submission = importlib.util.module_from_spec(spec)
     model_folder.ModelFolder.__init__ = refuse
     started = time.process_time()
     spec.loader.exec_module(submission)
     encode = submission.train(data, seed)
-    vectors = np.asarray(encode(captions[:8]))
+    vectors = np.asarray(encode(data.names[:8]))
     if vectors.ndim != 2 or len(vectors) != 8 or not np.isfinite(vectors).all():
         raise InputError(f"{path}: the function must return finite vectors (N, D), not {vectors.shape}")
-    scores = judge.scores(encode)
-    return asdict(scores) | {"seconds": time.process_time() - started}
+    scores = judge.ndcg(judge.cosines(encode))
+    return scores | {"seconds": time.process_time() - started}
 
 
 def verify(path: Path, seeds: Sequence[int]) -> list[dict[str, float]]:
@@ -74,7 +81,7 @@ def verify(path: Path, seeds: Sequence[int]) -> list[dict[str, float]]:
         if done.returncode:
             raise InputError(f"{path}, seed {seed}: the submission has failed")
         results.append(json.loads(done.stdout.splitlines()[-1]))
-        say(f"seed {seed}: {results[-1]['search_dev']:.2f} in {results[-1]['seconds']:.0f} CPU seconds")
+        say(f"seed {seed}: dev {results[-1]['dev']:.2f} in {results[-1]['seconds']:.0f} CPU seconds")
     return results
 
 
@@ -93,8 +100,8 @@ def main(arguments: list[str] | None = None) -> None:
     if most > 60 * MINUTES:
         raise InputError(f"{most / 60:.1f} CPU minutes: {MINUTES} are allowed")
     cells = []
-    for name in ("search_dev", "search_test", "sts_dev", "sts_test"):
-        scores = [result[name] for result in results]
+    for split in ("dev", "test"):
+        scores = [result[split] for result in results]
         cells.append(f"{statistics.mean(scores):.2f} ± {statistics.stdev(scores):.2f}")
     print(f"| {options.submission.stem} | {' | '.join(cells)} | {most:.0f} |")
 
