@@ -125,6 +125,6 @@ def test_vectors_in_production(tiny, tmp_path):
     printed = [shell.run(block) for block, _ in blocks("production")]
     assert printed[2] == "ok\n"
     assert "Equal, to" in printed[3]
-    assert "Not equal: [CLS], the first token, was taken, the model has mean pooling." in printed[4]
+    assert "Not equal: [CLS], the first token, was taken; the model has mean pooling." in printed[4]
     assert printed[4].endswith("not deployed\n")
     assert len(json.loads((shell.folder / "answer.json").read_text(encoding="utf-8"))["data"]) == 1

@@ -291,7 +291,7 @@ def poolings(encoder: SentenceEncoder, skip: int) -> Iterator[tuple[list[Clue], 
     if len(encoder.pooling.names) == 1:
         for name, (meaning, pool) in others.items():
             if name != encoder.pooling_mode:
-                yield [(f"{name} pooling", f"{meaning}, the model has {encoder.pooling_mode} pooling")], pool
+                yield [(f"{name} pooling", f"{meaning}; the model has {encoder.pooling_mode} pooling")], pool
 
 
 def in_padded_rows(
