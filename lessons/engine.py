@@ -119,6 +119,16 @@ def read_folder(folder: Path, most: int) -> tuple[list[Chunk], Counter]:
     return found, skipped
 
 
+def chunks_to_search(folder: Path, most: int) -> list[Chunk]:
+    """The chunks of a folder, which must have some; says what was left out."""
+    chunks, skipped = read_folder(folder, most)
+    for reason, count in skipped.most_common():
+        say(f"skipped {count:,} file{'s' * (count > 1)}: {reason}")
+    if not chunks:
+        raise InputError(f"{folder} has no text to search; read are files such as .md, .txt and .py")
+    return chunks
+
+
 def parts() -> tuple[dict[str, Callable], set[str]]:
     """The six functions by name, and which of them are the reader's own: those that the grader passes."""
     use, own = {master: PIECES[master].original for master in PARTS}, set()
@@ -335,11 +345,7 @@ parser.add_argument(
 def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     questions = read_questions(options.questions) if options.questions else []
-    chunks, skipped = read_folder(options.folder, options.most)
-    for reason, count in skipped.most_common():
-        say(f"skipped {count:,} file{'s' * (count > 1)}: {reason}")
-    if not chunks:
-        raise InputError(f"{options.folder} has no text to search; read are files such as .md, .txt and .py")
+    chunks = chunks_to_search(options.folder, options.most)
     for question, part in questions:
         if not any(part in chunk.path for chunk in chunks):
             raise InputError(f"{question!r}: no file of the folder has {part!r} in its path")

@@ -77,8 +77,14 @@ def train(judge: Judge, rounds: int, seed: int) -> tuple[Tables, Likeness, dict[
 
     with tqdm(unit="step", dynamic_ncols=True) as clock:
         for number, pieces in product(range(rounds), SIZES):
-            tables.append(paired_table.train(replace(data, watch=watch), seed + number, pieces))
-            sums = added(tables[-1], *judge.queries)
+            try:
+                table = paired_table.train(replace(data, watch=watch), seed + number, pieces)
+            except KeyboardInterrupt:  # before its first step
+                if not tables:
+                    raise
+                break
+            tables.append(table)
+            sums = added(table, *judge.queries)
             if stopped:
                 break
     return Tables(tables), sums, curve
@@ -176,7 +182,7 @@ def ask(out: Path, folder: Path | None) -> None:
     """A search box in the terminal; an empty line or Ctrl-D ends it."""
     tables = load(out)
     if folder:
-        chunks, _ = engine.read_folder(folder, 20_000)
+        chunks = engine.chunks_to_search(folder, 20_000)
     else:
         chunks = [engine.Chunk(entry.name, 0, entry.document) for entry in docstrings.read_entries()]
     box = Box(chunks, tables)
