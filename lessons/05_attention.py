@@ -351,8 +351,9 @@ chapter(5)
 #
 # Exercises 1 to 3 stand above; `python -m lessons.check answer 05 1` gives a hint for the first, then the answer.
 #
-# **Exercise 4.** Graded: one head, then many: `python -m lessons.check start 05`, `run 05`, `hint 05`. Loops or matrix
-# products are both welcome; only the numbers count.
+# **Exercise 4.** Graded: one head, then many: `python -m lessons.check start 05`, `run 05`, `hint 05`. Loops
+# over tokens or matrix products are both welcome; only the numbers count. `x.transpose(-2, -1)` swaps the last two
+# axes, `x.flatten(-2)` joins them, `x.masked_fill(where, y)` writes y where a mask is True.
 #
 # ## Sources
 #

@@ -63,7 +63,7 @@ assert {hit["path"] for hit in found["hits"][:3]} & {"heapq.py", "queue.py"}
 # %% [markdown]
 # The score is no cosine. It is a sum of two fractions: a chunk that both engines rank first has 2 / 61 = .0328, and no
 # chunk can have more. It does not say whether the best answer is any good: a question that the folder cannot answer
-# gets the same scores, because something is always first.
+# gets nearly the same scores, because something is always first.
 
 # %%
 nonsense = engine.search("how do I ripen a cheese")["hits"][0]

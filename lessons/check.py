@@ -78,7 +78,8 @@ def run(lesson: int | None) -> bool:
     pieces = pieces_of(lesson)
     if not mine(lesson).is_file():
         raise InputError(f"lesson {lesson:02} is not started: {RUN} start {lesson:02}")
-    say(f"grading {len(pieces)} pieces of lesson {lesson:02} ...")  # importing torch alone takes seconds
+    # importing torch alone takes seconds
+    say(f"grading {len(pieces)} piece{'s' * (len(pieces) > 1)} of lesson {lesson:02} ...")
     results = sandbox.grade(lesson)
     progress.remember(results)
     print(f"Lesson {lesson:02}, {LESSONS[lesson]}")

@@ -242,7 +242,7 @@ class Engine:
                 found[name].append([*seen][:10])
         said = [f"parts      {self.whose()}", f"chunks     {len(self.chunks):,} of {len({*paths}):,} files"]
         words = sum(map(len, self.words)) / len(self.words)
-        said.append(f"a chunk    {self.codes.shape[1] * self.codes.itemsize} bytes of vector, {words:.0f} words")
+        said.append(f"a chunk    {self.codes.shape[1] * self.codes.itemsize} bytes of vector, {words:.0f} terms")
         for name, lists in found.items():
             places = [
                 next((i for i, path in enumerate(row) if part in path), -1)

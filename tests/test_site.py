@@ -65,6 +65,7 @@ def test_a_notebook_holds_the_lesson_after_a_cell_that_installs_it(path, lesson_
     # its page has the quiz, where there is one, with its answers folded; the sheets from 30 on have none
     page = "".join(cell.source for cell in lesson_pages.read(text, "https://example.org/course").cells)
     assert page.count(":::{dropdown} Answer") == page.count("**right**") == (5 if path.name < "30" else 0)
+    assert " ?: " not in page, "what a hint fits is the grader's"
 
 
 def test_a_notebook_names_the_origin_without_credentials_or_the_checkout(lesson_pages, tmp_path):

@@ -191,14 +191,15 @@ def put_things(app: Sphinx, name: str, source: list[str]) -> None:
 
 
 def hints(lesson: int) -> list[NotebookNode]:
-    """The lesson's pieces, each hint in a dropdown of its own; no cell if the lesson has none."""
+    """The lesson's pieces, each hint without what it fits in a dropdown; no cell if the lesson has none."""
     cards = tomllib.loads(CARDS.read_text(encoding="utf-8"))["pieces"]
     lines = []
     for card in (card for card in cards if card["lesson"] == lesson):
         lines += [f"### `{card['master']}`", "", plain(card["what_for"])]
         lines += [f"Level {card['level']} of 3, about {card['minutes']} minutes.", ""]
         for number, hint in enumerate(card["hints"], start=1):
-            lines += [f":::{{dropdown}} Hint {number} of {len(card['hints'])}", plain(hint), ":::", ""]
+            text = plain(hint.rpartition(" ?: ")[2])
+            lines += [f":::{{dropdown}} Hint {number} of {len(card['hints'])}", text, ":::", ""]
     if not lines:
         return []
     start = f"`python -m lessons.check start {lesson:02}` creates the empty functions, `run {lesson:02}` grades yours."

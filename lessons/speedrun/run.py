@@ -126,6 +126,7 @@ def commit() -> str:
 
 def run(minutes: int, seed: int, out: Path) -> None:
     """Opponents, tables under a clock, the joined engine, and a report with a plot."""
+    print("reading docstrings, and judging the opponents", flush=True)
     judge = Judge()
     rivals = opponents(judge)
     scores = {name: judge.ndcg(likeness) for name, likeness in rivals.items()}
@@ -185,6 +186,7 @@ def ask(out: Path, folder: Path | None) -> None:
         chunks = engine.chunks_to_search(folder, 20_000)
     else:
         chunks = [engine.Chunk(entry.name, 0, entry.document) for entry in docstrings.read_entries()]
+    print(f"encoding {len(chunks):,} texts", flush=True)
     box = Box(chunks, tables)
     print('Ask, such as "copy a file" or "how long until the timer ends"; an empty line ends.')
     try:
