@@ -187,7 +187,7 @@ like, unlike = (
 )
 mixed = float(((u * like).sum(1) > (u * unlike).sum(1)).mean())
 print(f"query for the colour, documents for the number: {mixed:.2f} right")
-assert mixed < 0.75, "no better than a coin"
+assert mixed < 0.75, "hardly better than a coin"
 
 # %% [markdown]
 # ## Exercises

@@ -191,7 +191,7 @@ def put_things(app: Sphinx, name: str, source: list[str]) -> None:
 
 
 def hints(lesson: int) -> list[NotebookNode]:
-    """The lesson's pieces, each hint without what it fits in a dropdown; no cell if the lesson has none."""
+    """The lesson's pieces, each hint in a dropdown without its pattern; no cell if the lesson has none."""
     cards = tomllib.loads(CARDS.read_text(encoding="utf-8"))["pieces"]
     lines = []
     for card in (card for card in cards if card["lesson"] == lesson):

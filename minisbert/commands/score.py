@@ -43,8 +43,8 @@ def main(arguments: list[str] | None = None) -> None:
 
     model = shared.opened(options, load)
     if not isinstance(model, PairScorer):
-        cosines = 'minisbert encode "A." "B." compares two texts, encoder.similarity_pairwise in Python many pairs'
-        raise InputError(f"{options.model} has no head that was trained on pairs (head.json); for cosines, {cosines}")
+        cosines = 'minisbert encode "A." "B." prints the cosine of two texts, encoder.similarity_pairwise computes many'
+        raise InputError(f"{options.model} has no head that was trained on pairs (head.json): {cosines}")
     scores: np.ndarray = model.predict(pairs, show_progress_bar=True, apply_softmax=True)
     is_regression = model.task == "regression"
     if is_regression:

@@ -4,6 +4,7 @@ import io
 import json
 import re
 
+import numpy as np
 import pytest
 
 from lessons.search import docstrings
@@ -54,19 +55,17 @@ def test_every_submission_has_a_row_and_every_row_a_submission():
     assert sorted(rows) == sorted(path.stem for path in FOLDER.glob("*.py") if "\ndef train(data, " in path.read_text())
 
 
-def test_training_teaches_names_their_sentences_and_hides_none_of_them(few_docstrings, capsys):
-    """On a fortieth, judged by what it was trained on, the table beats the bag that it began as."""
+def test_a_table_that_has_learned_from_names_beats_the_bag(few_docstrings, capsys):
+    """On a fortieth, and judged by what it was trained on."""
     scores = []
     for name in ("idf_bag", "paired_table"):
         verify.main([str(FOLDER / f"{name}.py"), "--seed", "0"])
         scores.append(json.loads(capsys.readouterr().out))
     assert scores[0]["dev"] < scores[1]["dev"]
-    assert 0 < scores[0]["seconds"] < 60
 
 
 @pytest.mark.weights
 def test_a_run_goes_from_nothing_to_a_search_box(minilm, few_docstrings, entries, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(command, "ROUNDS", {1: 1})
     command.main(["--out", str(tmp_path)])
     report = (tmp_path / "report.md").read_text()
     assert report in capsys.readouterr().out
@@ -99,4 +98,4 @@ def test_ctrl_c_keeps_what_the_table_has_learned(few_docstrings, monkeypatch):
     monkeypatch.setattr(paired_table, "fit", interrupted)
     tables, likeness, _ = command.train(judge, 2, seed=0)
     assert len(tables.tables) == 1
-    assert judge.ndcg(judge.cosines(tables)) == judge.ndcg(likeness)
+    np.testing.assert_allclose(likeness["dev"], judge.cosines(tables)["dev"], atol=1e-5)  # float32 products
