@@ -11,6 +11,7 @@ import sys
 import warnings
 from array import array
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,10 @@ from minisbert.system.torch_internals import int8_products, unsigned_products
 # Attention by two products holds the scores of all pairs of tokens. So many, 32 MiB in bfloat16, are those of 2,048
 # tokens in rows of 512 with 16 heads. A row of 8,192 tokens with 12 heads would have 1.6 GB
 MOST_SCORES = 2**24
+# Up to so many scores, those of a row of 36 tokens with 12 heads, products in float32 are faster than in bfloat16: a
+# call of oneDNN takes 20 us whatever its size, and MKL's 4 us. One text of 12 tokens takes 1.19 times as long with
+# bfloat16 (the graph of all-MiniLM-L6-v2 in int8; a Zen 4, two cores), one of 24 1.09 and of 60 tokens 1.0 times
+FEW_SCORES = 2**14
 INSTRUCTIONS = "avx512_vnni", "avx2"  # int8 by signed activations, by unsigned ones; else number by number
 # largest code of a weight. AVX2 adds two products in 16 bits before it adds in 32: 2 * 255 * 64 < 2^15 < 2 * 255 * 65
 WIDE, NARROW = 127, 64
@@ -139,18 +144,22 @@ def quantize_layers(bert: Bert) -> None:
     replace_linear(bert, QuantizedLinear)
 
 
-def bfloat16_attention(qkv: Tensor, bias: Tensor) -> Tensor:
-    """softmax(q k^T / sqrt(K) + bias) v by products of bfloat16, the softmax in float32 -> (R, T, H, K).
+def written_attention(qkv: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:
+    """softmax(q k^T / sqrt(K) + bias) v by products of ``dtype``, the softmax in float32 -> (R, T, H, K).
 
     qkv (R, T, 3, H, K): query, key and value; ``bias`` (R, 1, 1 or T, T): 0, or minus infinity where the mask is False.
     """
     rows, tokens, _, heads, width = qkv.shape
-    q, k, v = (x.transpose(1, 2).bfloat16().reshape(-1, tokens, width) for x in qkv.unbind(2))  # (R H, T, K)
+    q, k, v = (x.transpose(1, 2).to(dtype).reshape(-1, tokens, width) for x in qkv.unbind(2))  # (R H, T, K)
     scores = torch.bmm(q, k.transpose(1, 2)).view(rows, heads, tokens, tokens)
     # not in the product: one loop with the softmax
     scores = scores.float() * width**-0.5 + bias.float()
-    probabilities = scores.softmax(dim=-1).bfloat16().view(-1, tokens, tokens)  # (R H, T, T)
+    probabilities = scores.softmax(dim=-1).to(dtype).view(-1, tokens, tokens)  # (R H, T, T)
     return torch.bmm(probabilities, v).view(rows, heads, tokens, width).to(qkv.dtype)
+
+
+float32_attention = partial(written_attention, dtype=torch.float32)
+bfloat16_attention = partial(written_attention, dtype=torch.bfloat16)
 
 
 def fused(qkv: Tensor, bias: Tensor) -> Tensor:
@@ -166,12 +175,19 @@ def attention_by_length(qkv: Tensor, bias: Tensor) -> Tensor:
     two cores: on a Zen 4 .99 (1 x 40), 1.08 (4 x 60), 1.12 (34 x 60), 1.08 (20 x 100), 1.04 (8 x 256), 1.09 (4 x
     512); on a Zen 5, in CPU time, 1.15 (8 x 256; 1.23 by the clock), 1.23 (4 x 512). So AMD's CPUs take it while the
     scores that it holds are few. On a Xeon with AMX it is slower from some 160 tokens on: there up to SHORT, the
-    length up to which texts share rows.
+    length up to which texts share rows. With few scores both compute in float32.
     """
+    amd = products_attend()
+
+    def many(qkv: Tensor, bias: Tensor) -> Tensor:
+        rows, tokens, _, heads, _ = qkv.shape
+        size, most = (rows * heads * tokens**2, MOST_SCORES) if amd else (tokens, SHORT)
+        # a tensor, or the example's sizes are compiled in
+        return torch.cond(torch.scalar_tensor(size, dtype=torch.int64) <= most, bfloat16_attention, fused, (qkv, bias))
+
     rows, tokens, _, heads, _ = qkv.shape
-    size, most = (rows * heads * tokens**2, MOST_SCORES) if products_attend() else (tokens, SHORT)
-    # a tensor, or the example's sizes are compiled in
-    return torch.cond(torch.scalar_tensor(size, dtype=torch.int64) <= most, bfloat16_attention, fused, (qkv, bias))
+    scores = torch.scalar_tensor(rows * heads * tokens**2, dtype=torch.int64)
+    return torch.cond(scores <= FEW_SCORES, float32_attention, many, (qkv, bias))
 
 
 class RowAttention(nn.Module):

@@ -11,6 +11,7 @@ import math
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from heapq import heapreplace
 from typing import Any
@@ -88,8 +89,8 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str]) -> Tokens:
     # In two threads, because the library computes outside of Python's lock and hands its results over within it. Few
     # texts start none.
     few = sum(map(len, texts)) < TOKENIZED
-    with ThreadPoolExecutor(2) as pool:
-        parts = [tokenizer.encode(texts)] if few else pool.map(tokenizer.encode, chunks(texts, TOKENIZED))
+    with nullcontext() if few else ThreadPoolExecutor(2) as pool:
+        parts = pool.map(tokenizer.encode, chunks(texts, TOKENIZED)) if pool else [tokenizer.encode(texts)]
         for encoded in parts:
             tokens.ids += [array("i", ids) for ids in encoded.ids]
             tokens.truncated += encoded.truncated

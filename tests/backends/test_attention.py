@@ -11,6 +11,7 @@ from minisbert.backends.graphs import (
     attend_by_length,
     attention_by_length,
     bfloat16_attention,
+    float32_attention,
     fused,
     prepare_layers,
 )
@@ -37,7 +38,7 @@ def inputs(mask: Tensor) -> tuple[Tensor, ...]:
 
 @pytest.mark.exact("one bound is float32's rounding")
 @pytest.mark.parametrize("name", MASKS)
-@pytest.mark.parametrize(("way", "bound"), [(bfloat16_attention, 2**-6), (fused, 1e-6)])
+@pytest.mark.parametrize(("way", "bound"), [(bfloat16_attention, 2**-6), (float32_attention, 1e-6), (fused, 1e-6)])
 def test_each_way_is_the_formula(way, bound, name):
     """bfloat16 has 8 bits: products of numbers around 1 are off by some 2^-8 each."""
     qkv, bias = inputs(MASKS[name])
@@ -47,7 +48,7 @@ def test_each_way_is_the_formula(way, bound, name):
     assert (found - expected).abs().max() < bound
 
 
-@pytest.mark.parametrize("way", [bfloat16_attention, fused])
+@pytest.mark.parametrize("way", [bfloat16_attention, float32_attention, fused])
 def test_what_the_mask_hides_changes_no_bit(way):
     qkv, bias = inputs(MASKS["pads"])
     before = way(qkv, bias)
@@ -71,16 +72,23 @@ AMD, AMX = {"AuthenticAMD", "avx2", "avx512f", "avx512_bf16"}, {"GenuineIntel", 
 @pytest.mark.parametrize(
     ("flags", "rows", "tokens", "kernel"),
     [
+        (AMD, 1, 36, float32_attention),
+        (AMD, 1, 40, bfloat16_attention),
         (AMD, 34, 60, bfloat16_attention),
         (AMD, 4, 512, bfloat16_attention),
         (AMD, 1, 8192, fused),  # 1.6 GB of scores
+        (AMX, 1, 12, float32_attention),
         (AMX, 10, 200, bfloat16_attention),
         (AMX, 1, 208, fused),
     ],
 )
-def test_vendor_flags_and_memory_choose_the_kernel(flags, rows, tokens, kernel, monkeypatch):
+def test_vendor_flags_and_sizes_choose_the_kernel(flags, rows, tokens, kernel, monkeypatch):
+    def cond(fits: Tensor, first, second, inputs):
+        way = first if fits else second
+        return way if way in (float32_attention, bfloat16_attention, fused) else way(*inputs)  # which chooses, too
+
     monkeypatch.setattr(devices, "cpu_flags", lambda: flags)
-    monkeypatch.setattr(torch, "cond", lambda first_fits, first, second, _: first if first_fits else second)
+    monkeypatch.setattr(torch, "cond", cond)
     qkv = torch.zeros(()).expand(rows, tokens, 3, 12, 32)  # without memory
     assert attention_by_length(qkv, qkv) is kernel
 
@@ -118,13 +126,14 @@ def test_with_avx2_alone_an_int8_package_attends_by_torchs_operation(flags, kern
 
 @pytest.mark.slow
 @pytest.mark.skipif(not COMPILER, reason="there is no C++ compiler")
-def test_a_package_has_both_ways(tiny, tmp_path, monkeypatch):
+def test_a_package_has_all_ways(tiny, tmp_path, monkeypatch):
     """A long text has a row to itself. The vectors of a text do not depend on what comes with it."""
     monkeypatch.setattr(devices, "cpu_flags", lambda: AMD)
     monkeypatch.setattr(package, "instruction_sets", lambda: ["avx2"])  # whatever this CPU has: emulated
     for module in (attention, batching):
         monkeypatch.setattr(module, "SHORT", 40)
-    monkeypatch.setattr(attention, "MOST_SCORES", 2 * 40**2)  # 2 rows of 40 tokens with a head
+    monkeypatch.setattr(attention, "FEW_SCORES", 12**2)  # a row of 12 tokens with a head
+    monkeypatch.setattr(attention, "MOST_SCORES", 2 * 40**2)  # 2 rows of 40
     monkeypatch.setattr(batching, "ROW", 24)
     attention.compile_model(tiny, "bfloat16", None, tmp_path / "p.pt2")  # in this process, with these bounds
     code = generated_code(tmp_path / "p.pt2")
