@@ -225,7 +225,6 @@ class CompiledEncoder(TextEncoder):
     """``encode`` and ``similarity`` of a compiled ``SentenceEncoder``."""
 
     dtype, device = torch.float32, torch.device("cpu")
-    package: str | Path | bool = True  # as given to ``load``
 
     def __init__(self, folder: ModelFolder, run: Callable, about: About, limit: int | None = None):
         nn.Module.__init__(self)
@@ -267,20 +266,7 @@ class CompiledEncoder(TextEncoder):
             kind = "PairModel" if folder.holds_pair_model else folder.model_class
             raise InputError(f"{folder.path} holds a {kind}: only a SentenceEncoder is compiled for encoding")
         encoder = cls(folder, *open_package(package, folder, dtype, pooling), max_seq_length)
-        encoder.package = package
         return encoder.configured(truncate_dim, prompts, default_prompt_name, similarity_fn_name)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # native code cannot be pickled: another process opens the same package, with all checks of it
-        state = self.__dict__ | {"folder": self.folder.resolve()}
-        if not isinstance(self.package, bool) and self.package != "auto":
-            state["package"] = Path(self.package).absolute()
-        del state["run"]
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self.run, _ = open_package(self.package, ModelFolder(self.folder), self.compiled_dtype, self.pooling_mode)
 
     def computing(self, dtype: str | None) -> AbstractContextManager:
         if dtype not in (None, "auto", self.compiled_dtype):
@@ -303,9 +289,7 @@ class CompiledPairModel(PairScorer):
     """``predict`` and ``rank`` of a compiled cross-encoder."""
 
     device, dtype, joint = torch.device("cpu"), torch.float32, True
-    package: str | Path | bool = True  # as given to ``load``
     pooling_mode = activation_fn = None
-    __getstate__, __setstate__ = CompiledEncoder.__getstate__, CompiledEncoder.__setstate__
 
     def __init__(self, folder: ModelFolder, run: Callable, about: About, limit: int | None = None):
         self.folder, self.run, self.compiled_dtype, self.types = folder.path, run, about.dtype, about.types
@@ -324,9 +308,7 @@ class CompiledPairModel(PairScorer):
         folder = ModelFolder(find_model(model))
         if not folder.holds_pair_model:
             raise InputError(f"{folder.path} holds an encoder, but no head that was trained on pairs")
-        scorer = cls(folder, *open_package(package, folder, dtype), max_length)
-        scorer.package = package
-        return scorer
+        return cls(folder, *open_package(package, folder, dtype), max_length)
 
     def __call__(self, ids: Tensor, mask: Tensor | None, types: Tensor | None) -> Tensor:
         # the graph has no optional inputs

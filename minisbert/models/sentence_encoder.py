@@ -108,20 +108,6 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
         """Search by the model's own similarity: vectors of queries (Q, D), corpus (N, D) -> scores and rows, (Q, k)."""
         return top_k(queries, corpus, k, progress, self.similarity_fn_name)
 
-    def __repr__(self) -> str:
-        """Say what decides the vectors. ``encoder.bert`` shows the layers."""
-        columns = min(self.settings.truncate_dim or self.width, self.width)
-        scaled = self.normalize and columns == self.width  # before the others were cut off
-        own = {name: text for name, text in self.settings.prompts.items() if text}
-        return (
-            f"{type(self).__name__} with {columns:,} columns, {self.dtype} on {self.device}\n"
-            f"  max_seq_length  {self.max_seq_length:,} tokens\n"
-            f"  pooling         {self.pooling_mode}\n"
-            f"  prompts         {own or 'none'}; encode uses {self.settings.default_prompt_name or 'none'}\n"
-            f"  similarity      {self.settings.similarity_fn_name}\n"
-            f"  vectors         {'scaled to length 1' if scaled else 'not scaled'}"
-        )
-
     def write_card(self, folder: Path, training: str = "", former: Path | None = None) -> None:
         """Write the model card into a saved folder, unless the user wrote one there, or in the ``former`` folder."""
         vector = {"dense": "a vector", "sparse": "a sparse vector", "per token": "a vector per token"}[self.vectors_are]

@@ -4,7 +4,6 @@ import itertools
 import json
 import multiprocessing
 import os
-import pickle
 import re
 import shutil
 import stat
@@ -109,7 +108,6 @@ def test_a_cross_encoder(folder, tmp_path):
     compile_model(tmp_path / "model", tmp_path / "p.pt2")
     ours = CompiledPairModel.load(tmp_path / "model", tmp_path / "p.pt2")
     for pairs in (list(zip(TEXTS, TEXTS[::-1], strict=True)), [("a dog", "moon")]):
-        np.testing.assert_array_equal(pickle.loads(pickle.dumps(ours)).predict(pairs), ours.predict(pairs))
         assert abs(ours.predict(pairs) - model.predict(pairs)).max() <= 2e-6  # of scores up to 1
     PairModel(encoder, siamese(encoder.width)).save(tmp_path / "siamese")
     with pytest.raises(InputError, match="only cross-encoders"):

@@ -86,17 +86,6 @@ def test_a_model_with_two_prompts_says_once_that_none_was_asked_for(encoder, cap
     assert capsys.readouterr().err.count("encode_query") == 1
 
 
-def test_printed_it_says_what_decides_the_vectors(encoder):
-    encoder.prompts, encoder.default_prompt_name = PROMPTS, "query"
-    shown = repr(encoder).splitlines()
-    assert len(shown) == 6
-    for line, part in zip(shown, ("24 columns", "16", "mean", "encode uses query", "cosine", "length 1"), strict=True):
-        assert part in line
-    encoder.truncate_dim = 7
-    assert "7 columns" in repr(encoder)
-    assert "not scaled" in repr(encoder)
-
-
 def test_similarities_by_hand(encoder):
     a, b = np.array([[3.0, 4], [1, 0]]), np.array([[4.0, 3], [0, 2]])
     a.setflags(write=False)  # as np.load(mmap_mode="r") gives them
