@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from minisbert.commands import shared
 from minisbert.core import InputError
-from minisbert.system.console import check_usage, command_parser, cut_message, say, score_scale
+from minisbert.system.console import check_usage, command_parser, cut_message, say
 
 if TYPE_CHECKING:
     from minisbert.loading import Encoder
@@ -47,8 +47,6 @@ about = "exclude the document with the query's own id from its ranking"
 parser.add_argument("--ignore-identical-ids", action="store_true", help=about)
 shared.add_rerank_options(parser, below=1000)
 parser.add_argument("--suite", choices=("sts",), help="STS12 to STS16, STS-B and SICK-R")
-about = "a file's scores must be 0 to S, or -S to S for -S (default: any scale)"
-parser.add_argument("--scale", type=score_scale, metavar="S", help=about)
 shared.add_json_option(parser)
 shared.add_model_options(parser.add_argument_group("model"), compares=True)
 
@@ -88,9 +86,8 @@ def evaluate_rows(options: argparse.Namespace) -> Evaluation:
     from minisbert.models.properties import SIMILARITIES
 
     # the file's header or keys say what its rows are, and so which measure fits
-    kind, (rows, skipped, unread, _) = evaluators.load_rows(
-        options.data, options.split or "", options.scale, options.columns, options.quotes
-    )
+    read = evaluators.load_rows(options.data, options.split or "", options.columns, options.quotes)
+    kind, (rows, skipped, unread, _) = read
     shared.say_unread(options.data, skipped, unread)
     encoder = shared.chosen_encoder(options, instead=ONLY_SEARCH)
     similarity = encoder.similarity_fn_name

@@ -25,15 +25,13 @@ from minisbert.models.sentence_encoder import TextEncoder
 from minisbert.search.dense import top_k
 
 
-def load_rows(
-    data: str, split: str = "", scale: float | None = None, columns: str | None = None, quotes: bool = True
-) -> tuple[str, Table]:
+def load_rows(data: str, split: str = "", columns: str | None = None, quotes: bool = True) -> tuple[str, Table]:
     """Read ``data``: what it holds in words, and its rows.
 
     ``data`` is stsb, quora or a file: of triplets, of pairs without scores, of labels of 0 and 1, or of scored pairs,
-    on any scale if ``scale`` is None. Raises ``InputError`` with file and line for rows that cannot be read.
+    on any scale. Raises ``InputError`` with file and line for rows that cannot be read.
     """
-    rows = open_rows(data, split, scale=scale, columns=columns, quotes=quotes)
+    rows = open_rows(data, split, scale=None, columns=columns, quotes=quotes)
     form = {"stsb": SCORED, "quora": LABELLED}.get(data)
     if form is None:
         if split and "split" not in rows.names:
