@@ -2,7 +2,7 @@
 
 What counts as a line, a cell and a value is decided here, for all commands:
 
-- A file is UTF-8, with or without a byte order mark. A .gz, .bz2 or .xz is decompressed, and a .zip of one file.
+- A file is UTF-8, with or without a byte order mark. A .gz is decompressed, and of SNLI's .zip a split.
 - A line ends in LF or CRLF. Other line separators in it are text. Texts and cells are stripped of white space.
 - Tabs separate the columns of a table if its first line has one, else commas. Quotation marks enclose a cell and are
   doubled in it, as RFC 4180 and pandas have it; ``--no-quotes`` reads them as text.
@@ -10,7 +10,7 @@ What counts as a line, a cell and a value is decided here, for all commands:
 """
 
 import csv
-import importlib
+import gzip
 import json
 import re
 import sys
@@ -29,11 +29,6 @@ from minisbert.core import InputError, one_line
 from minisbert.system.console import say
 from minisbert.system.files import decode, listed, open_bytes
 
-try:
-    from lzma import LZMAError
-except ImportError:  # not every Python has it
-    LZMAError = OSError  # type: ignore[misc, assignment]  # only caught
-
 MAX_SCORE = 5.0  # 0: nothing in common, 5: the same meaning, as in STS
 LONGEST_LINE = 2**22  # bytes; tokenizing a text takes over a hundred times its size
 ROWS_OF_PARQUET = 1024  # that are converted at a time
@@ -46,43 +41,20 @@ WITHIN_CHARACTER = re.compile(rb"[\x80-\xbf]")  # its second byte, or a later on
 KINDS = {".parquet": "parquet", ".csv": "table", ".tsv": "table", ".jsonl": "objects", ".json": "objects"}
 AN_OBJECT = "object with keys (one in each line of a .jsonl, or all in one array of a .json)"
 
-DECOMPRESSORS = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma"}  # not every Python has the last two
-CONTAINERS = (  # what is no text: where its mark stands, the mark, the usual ending, what it is and what to do
-    (0, b"\x1f\x8b\x08", ".gz", "compressed by gzip: gunzip"),
-    (4, b"1AY&SY", ".bz2", "compressed by bzip2: bunzip2"),
-    (0, b"\xfd7zXZ\0", ".xz", "compressed by xz: unxz"),
-    (0, b"PK\x03\x04", ".zip", "a zip archive: unzip"),
-    (0, b"\x28\xb5\x2f\xfd", ".zst", "compressed by zstd: unzstd"),
-    (257, b"ustar", ".tar", "a tar archive: unpack it (tar xf), and give the file with the texts or the table"),
-    (0, b"7z\xbc\xaf\x27\x1c", ".7z", "a 7-Zip archive: unpack it, and give the file with the texts or the table"),
-    (0, b"Rar!\x1a\x07", ".rar", "a RAR archive: unpack it, and give the file with the texts or the table"),
-    (0, b"PAR1\x15", ".parquet", "a Parquet file: call it .parquet, without compression around it"),
-    (0, b"ARROW1\0\0", ".arrow", "an Arrow file: write a .parquet, .csv or .jsonl"),
-    (0, b"\xff\xff\xff\xff", ".arrow", "an Arrow stream, as datasets saves it: write a .parquet, .csv or .jsonl"),
-    (0, b"\x93NUMPY", ".npy", "an array of NumPy: texts are a .txt, .csv, .jsonl or .parquet"),
-    (0, b"\xd0\xcf\x11\xe0", ".xls", "a file of Excel or Word: save it as CSV UTF-8"),
-    (0, b"%PDF-", ".pdf", "a PDF: extract its text (pdftotext), one text per line"),
-    (0, b"<!doctype html", ".html", "a web page: fetch the file itself, or extract the texts"),
-    (0, b"<html", ".html", "a web page: fetch the file itself, or extract the texts"),
-    (0, b"<?xml", ".xml", "XML: extract the texts, one per line, or write a .csv or .jsonl"),
-    (0, b"{\\rtf", ".rtf", "rich text (RTF): save it as plain text in UTF-8"),
-    (0, b"version https://git-lfs.github.com/spec/v1", "", "a Git LFS pointer: fetch what it points to (git lfs pull)"),
-)
-
-
-def container_of(stream: Any) -> tuple[str, str]:
-    """Recognise what a buffered stream begins with: an ending, and what it is; ("", "") for text."""
-    start = stream.peek(512)
-    for offset, mark, ending, what in CONTAINERS:
-        if start[offset : offset + len(mark)].lower() == mark.lower():  # HTML has no case
-            return ending, what
-    return "", ""
+# files that read as UTF-8 but hold no texts: how they begin, what they are, and what to do
+MARKS = {
+    b"<!doctype html": "a web page: fetch the file itself, or extract the texts",
+    b"<html": "a web page: fetch the file itself, or extract the texts",
+    b"<?xml": "XML: extract the texts, one per line, or write a .csv or .jsonl",
+    b"{\\rtf": "rich text (RTF): save it as plain text in UTF-8",
+    b"version https://git-lfs.github.com/spec/v1": "a Git LFS pointer: fetch what it points to (git lfs pull)",
+}
 
 
 def ending_of(name: str) -> str:
     """The ending of a name in lower case, without that of a compression."""
     path = Path(name.lower())
-    return Path(path.stem).suffix if path.suffix in DECOMPRESSORS else path.suffix
+    return Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
 
 
 def first_of(wanted: Sequence[str], names: Container[str]) -> str | None:
@@ -207,15 +179,13 @@ class Rows:
                     if len(content) > LONGEST_LINE:
                         raise InputError(f"{place}: longer than {LONGEST_LINE:,} bytes; split the text")
                     if b"\0" in content:
-                        raise InputError(f"{place}: a NUL byte, so this is no UTF-8 text; save it as UTF-8")
+                        raise InputError(f"{place}: a NUL byte, so this is no text; save it as UTF-8, or unpack it")
                     if number == 1 and not content.endswith(b"\n") and b"\r" in content.rstrip(b"\r\n"):
                         raise InputError(f"{place}: lines end in CR alone; convert them: tr '\\r' '\\n'")
                     line = decode(content, self.where, number).removesuffix("\n").rstrip("\r")
                     yield number, line.lstrip("\ufeff")  # of a file that was appended to another, too
-        except (OSError, EOFError, zlib.error, LZMAError, zipfile.BadZipFile) as error:
+        except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
             raise InputError(f"{self.where}: {error}; the file is damaged, or not what its name says") from error
-        except ImportError as error:
-            raise InputError(f"{self.where} cannot be decompressed, because this Python has no {error.name}") from error
 
     def _read_blocks(self, stream: Any) -> Iterator[tuple[int, str]]:
         """Yield an array in parts that end with a character, after the number of the line in which each begins."""
@@ -229,30 +199,24 @@ class Rows:
     def _open(self, stack: ExitStack) -> Any:
         """Open the file, decompressed; what is in it must then be text."""
         stream: Any = self.stream or stack.enter_context(open_bytes(self.path))
-        ending, what = container_of(stream)
-        ending = ending or Path(self.path).suffix.lower()
-        if ending in DECOMPRESSORS:
-            stream = stack.enter_context(importlib.import_module(DECOMPRESSORS[ending]).open(stream))
+        ending = Path(self.path).suffix.lower()
+        if ending == ".gz":
+            stream = stack.enter_context(gzip.GzipFile(fileobj=stream))
         elif ending == ".zip":
             stream = self._open_member(stack.enter_context(zipfile.ZipFile(stream)), stack)
-        elif what:
-            raise InputError(f"{self.where} is {what}")
-        if ending in (".zip", *DECOMPRESSORS) and (what := container_of(stream)[1]):
-            raise InputError(f"{self.where}: what is in it is {what}")
+        for mark, what in MARKS.items():
+            if stream.peek(64).lower().startswith(mark):
+                raise InputError(f"{self.where} is {what}")
         return stream
 
     def _open_member(self, archive: zipfile.ZipFile, stack: ExitStack) -> Any:
-        """Open the only file of an archive, or of an NLI archive that of a split: ``snli_1.0/snli_1.0_dev.jsonl``."""
+        """Open the file of a split in an NLI archive: ``snli_1.0/snli_1.0_dev.jsonl``."""
         # subtle: the NLI archives were made on a Mac, so every file has a twin, __MACOSX/snli_1.0/._snli_1.0_dev.jsonl
         files = [name for name in archive.namelist() if not name.startswith("__MACOSX/") and not name.endswith("/")]
-        if "[Content_Types].xml" in files:
-            raise InputError(f"{self.where} is a file of Excel or Word: save it as CSV UTF-8")
-        chosen = files
-        for wanted in (self.split, TWO_DEVS.get(self.split)):
-            if len(chosen) != 1:
-                chosen = [name for name in files if name.endswith(f"_{wanted}.jsonl")]
+        wanted = tuple(f"_{split}.jsonl" for split in (self.split, TWO_DEVS.get(self.split)))
+        chosen = [name for name in files if name.endswith(wanted)]
         if len(chosen) != 1:
-            found = f"{len(files)} files: {listed(files, 5)}, none of a split {one_line(self.split)}"
+            found = f"{listed(files, 5)}, not one file of a split {one_line(self.split)}"
             raise InputError(f"{self.where} has {found}: unpack it, and give one of them")
         self.where += f"/{chosen[0]}"
         try:

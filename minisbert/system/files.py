@@ -26,7 +26,7 @@ def decode(content: bytes, where: str, line: int = 1) -> str:
     except UnicodeDecodeError as error:
         line += error.object[: error.start].count(b"\n")
         byte = f"0x{error.object[error.start]:02x}"
-        raise InputError(f"{where}, line {line}: not UTF-8 (byte {byte}); save it as UTF-8") from error
+        raise InputError(f"{where}, line {line}: not UTF-8 (byte {byte}); save it as UTF-8, or unpack it") from error
 
 
 def open_bytes(path: str | Path) -> IO[bytes]:

@@ -1,6 +1,5 @@
 """Lines and their ends, compressed and damaged files, archives, and the one reader of texts for all commands."""
 
-import bz2
 import gzip
 import io
 import json
@@ -214,39 +213,27 @@ def zipped(*names: str) -> bytes:
     return packed.getvalue()
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("a.csv.bz2", bz2.compress(TABLE)),
-        ("a.csv.xz", lzma.compress(TABLE)),
-        ("a.csv", gzip.compress(TABLE)),  # what it is, not what it is called
-        ("a.csv.zip", zipped("a.csv")),
-        ("a.zip", zipped("folder/a.csv")),
-    ],
-)
-def test_a_compressed_table(tmp_path, name, content):
-    (tmp_path / name).write_bytes(content)
-    assert load_scored_pairs(tmp_path / name) == [Row(("a", "b\nc"), 3.0)]
+def test_a_compressed_table(tmp_path):
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(TABLE))
+    assert load_scored_pairs(tmp_path / "a.csv.gz") == [Row(("a", "b\nc"), 3.0)]
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.tar", tar(TABLE), "a tar archive"),
-        ("a.tar.gz", gzip.compress(tar(TABLE)), "in it is a tar archive"),
-        ("a.csv.gz", gzip.compress(gzip.compress(TABLE)), "in it is compressed by gzip"),
-        ("a.csv.zip", zipped("a.csv", "b.csv"), "2 files"),
-        ("a.xlsx", zipped("[Content_Types].xml", "xl/workbook.xml"), "Excel"),
-        ("a.csv.zst", b"\x28\xb5\x2f\xfd" + bytes(20), "unzstd"),
-        ("a.csv.xz", lzma.compress(TABLE)[:30], "damaged"),
-        ("a.csv.bz2", bz2.compress(TABLE)[:30], "damaged"),
-        ("a.pdf", b"%PDF-1.7\n", "a PDF"),
+        ("a.tar.gz", gzip.compress(tar(TABLE)), "NUL byte.*unpack"),
+        ("a.csv", gzip.compress(TABLE), "unpack"),  # under another name than .gz
+        ("a.csv.gz", gzip.compress(gzip.compress(TABLE)), "unpack"),
+        ("a.csv.xz", lzma.compress(TABLE), "NUL byte.*unpack"),
+        ("a.csv.zip", zipped("a.csv"), "unpack"),
+        ("a.xlsx", zipped("[Content_Types].xml", "xl/workbook.xml"), "NUL byte"),
         ("a.csv", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "git lfs pull"),
         ("a.txt", b"<!Doctype HTML>\n<html>\n", "a web page"),
-        ("a.csv", b'<?xml version="1.0"?>\n<a/>\n', "XML"),
+        ("a.csv.gz", gzip.compress(b'<?xml version="1.0"?>\n<a/>\n'), "XML"),
+        ("a.txt", b"{\\rtf1\\ansi a cat}\n", "RTF"),
     ],
 )
-def test_what_is_no_table_is_named_for_texts_and_rows(tmp_path, name, content, message):
+def test_what_is_no_table_is_refused_for_texts_and_rows(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     for read in (load_scored_pairs, lambda path: list(every_text(path))):
         with pytest.raises(InputError, match=rf"{name}.*{message}"):
