@@ -34,10 +34,8 @@ LONGEST_LINE = 2**22  # bytes; tokenizing a text takes over a hundred times its 
 ROWS_OF_PARQUET = 1024  # that are converted at a time
 TWO_DEVS = {"dev": "dev_matched", "test": "dev_mismatched"}  # MultiNLI: two dev files, the labels of test are secret
 JSON_START = re.compile(r'\[?\s*(\{\s*("|$)|$)|\[\s*[\["].*\]$')  # a first line of JSON; "[1] a note" is text
-ARRAY_START, ARRAY_COMMA = re.compile(r"\ufeff?\s*\[\s*"), re.compile(r"\s*(,\s*|(?=\]))")  # of JSON
-ARRAY_END = re.compile(r"\]\s*\Z")
+ARRAY_START = re.compile(r"\ufeff?\s*\[")  # of JSON
 COLUMN_NUMBER = re.compile("[1-9][0-9]*")
-WITHIN_CHARACTER = re.compile(rb"[\x80-\xbf]")  # its second byte, or a later one, in UTF-8
 KINDS = {".parquet": "parquet", ".csv": "table", ".tsv": "table", ".jsonl": "objects", ".json": "objects"}
 AN_OBJECT = "object with keys (one in each line of a .jsonl, or all in one array of a .json)"
 
@@ -171,7 +169,7 @@ class Rows:
                 stream = self._open(stack)
                 if ending_of(self.where) == ".json" and ARRAY_START.match(stream.peek(512).decode(errors="replace")):
                     self.is_array = True
-                    yield from self._read_blocks(stream)
+                    yield 1, decode(stream.read(), self.where).lstrip("\ufeff")
                 # subtle: text streams also split at other separators, such as U+0085 and U+2028, inside a sentence
                 read = partial(stream.readline, LONGEST_LINE + 1)
                 for number, content in enumerate(iter(read, b""), start=1):
@@ -186,15 +184,6 @@ class Rows:
                     yield number, line.lstrip("\ufeff")  # of a file that was appended to another, too
         except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
             raise InputError(f"{self.where}: {error}; the file is damaged, or not what its name says") from error
-
-    def _read_blocks(self, stream: Any) -> Iterator[tuple[int, str]]:
-        """Yield an array in parts that end with a character, after the number of the line in which each begins."""
-        number = 1
-        while content := stream.read(LONGEST_LINE):
-            while len(content) < LONGEST_LINE + 4 and WITHIN_CHARACTER.match(stream.peek(1)):
-                content += stream.read(1)
-            yield number, decode(content, self.where, number)
-            number += content.count(b"\n")
 
     def _open(self, stack: ExitStack) -> Any:
         """Open the file, decompressed; what is in it must then be text."""
@@ -229,8 +218,6 @@ class Rows:
     def _read_values(self) -> Iterator[tuple[int, Any]]:
         if self.kind == "parquet":
             yield from enumerate(self._read_parquet(), start=1)
-        elif self.kind == "array":
-            yield from enumerate(self._read_array(), start=1)
         else:
             for number, line in self.lines:
                 if line.strip():
@@ -239,7 +226,7 @@ class Rows:
                         check_unicode(line, value)
                     except (ValueError, RecursionError) as error:
                         raise self._invalid(number, line, error) from error
-                    yield number, value
+                    yield from enumerate(value, start=1) if self.is_array else [(number, value)]
 
     def _read_parquet(self) -> Iterator[dict[str, Any]]:
         """Yield the rows of a part of a row group after the other."""
@@ -253,33 +240,6 @@ class Rows:
                     yield from batch.to_pylist()
             except (ValueError, OSError, NotImplementedError) as error:  # pyarrow's are of these
                 raise InputError(f"{self.path} is damaged, or no Parquet: {one_line(str(error))}") from error
-
-    def _read_array(self) -> Iterator[Any]:
-        """Yield the items one by one, and read on as they are: a value may take 25 times the memory of its text."""
-        read_item = json.JSONDecoder().raw_decode
-        number, text = next(self.lines)
-        start = ARRAY_START.match(text).end()  # type: ignore[union-attr]  # of an array
-        while True:
-            # as much as an item and the white space around it may take
-            while len(text) - start <= 2 * LONGEST_LINE and (block := next(self.lines, None)):
-                number += text.count("\n", 0, start)
-                text, start = text[start:] + block[1], 0
-            if ARRAY_END.match(text, start):
-                return
-            try:
-                value, end = read_item(text, start)
-                check_unicode(text[start:end], value)
-                separator = ARRAY_COMMA.match(text, end)
-                if separator is None or end - start > LONGEST_LINE:
-                    raise json.JSONDecodeError("Expecting ',' delimiter", text, end)
-            except (ValueError, RecursionError) as error:
-                # the rest of a long item may not be in the text yet, nor the end of a string in it
-                end = len(text) if "Unterminated" in str(error) else getattr(error, "pos", start)
-                if end - start <= LONGEST_LINE:
-                    raise self._invalid(number, text, error) from error
-                raise InputError(f"{self.where}: an item is longer than {LONGEST_LINE:,} characters") from error
-            yield value
-            start = separator.end()
 
     def _invalid(self, number: int, content: str, error: Exception) -> InputError:
         line = number + getattr(error, "lineno", 1) - 1
