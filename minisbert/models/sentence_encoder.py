@@ -280,7 +280,7 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
         normalize_embeddings: bool = False,
         dtype: str | None = None,
     ) -> Tensor:
-        """Encode texts that are tokenized -> (N, D) on the CPU. A server that receives token ids calls it directly."""
+        """Encode texts that are tokenized -> (N, D) on the CPU. The server, which counts tokens, calls it."""
         columns = self.settings.truncate_dim or self.width
         if truncate_dim is not None:
             self.check_columns(truncate_dim)

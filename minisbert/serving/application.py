@@ -22,14 +22,14 @@ from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import PlainTextResponse
 from fastapi.security import HTTPBearer
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from starlette.exceptions import HTTPException as NoSuchPath
 
 from minisbert import __version__
 from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
 from minisbert.core.encoder import normalize
-from minisbert.serving.engine import SEND_TEXTS, Batcher, Busy, Engine, Result
+from minisbert.serving.engine import Batcher, Busy, Engine, Result
 
 # status -> OpenAI's name of the error; all others, 404 too, are "invalid_request_error"
 ERRORS = {401: "authentication_error", 429: "rate_limit_error", 500: "server_error"}
@@ -47,17 +47,22 @@ class Form(BaseModel):
 
 # each stops at the first wrong item: a million of them would be a million errors, and minutes
 Texts = Annotated[list[str], Field(fail_fast=True)]
-Ids = Annotated[list[int], Field(fail_fast=True)]
 
 
 class EmbeddingRequest(Form):
-    input: str | Texts | Ids | Annotated[list[Ids], Field(fail_fast=True)] = Field(
-        description="texts, or token ids of this model, whose name the request must then give"
-    )
+    input: str | Texts = Field(description="a text or texts, not token ids")
     encoding_format: Literal["float", "base64"] | None = "float"
     dimensions: int | None = Field(None, ge=1, description="the first columns, scaled to length 1 again")
     input_type: Literal["query", "document"] | None = Field(None, description="chooses the model's prompt")
     user: str | None = Field(None, description="OpenAI's; without effect")
+
+    @field_validator("input", mode="before")
+    @classmethod
+    def refuse_ids(cls, given: Any) -> Any:
+        """Refuse token ids: clients send those of OpenAI's vocabulary, which are other words here."""
+        if isinstance(given, list) and given and isinstance(given[0], int | list):
+            raise ValueError("send texts, not token ids (LangChain: check_embedding_ctx_length=False)")
+        return given
 
 
 class Document(BaseModel):
@@ -161,16 +166,10 @@ class Server:
     # --------------------------------------------------------------------------------------------- answers
 
     async def embed(self, request: EmbeddingRequest) -> Response:
-        """A text, texts, token ids or lists of them -> vectors."""
+        """A text or texts -> vectors."""
         self.check_model(request.model, self.engine.name)
-        inputs: Sequence[Any] = request.input
-        if isinstance(inputs, str) or (inputs and isinstance(inputs[0], int)):
-            inputs = [inputs]
+        inputs = [request.input] if isinstance(request.input, str) else request.input
         self.check_texts("input", inputs)
-        # OpenAI's clients may send ids of OpenAI's vocabulary, most of which this model has too, for other words
-        if not isinstance(inputs[0], str) and request.model != self.engine.name:
-            named = f'name the model whose they are ("model": "{self.engine.name}")'
-            raise HTTPException(400, f"input holds token ids: {named}, or send texts ({SEND_TEXTS})")
         width = self.engine.encoder.get_embedding_dimension()
         columns = request.dimensions or width
         if columns > width:
@@ -217,19 +216,13 @@ class Server:
         if asked not in (None, name) and not self.any_model:
             raise HTTPException(404, f"the model {one_line(asked)} does not exist, this is {name}: see GET /v1/models")
 
-    def check_texts(self, name: str, texts: Sequence[str | list[int]]) -> None:
-        """Refuse no texts, too many of them, one that is too long or not valid Unicode, and ids that are no tokens."""
+    def check_texts(self, name: str, texts: Sequence[str]) -> None:
+        """Refuse no texts, too many of them, and one that is too long or not valid Unicode."""
         if not texts:
             raise HTTPException(400, f"{name} is empty")
         if len(texts) > self.max_texts:
             raise HTTPException(413, f"{name} has {len(texts):,} texts, at most {self.max_texts:,} are accepted")
         for i, text in enumerate(texts):
-            if not isinstance(text, str):
-                size = self.engine.encoder.tokenizer.backend.get_vocab_size()
-                if not 0 <= min(text, default=0) <= max(text, default=0) < size:
-                    needed = f"send texts, or ids of its own tokenizer without special tokens ({SEND_TEXTS})"
-                    raise HTTPException(400, f"{name}[{i}]: token ids of this model are below {size:,}: {needed}")
-                continue
             if len(text) > self.max_characters:
                 most = f"at most {self.max_characters:,} are accepted: split it"
                 raise HTTPException(413, f"{name}[{i}] has {len(text):,} characters, {most}")
@@ -314,7 +307,7 @@ async def http_error(request: Request, error: Any) -> Response:
 async def invalid(request: Request, error: Any) -> Response:
     """Answer what the models of requests refuse: where it is, and what was expected."""
     problems = []
-    for each in error.errors()[:4]:  # "input" may be four things, and each says why it is none of them
+    for each in error.errors()[:4]:  # "input" may be a text or texts, and each says why it is neither
         where = ".".join(map(str, each["loc"][1:])) or "the body, a JSON object sent as application/json"
         problems.append(f"{where}: {each['msg']}")
     return refusal(400, "; ".join(problems))

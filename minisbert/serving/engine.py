@@ -1,10 +1,9 @@
-"""Compute what the server answers: vectors of texts or token ids, and scores of documents for a query.
+"""Compute what the server answers: vectors of texts, and scores of documents for a query.
 
 ``Engine`` computes in the calling thread. ``Batcher`` puts a queue in front of it, so that requests share batches.
 """
 
 import asyncio
-from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -17,12 +16,10 @@ from minisbert.backends.cuda import CudaEncoder
 from minisbert.backends.package import CompiledEncoder
 from minisbert.core import InputError
 from minisbert.loading import Encoder, load_dense
-from minisbert.models.batching import Tokens
+from minisbert.models.batching import check_tokens, tokenize
 from minisbert.models.pair_model import SEVERAL, PairScorer
-from minisbert.models.properties import as_array, choose_prompt, prompt_tokens, role_prompt
+from minisbert.models.properties import as_array, choose_prompt, role_prompt, with_prompt
 from minisbert.system.devices import choose_dtype
-
-SEND_TEXTS = "LangChain: check_embedding_ctx_length=False"  # which otherwise sends token ids of OpenAI's
 
 
 class Result(NamedTuple):
@@ -65,28 +62,16 @@ class Engine:
         settings = self.encoder.settings
         return choose_prompt(settings) if role is None else role_prompt(settings, role)
 
-    def embed(self, prompt: str, inputs: Sequence[str | list[int]]) -> list[Result]:
-        """Embed texts, or rows of token ids, in one call. Raises ``InputError``."""
+    def embed(self, prompt: str, texts: Sequence[str]) -> list[Result]:
+        """Embed texts in one call. Raises ``InputError``."""
         tokenizer = self.encoder.tokenizer
-        encoded = tokenizer.encode([prompt + given for given in inputs if isinstance(given, str)])
-        texts = zip(encoded.ids, encoded.truncated, strict=True)
-        read: list[tuple[Sequence[int], bool]] = []
-        for given in inputs:
-            if isinstance(given, str):
-                read.append(next(texts))
-            else:
-                is_cut = len(given) > tokenizer.limit - len(tokenizer.single_template) + 1
-                read.append((tokenizer.frame(given), is_cut))
-        rows, cut = map(list, zip(*read, strict=True))
-        if not self.encoder.reads_empty_texts and not all(map(len, rows)):
-            raise InputError("an input has no token, and this model's tokenizer adds none: remove it")
-
-        skip = 0  # tokens of the prompt that the pooling leaves out: all of them, or none
-        if prompt and not self.encoder.settings.include_prompt:
-            skip = prompt_tokens(tokenizer, prompt)
-        tokens = Tokens([array("i", ids) for ids in rows], [], cut, skip)
+        texts, skip = with_prompt(texts, self.encoder.settings, tokenizer, prompt, None)
+        tokens = tokenize(tokenizer, texts)
+        tokens.prompt = skip
+        if not self.encoder.reads_empty_texts:
+            check_tokens(tokens, texts)
         vectors = np.asarray(as_array(self.encoder.vectors_of(tokens, dtype=self.dtype)), dtype=np.float32)  # (N, D)
-        return [Result(*each) for each in zip(vectors, map(len, rows), cut, strict=True)]
+        return [Result(*each) for each in zip(vectors, map(len, tokens.ids), tokens.truncated, strict=True)]
 
     def score(self, query: str, documents: Sequence[str]) -> list[Result]:
         """Score each document for a query with the reranker, as its ``predict`` does. Raises ``InputError``."""

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,7 +20,6 @@ from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.serving.application import Server
 from minisbert.serving.engine import Engine
-from tests.architectures.tiny import alter
 from tests.conftest import ROOT
 
 TEXTS = ["the cat sits on the mat", "", "a dog"]
@@ -65,36 +63,8 @@ def test_vectors_are_those_of_encode_as_numbers_and_as_base64(client, encoder):
         np.testing.assert_allclose(decoded, vector, atol=2e-6, rtol=0)
 
 
-def test_one_text_and_token_ids(client, encoder):
-    one = post(client, input="a dog").json()["data"]
-    ids = encoder.tokenizer.encode(["a dog"]).ids[0][1:-1]
-    for given in (ids, [ids]):
-        assert post(client, input=given, model="tiny").json()["data"] == one
-
-
-def test_token_ids_without_the_models_name_are_refused(client, engine):
-    """They may be another tokenizer's: OpenAI's clients send those of OpenAI's vocabulary."""
-    with TestClient(Server(engine, any_model=True).application()) as any_model:
-        for asked, model in ((client, None), (any_model, "text-embedding-3-small")):
-            refused = post(asked, input=[5, 6], model=model)
-            assert refused.status_code == 400
-            assert '"tiny"' in refused.json()["error"]["message"]
-
-
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_token_ids_of_a_model_that_cuts_this_end(tiny, tmp_path, side):
-    """[CLS] comes first, [SEP] last, and the same tokens are left out as of the text."""
-    folder = shutil.copytree(tiny, tmp_path / "model")
-    alter(folder, "tokenizer_config.json", truncation_side=side)
-    engine = Engine("tiny", SentenceEncoder.load(folder))
-    text = "the cat sits on the mat and a dog runs to the small boy in the park"
-    ids = engine.encoder.tokenizer.backend.encode(text, add_special_tokens=False).ids
-    assert len(ids) + 2 > engine.encoder.tokenizer.limit
-    for given, tokens, cut in ((text, ids, True), ("the cat", ids[:2], False)):
-        from_text, from_ids = engine.embed("", [given, tokens])
-        np.testing.assert_allclose(from_ids.value, from_text.value, atol=2e-6, rtol=0)
-        assert from_ids.tokens == from_text.tokens
-        assert from_ids.cut is from_text.cut is cut
+def test_one_text(client):
+    assert post(client, input="a dog").json() == post(client, input=["a dog"]).json()
 
 
 def test_a_shortened_vector_has_length_one(client, encoder):
@@ -208,9 +178,8 @@ REFUSED = [
     ({"input": []}, 400, "empty"),
     ({"input": ["a", 1]}, 400, "1"),
     ({"input": [True]}, 400, "input"),
-    ({"input": [[1, "x"]]}, 400, "input"),
-    ({"input": [10**9], "model": "tiny"}, 400, "token ids"),
-    ({"input": [-1], "model": "tiny"}, 400, "token ids"),
+    ({"input": [5, 6], "model": "tiny"}, 400, "send texts"),
+    ({"input": [[5, 6]], "model": "tiny"}, 400, "send texts"),
     ({"input": "\ud800"}, 400, "surrogate"),
     ({"input": "a", "dimensions": 0}, 400, "dimensions"),
     ({"input": "a", "dimensions": 25}, 400, "dimensions"),
