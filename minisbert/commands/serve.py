@@ -41,7 +41,6 @@ def serve_options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--max-waiting", type=count, default=4096, metavar="N", help="texts in the queue (%(default)s)")
     parser.add_argument("--max-texts", type=count, default=2048, metavar="N", help="texts in a request (%(default)s)")
     parser.add_argument("--max-characters", type=count, default=100_000, metavar="N", help="of one text (%(default)s)")
-    parser.add_argument("--no-access-log", action="store_true", help="no line for each request on stdout")
     options = parser.parse_args(arguments)
     # clients send it in a header; a lone surrogate, which stands for a byte that is not UTF-8, is not printable
     usable = options.api_key.isprintable() and " " not in options.api_key
@@ -80,7 +79,6 @@ def main(arguments: list[str] | None = None) -> None:
     config = uvicorn.Config(
         server.application(),
         limit_concurrency=CONNECTIONS,
-        access_log=not options.no_access_log,
         log_level="error",  # a warning for each request that is no HTTP would let anybody fill the log
         timeout_graceful_shutdown=60,
     )

@@ -98,7 +98,7 @@ class Server:
 
         names = filter(None, (self.engine.name, self.engine.reranker_name))
         # as OpenAI's clients expect it
-        self.cards = {name: {"id": name, "object": "model", "created": 0, "owned_by": "minisbert"} for name in names}
+        self.cards = [{"id": name, "object": "model", "created": 0, "owned_by": "minisbert"} for name in names]
 
         self.registry = CollectorRegistry()  # not the process's, in which a second server's names would clash
         own: dict[str, Any] = {"registry": self.registry, "namespace": "minisbert"}
@@ -119,7 +119,6 @@ class Server:
         for path in ("/v1/rerank", "/v2/rerank", "/rerank"):  # Cohere's first API and Jina's; its second; vLLM's
             app.add_api_route(path, self.rerank, methods=["POST"])
         app.add_api_route("/v1/models", self.models)
-        app.add_api_route("/v1/models/{name:path}", self.one_model)  # names of the Hub have a slash
         app.add_api_route("/health", health, response_class=PlainTextResponse)
         app.add_api_route("/metrics", self.metrics, response_class=PlainTextResponse)
         app.add_middleware(limited)
@@ -245,13 +244,7 @@ class Server:
 
     async def models(self) -> Response:
         """The encoder and the reranker."""
-        return json_response({"object": "list", "data": [*self.cards.values()]})
-
-    async def one_model(self, name: str) -> Response:
-        """The encoder or the reranker."""
-        if name not in self.cards:
-            raise HTTPException(404, f"the model {one_line(name)} does not exist: see GET /v1/models")
-        return json_response(self.cards[name])
+        return json_response({"object": "list", "data": self.cards})
 
     async def metrics(self) -> Response:
         """What was counted, in Prometheus' format."""

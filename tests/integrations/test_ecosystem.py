@@ -214,8 +214,8 @@ def test_a_sentence_transformer_with_the_same_vectors_and_prompts(model, expecte
 def address(model) -> Iterator[str]:
     pytest.importorskip("fastapi")
     command = [sys.executable, "-m", "minisbert", "serve", str(model), "--port", "0", "--threads", "1"]
-    command += ["--served-model-name", "prompted", "--no-access-log"]
-    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    command += ["--served-model-name", "prompted"]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     yield re.search(r"http://\S+/v1", server.stderr.readline())[0]
     server.terminate()
     assert server.wait(20) == 0
