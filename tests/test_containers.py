@@ -4,7 +4,7 @@ import pytest
 
 from minisbert.core import InputError
 from minisbert.core.heads import siamese
-from minisbert.evaluation.evaluators import EmbeddingSimilarityEvaluator, InformationRetrievalEvaluator
+from minisbert.evaluation.evaluators import EmbeddingSimilarityEvaluator
 from minisbert.evaluation.retrieval import retrieval_from_pairs
 from minisbert.integrations.engines import EncodeBatch
 from minisbert.models.pair_model import PairModel
@@ -31,8 +31,6 @@ CALLS = {
     "search": lambda encoder, pairs: semantic_search("abc", "abc"),
     "similarity": lambda encoder, pairs: EmbeddingSimilarityEvaluator("abc", "abc", [1, 2, 3]),
     "scores": lambda encoder, pairs: EmbeddingSimilarityEvaluator(["a", "b"], ["c", "d"], "12"),
-    "corpus": lambda encoder, pairs: InformationRetrievalEvaluator({"q": "a"}, "abc", {"q": ["d"]}),
-    "relevant": lambda encoder, pairs: InformationRetrievalEvaluator({"q": "a"}, {"d": "b", "e": "c"}, {"q": "de"}),
     "pairs to search": lambda encoder, pairs: retrieval_from_pairs(["ab", "cd"]),
     "pairs to mine": lambda encoder, pairs: candidates_of(["ab", "cd"]),
     "corpus to mine": lambda encoder, pairs: candidates_of([("a", "b")], "abc"),

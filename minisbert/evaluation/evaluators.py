@@ -6,8 +6,7 @@ evaluator(encoder)  # {"pearson_cosine": 1.0, "spearman_cosine": 1.0}
 evaluator.primary_metric  # "spearman_cosine"
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,10 +18,9 @@ from minisbert.core.metrics import pearson, spearman
 from minisbert.data.datasets import check_labels, check_scores, open_rows
 from minisbert.data.formats import LABELLED, PAIRS, SCORED, Table, read_file, recognise
 from minisbert.evaluation import metrics
-from minisbert.evaluation.retrieval import CUTOFFS, Retrieval, encode_both, retrieval_scores
-from minisbert.models.properties import SIMILARITIES, check_choice, check_count, similarity, similarity_pairwise
+from minisbert.evaluation.retrieval import encode_both
+from minisbert.models.properties import SIMILARITIES, check_choice, similarity_pairwise
 from minisbert.models.sentence_encoder import TextEncoder
-from minisbert.search.dense import top_k
 
 
 def load_rows(data: str, split: str = "", columns: str | None = None, quotes: bool = True) -> tuple[str, Table]:
@@ -257,107 +255,3 @@ class TripletEvaluator(Evaluator):
             far = row_scores(model, anchors, negatives, name)  # (N,)
             found[name] = {"accuracy": float((near > far + margin).mean())}
         return found
-
-
-class RerankingEvaluator(Evaluator):
-    """How well a model sorts each query's own documents, the relevant ones to the top.
-
-    ``samples`` are dicts with ``query``, and ``positive`` and ``negative``, one text or several; one that lacks either
-    is left out. Called with a model it returns ``{"map": ..., "mrr@10": ..., "ndcg@10": ...}``, the cutoff being
-    ``at_k``. Of equal scores the irrelevant document counts as the better one. Raises ``InputError`` if no sample is
-    left.
-    """
-
-    key, most = "{metric}", 1
-
-    def __init__(self, samples: Sequence[Mapping[str, Any]], *, at_k: int = 10, **options: Any) -> None:
-        super().__init__(**options)
-        self.at_k, self.primary, self.samples = at_k, f"ndcg@{at_k}", []
-        for sample in samples if isinstance(samples, Iterable) else [samples]:
-            if not isinstance(sample, Mapping) or not {"query", "positive", "negative"} <= sample.keys():
-                raise InputError(f"a sample must be a dict of query, positive and negative, not {one_line(sample)}")
-            sides = [sample["positive"], sample["negative"]]
-            positive, negative = ([side] if isinstance(side, str) else list(side) for side in sides)
-            if positive and negative:
-                # the negatives first: a stable sort leaves equal scores in this order
-                relevant = [0] * len(negative) + [1] * len(positive)
-                self.samples.append((sample["query"], negative + positive, relevant))
-        if not self.samples:
-            raise InputError("a sample with a positive and a negative text is needed")
-
-    def compute_metrics(self, model: TextEncoder, names: Sequence[str]) -> dict[str, dict[str, float]]:
-        texts: list[str] = []
-        for _, documents, _ in self.samples:
-            texts += documents
-        queries = check_texts([sample[0] for sample in self.samples])
-        query_vectors, vectors = encode_both(model, queries, check_texts(texts), **self.options)
-        compare = model.similarity
-        if names[0] != model.similarity_fn_name:
-            compare = partial(similarity, name=names[0])
-        start, rows = 0, []
-        for i, (_, documents, relevant) in enumerate(self.samples):
-            end = start + len(documents)
-            scores = np.asarray(compare(query_vectors[i : i + 1], vectors[start:end]))[0]  # (n,)
-            ranked = np.array(relevant)[np.argsort(-scores, kind="stable")][None]
-            start = end
-            at_k = [metric(ranked, [relevant], self.at_k) for metric in (metrics.mrr_at_k, metrics.ndcg_at_k)]
-            rows.append([metrics.average_precision(scores, relevant), *at_k])
-        keys = ("map", f"mrr@{self.at_k}", self.primary)
-        return {names[0]: dict(zip(keys, np.mean(rows, axis=0).tolist(), strict=True))}
-
-
-class InformationRetrievalEvaluator(Evaluator):
-    """How well a model's exact search, by its own similarity, finds each query's relevant documents.
-
-    ``queries`` and ``corpus`` map ids to texts, ``relevant_docs`` a query's id to the ids of its relevant documents.
-    A query without any is left out; a relevant document that the corpus lacks counts as never found. Called with a
-    model it returns ``{"cosine_accuracy@1": ..., "cosine_ndcg@10": ..., ...}``, each in 0..1, for every metric of
-    ``retrieval_scores`` at its cutoffs and at those given here. Raises ``InputError`` if no query is left, or the
-    corpus is empty.
-    """
-
-    most = 1
-
-    def __init__(
-        self,
-        queries: Mapping[str, str],
-        corpus: Mapping[str, str],
-        relevant_docs: Mapping[str, Collection[str]],
-        *,
-        mrr_at_k: Sequence[int] = (10,),
-        ndcg_at_k: Sequence[int] = (10,),
-        accuracy_at_k: Sequence[int] = (1, 3, 5, 10),
-        precision_recall_at_k: Sequence[int] = (1, 3, 5, 10),
-        map_at_k: Sequence[int] = (100,),
-        **options: Any,
-    ) -> None:
-        super().__init__(**options)
-        for given in (queries, corpus, relevant_docs):
-            if not isinstance(given, Mapping):
-                raise InputError(f"queries, corpus and relevant_docs must be dicts by id, not {one_line(given)}")
-        judged = [identity for identity in queries if relevant_docs.get(identity)]
-        if not judged or not corpus:
-            raise InputError("a query with a relevant document is needed, and a document")
-        rows = {identity: row for row, identity in enumerate(corpus)}
-        grades = []
-        for query in judged:
-            relevant = relevant_docs[query]
-            if isinstance(relevant, str):
-                raise InputError(f"relevant_docs of {query} must be ids in brackets, not {one_line(relevant)}")
-            grades.append({rows.setdefault(document, len(rows)): 1 for document in relevant})
-        texts = [queries[identity] for identity in judged]
-        self.task = Retrieval(check_texts(texts), check_texts([*corpus.values()]), grades, [None] * len(judged))
-        cutoffs: list[int] = [*CUTOFFS]
-        for several in (mrr_at_k, ndcg_at_k, accuracy_at_k, precision_recall_at_k, map_at_k):
-            if not isinstance(several, Sequence):
-                raise InputError(f"cutoffs must be a list, such as [10], not {one_line(several)}")
-            for one in several:
-                check_count("a cutoff", one)
-            cutoffs += several
-        self.primary, self.cutoffs = f"ndcg@{max(ndcg_at_k, default=10)}", tuple(sorted({*cutoffs}))
-
-    def compute_metrics(self, model: TextEncoder, names: Sequence[str]) -> dict[str, dict[str, float]]:
-        search = None  # the model's own
-        if names[0] != model.similarity_fn_name:
-            search = partial(top_k, similarity=names[0])
-        return {names[0]: retrieval_scores(model, self.task, search=search, cutoffs=self.cutoffs, **self.options)}

@@ -177,6 +177,23 @@ def test_options_that_do_not_go_together(arguments, message):
         main(arguments)
 
 
+@pytest.mark.reference
+def test_scores_equal_those_of_sentence_transformers(tiny):
+    """With cutoffs and a width of the caller's."""
+    reference = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
+    evaluation = pytest.importorskip("sentence_transformers.sentence_transformer.evaluation")
+    queries = {"q1": "a cat", "q2": "rain"}
+    corpus = {"d1": "A cat sits.", "d2": "It rains.", "d3": "Rain falls on the roof.", "d4": "Shares fell."}
+    relevant = {"q1": {"d1"}, "q2": {"d2", "d3"}}
+    evaluator = evaluation.InformationRetrievalEvaluator(queries, corpus, relevant, ndcg_at_k=[2, 4], truncate_dim=12)
+    expected = evaluator(reference.SentenceTransformer(str(tiny), device="cpu"))
+    task = Retrieval([*queries.values()], [*corpus.values()], [{0: 1}, {1: 1, 2: 1}], [None, None])
+    cutoffs = (1, 2, 3, 4, 5, 10, 100)
+    found = retrieval_scores(SentenceEncoder.load(tiny), task, False, cutoffs=cutoffs, truncate_dim=12)
+    wanted = {name.removeprefix("cosine_"): float(value) for name, value in expected.items()}
+    assert {name: found[name] for name in wanted} == pytest.approx(wanted, abs=1e-5)
+
+
 # ------------------------------------------------------------------------------------------- training
 
 

@@ -12,7 +12,7 @@ import torch
 import minisbert
 from minisbert.checkpoints.layout import SENTENCE
 from minisbert.commands.shared import ROLES, prompt_of
-from minisbert.evaluation.evaluators import InformationRetrievalEvaluator
+from minisbert.evaluation.retrieval import Retrieval, retrieval_scores
 from minisbert.models.properties import say_unused
 from minisbert.search.index import encode_with_progress
 from minisbert.util import mine_hard_negatives
@@ -75,8 +75,7 @@ def test_one_rule_for_all_that_encode_queries_and_documents(folder, monkeypatch,
     encoder = minisbert.load(folder("SentenceTransformer", ("query", "passage"), "query"), device="cpu")
     asked, encode = [], encoder.encode
     monkeypatch.setattr(encoder, "encode", lambda *a, **named: asked.append(named["prompt"]) or encode(*a, **named))
-    queries, corpus = {"q": "a cat"}, dict(enumerate(TEXTS))
-    InformationRetrievalEvaluator(queries, corpus, {"q": {0}})(encoder)
+    retrieval_scores(encoder, Retrieval(["a cat"], TEXTS, [{0: 1}], [None]), show_progress_bar=False)
     mine_hard_negatives([("a cat", TEXTS[0])], encoder, TEXTS)
     options = argparse.Namespace(**{f"{role}_prompt{end}": None for role in ROLES for end in ("", "_name")})
     asked += [prompt_of(encoder, options, role) for role in ROLES]  # of the commands search and mine
