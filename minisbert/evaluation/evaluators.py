@@ -19,7 +19,7 @@ from minisbert.data.datasets import check_labels, check_scores, open_rows
 from minisbert.data.formats import LABELLED, PAIRS, SCORED, Table, read_file, recognise
 from minisbert.evaluation import metrics
 from minisbert.evaluation.retrieval import encode_both
-from minisbert.models.properties import SIMILARITIES, check_choice, similarity_pairwise
+from minisbert.models.properties import similarity_pairwise
 from minisbert.models.sentence_encoder import TextEncoder
 
 
@@ -73,57 +73,21 @@ def correlate(what: str, values: np.ndarray, scores: ArrayLike) -> dict[str, flo
 class Evaluator:
     """What all evaluators share: what they are called with, and the names of their results.
 
-    ``similarity_fn_names`` are compared side by side, and the best of each metric is called max; by default there is
-    one, ``main_similarity`` or else the model's own. ``batch_size`` and ``truncate_dim`` are those of ``encode``.
-    Called with a model, an evaluator returns its metrics; each key begins with ``name`` and an underscore if there is a
-    name. ``primary_metric`` is then the key of the one to choose a model by.
+    Called with a model, an evaluator returns its metrics by ``model.similarity_fn_name``. ``primary_metric`` is then
+    the key of the one to choose a model by.
     """
 
     key = "{similarity}_{metric}"
     primary = ""
-    most = len(SIMILARITIES)  # similarities that one call may compare by
 
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        main_similarity: str | None = None,
-        similarity_fn_names: Sequence[str] | None = None,
-        batch_size: int | None = None,
-        truncate_dim: int | None = None,
-        show_progress_bar: bool = False,
-    ) -> None:
-        if not isinstance(similarity_fn_names, list | tuple | None):
-            raise InputError(f"similarity_fn_names must be a list, not {one_line(similarity_fn_names)}")
-        self.similarity_fn_names = [*(similarity_fn_names or [])]
-        if main_similarity and not self.similarity_fn_names:
-            self.similarity_fn_names = [main_similarity]
-        for each in self.similarity_fn_names:
-            check_choice("similarity_fn_names", each, SIMILARITIES)
-        if len(self.similarity_fn_names) > self.most:
-            raise InputError(f"similarity_fn_names: {type(self).__name__} compares by at most {self.most} of them")
-        if main_similarity:
-            check_choice("main_similarity", main_similarity, self.similarity_fn_names)
-        self.name, self.main_similarity = name, main_similarity
+    def __init__(self, *, show_progress_bar: bool = False) -> None:
         self.primary_metric = ""
-        self.options: dict[str, Any] = {"show_progress_bar": show_progress_bar}  # of encode
-        for option, value in (("batch_size", batch_size), ("truncate_dim", truncate_dim)):
-            if value is not None:
-                self.options[option] = value
+        self.options = {"show_progress_bar": show_progress_bar}  # of encode
 
     def __call__(self, model: Any) -> dict[str, float]:
         own = model.similarity_fn_name
-        names = self.similarity_fn_names or [own]
-        if model.vectors_are == "per token" and names != [own]:
-            raise InputError(f"a {type(model).__name__} is compared by {own}, not by {', '.join(names)}")
-        found = self.compute_metrics(model, names)
-        main = self.main_similarity or names[0]
-        if len(names) > 1:
-            found["max"] = {metric: max(found[name][metric] for name in names) for metric in found[names[0]]}
-            main = self.main_similarity or "max"
-        prefix = f"{self.name}_" if self.name else ""
-        self.primary_metric = prefix + self.key.format(similarity=main, metric=self.primary)
-        return {prefix + key: value for key, value in self.flat(found).items()}
+        self.primary_metric = self.key.format(similarity=own, metric=self.primary)
+        return self.flat(self.compute_metrics(model, [own]))
 
     def flat(self, found: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
         """Join the names of similarities and metrics as sentence-transformers does: ``cosine_ap``."""
@@ -219,7 +183,7 @@ class BinaryClassificationEvaluator(Evaluator):
 
 
 class TripletEvaluator(Evaluator):
-    """How often an anchor is closer to its positive than, by more than ``margin``, to its negative.
+    """How often an anchor is closer to its positive than to its negative.
 
     Called with a model it returns ``{"cosine_accuracy": share}``. Anchors are encoded as queries, the others as
     documents. Raises ``InputError`` for lists of different lengths.
@@ -228,21 +192,10 @@ class TripletEvaluator(Evaluator):
     primary = "accuracy"
 
     def __init__(
-        self,
-        anchors: Sequence[str],
-        positives: Sequence[str],
-        negatives: Sequence[str],
-        *,
-        margin: float | Mapping[str, float] = 0.0,
-        main_similarity_function: str | None = None,
-        **options: Any,
+        self, anchors: Sequence[str], positives: Sequence[str], negatives: Sequence[str], **options: Any
     ) -> None:
-        super().__init__(**{"main_similarity": main_similarity_function} | options)
+        super().__init__(**options)
         self.texts = columns({"anchors": anchors, "positives": positives, "negatives": negatives})
-        for value in margin.values() if isinstance(margin, Mapping) else [margin]:
-            if not isinstance(value, int | float):
-                raise InputError(f"margin must be a number, not {one_line(value)}")
-        self.margin = margin
 
     def compute_metrics(self, model: TextEncoder, names: Sequence[str]) -> dict[str, dict[str, float]]:
         count = len(self.texts[0])
@@ -250,8 +203,7 @@ class TripletEvaluator(Evaluator):
         positives, negatives = documents[:count], documents[count:]
         found = {}
         for name in names:
-            margin = self.margin.get(name, 0.0) if isinstance(self.margin, Mapping) else self.margin
             near = row_scores(model, anchors, positives, name)  # (N,)
             far = row_scores(model, anchors, negatives, name)  # (N,)
-            found[name] = {"accuracy": float((near > far + margin).mean())}
+            found[name] = {"accuracy": float((near > far).mean())}
         return found
