@@ -63,8 +63,7 @@ def report(content: dict[str, Any]) -> Iterator[str]:
                 yield from (f"             {place}" for place in file[name][:SHOWN])
         yield ""
     for row in content["shared"]:
-        more = f"{row['normalised']:,} more but for case and punctuation"
-        yield f"{row['file']}: {row['exact']:,} rows are in {row['with']}, and {more}"
+        yield f"{row['file']}: {row['rows']:,} rows are in {row['with']}"
     if content["command"] is not None:
         yield f"Train with:\n  {content['command']}"
 

@@ -1,9 +1,7 @@
 """Inspect files of training data: what training takes, refuses and skips, what repeats, and what files share."""
 
 import copy
-import re
 import shlex
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +29,6 @@ from minisbert.data.lines import Rows
 from minisbert.models.batching import chunks
 
 FEW = 500  # rows, of which one epoch is too few steps to learn: docs/training.md
-NO_LETTER = re.compile(r"[\W_]+")  # nor a digit
 OBJECTIVES: dict[Format, tuple[str, Callable[..., Any]]] = {  # of the command that is suggested, and how it reads rows
     SCORED: ("cosine", datasets.scored_rows),
     LABELLED: ("binary", datasets.duplicate_rows),
@@ -131,19 +128,9 @@ def inspect(
 
 
 def overlap(train: InspectedFile, other: InspectedFile) -> dict[str, Any]:
-    """Count the rows of ``other`` whose first two texts share a row of ``train``, in either order.
-
-    ``normalised`` counts those that are the same but for case, white space and punctuation.
-    """
-    exact = datasets.shared_rows(train.rows, other.rows)
-    pairs = [[tuple(map(normalised, row.texts[:2])) for row in file.rows] for file in (train, other)]
-    close = datasets.shared_rows(*pairs) - exact
-    return {"file": str(other.path), "with": str(train.path), "exact": exact, "normalised": close}
-
-
-def normalised(text: str) -> str:
-    """Remove case, white space and punctuation: ``normalised("It's  5!") = "its5"``."""
-    return NO_LETTER.sub("", unicodedata.normalize("NFKC", text).casefold())
+    """Count the rows of ``other`` whose first two texts share a row of ``train``, in either order."""
+    rows = datasets.shared_rows(train.rows, other.rows)
+    return {"file": str(other.path), "with": str(train.path), "rows": rows}
 
 
 def training_command(files: Sequence[InspectedFile], model: str | None, max_length: int | None) -> str | None:
