@@ -24,9 +24,7 @@ def with_golden(name: str, metric: Callable[..., float | tuple[float, ...]], inp
 
 @check
 def decisions() -> Iterator[Comparison]:
-    """Accuracy with two classes and with three; precision, recall and F1."""
-    yield with_golden("accuracy", more_metrics.accuracy, "predicted labels")
-    yield with_golden("accuracy_classes", more_metrics.accuracy, "predicted_classes classes")
+    """Precision, recall and F1."""
     yield with_golden("precision_recall_f1", more_metrics.precision_recall_f1, "predicted labels")
 
 

@@ -273,9 +273,6 @@ class ModelFolder:
 
         # and whether it computes these modules; newer CrossEncoders have one Transformer, classifier included
         if has_modules and not (self.classifier and names == ["Transformer"]):
-            if sentence.get("model_type", "") is None:
-                reason = "sentence-transformers ignores modules.json then; leave the key out"
-                raise unsupported(self.path / SENTENCE, "model_type", None, reason)
             order = ORDERS[self.model_class]
             if not re.fullmatch(order, " ".join(names)):
                 # the regular expression as a list for people: Transformer, Pooling, Dense ..., Normalize

@@ -101,7 +101,7 @@ class Rows:
 
     @property
     def numbered(self) -> bool:
-        """Whether ``columns`` are numbers, from 1, in a table without a header or in lists of JSON."""
+        """Whether ``columns`` are numbers, from 1, in a table without a header."""
         return bool(self.columns) and all(map(COLUMN_NUMBER.fullmatch, self.wanted))
 
     @cached_property
@@ -303,8 +303,6 @@ class Rows:
         """
         if self.holds_json:
             for number, value in self.values:
-                if self.numbered and isinstance(value, list):
-                    value = {str(i): one for i, one in enumerate(value, start=1)}
                 fields = {key.lower(): one for key, one in value.items()} if isinstance(value, dict) else {}
                 if not isinstance(value, dict):
                     refuse(number, f"{one_line(value)} is no {AN_OBJECT}")

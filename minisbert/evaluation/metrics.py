@@ -26,17 +26,6 @@ def check_binary(name: str, values: np.ndarray | Tensor) -> None:
         raise ValueError(f"{name} must be 0 or 1, not {one_line(values)}")
 
 
-def accuracy(predicted: ArrayLike, labels: ArrayLike) -> float:
-    """Share of correct rows. Both (N,), integers: ``accuracy([1, 0, 2, 2], [1, 0, 2, 0]) = 0.75``."""
-    predicted, labels = torch.as_tensor(predicted), torch.as_tensor(labels)
-    check_shape("predicted", predicted, None)
-    check_shape("labels", labels, len(predicted))
-    for name, values in (("predicted", predicted), ("labels", labels)):
-        if values.is_floating_point():
-            raise ValueError(f"{name} must be whole numbers, not {values.dtype}")
-    return float((predicted == labels).double().mean())
-
-
 def precision_recall_f1(predicted: ArrayLike, labels: ArrayLike) -> tuple[float, float, float]:
     """Precision, recall and F1 of predictions (N,) and labels (N,), both of 0 and 1.
 

@@ -9,7 +9,6 @@ import torch
 
 from minisbert.evaluation import metrics as more_metrics
 from minisbert.evaluation.metrics import (
-    accuracy,
     alignment,
     average_precision,
     best_threshold,
@@ -56,8 +55,6 @@ ONES = np.ones((3, 2))
 @pytest.mark.parametrize(
     ("metric", "values", "message"),
     [
-        (accuracy, ([1, 0], [1]), "labels"),
-        (accuracy, ([1, 0.7], [1, 0]), "predicted"),
         (precision_recall_f1, ([1, 2], [1, 0]), "predicted"),
         (precision_recall_f1, ([1, 0], [0, 0]), "label"),
         (average_precision, ([0.5, math.nan], [0, 1]), "scores"),

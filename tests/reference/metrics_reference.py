@@ -12,7 +12,7 @@ import torch
 from sklearn.metrics import accuracy_score, average_precision_score, f1_score, precision_score, recall_score
 from torch import Tensor
 
-ROWS, WIDTH, CLASSES = 41, 7, 3
+ROWS, WIDTH = 41, 7
 
 
 def inputs() -> dict[str, Tensor]:
@@ -31,8 +31,6 @@ def inputs() -> dict[str, Tensor]:
     return {
         "labels": labels,
         "predicted": (scores > 0.8).long(),
-        "classes": torch.randint(CLASSES, (ROWS,), generator=generator),
-        "predicted_classes": torch.randint(CLASSES, (ROWS,), generator=generator),
         "few_ties": (10 * scores).round() / 10,
         "many_ties": (2 * scores).round() / 2,
         "reversed": -scores,
@@ -72,8 +70,6 @@ def more_metrics_golden() -> dict[str, Tensor]:
     given = inputs()
     labels, predicted = given["labels"].tolist(), given["predicted"].tolist()
     values: dict[str, list[float]] = {
-        "accuracy": [accuracy_score(labels, predicted)],
-        "accuracy_classes": [accuracy_score(given["classes"], given["predicted_classes"])],
         "precision_recall_f1": [score(labels, predicted) for score in (precision_score, recall_score, f1_score)],
     }
     for name in ("few_ties", "many_ties", "reversed"):
