@@ -79,11 +79,9 @@ def where(condition: Callable[[Traits], Any]) -> tuple[str, ...]:
 POOLED = where(lambda row: row.reads == "pooled")
 # labels have no scale; the others have scores, or are evaluated on scored pairs
 SCALED = where(lambda row: row.rows in ("scores", "triplets", "texts"))
-WITH_HEAD = where(lambda row: row.head)
 JOINT = where(lambda row: row.head == "joint")
 RANKING = where(lambda row: row.reads == "pooled" and row.in_batch == "negatives")
 SINGLE = where(lambda row: row.reads != "tokens")  # vectors of single texts, which a search needs
-BINARY = ("binary", "cross-encoder-binary")
 NESTED, TAUGHT = where(lambda row: row.nested), where(lambda row: row.taught)
 COMPARING = where(lambda row: row.in_batch and row.nested)
 
@@ -118,7 +116,7 @@ def model_size(text: str) -> str:
 warmup_length.__name__ = "fraction below 1 or whole number of steps"
 prefix_widths.__name__ = "descending widths"
 model_size.__name__ = "LAYERSxWIDTHxWORDS, the width a multiple of 64"
-COUNT, LAYERS = bounded(int, 1), bounded(int, 0)
+COUNT = bounded(int, 1)
 RATE, POSITIVE, FRACTION = bounded(float, 0), bounded(float, 1e-4), bounded(float, 0, 1)
 THREADS = bounded(int, 1, 1025)
 DTYPES = ("auto", "float32", "bfloat16")
@@ -146,7 +144,6 @@ GROUPS = {  # the first setting of each group of options, and the group's title
     "pooler_head": "heads, losses and teachers",
     "save_every": "more about the run",
     "schedule": "more about training",
-    "head_dropout": "more about heads (cross-encoder, siamese, cross-attention, softmax, binary)",
     "symmetric": "more about losses between vectors",
 }
 
@@ -184,7 +181,6 @@ class RunSettings:
     lr: float = option("peak learning rate (default: 2e-5)", 2e-5, RATE)
     head_lr: float | None = option("peak learning rate outside the encoder (default: --lr)", None, RATE)
     warmup: float = option("a fraction of the steps, or from 1 on steps (default: 0.1)", 0.1, warmup_length)
-    freeze_layers: int = option("freeze the lowest N layers (default: 0)", 0, LAYERS, "N")
     dropout: float | None = option("dropout rate of the encoder (default: the model's)", None, FRACTION, "P")
     seed: int = option("for dropout and batch order (default: 42)", 42, bounded(int, 0, 2**64))
     device: str = option("auto, cpu, cuda or mps (default: auto)", "auto")
@@ -210,9 +206,6 @@ class RunSettings:
     weight_decay: float = option("also of biases and LayerNorm (default: 0)", 0.0, RATE)
     clip: float = option("maximum gradient norm, 0: no clipping (default: 1)", 1.0, RATE)
     freeze_embeddings: bool = option("freeze the embeddings", False)
-
-    head_dropout: float = option("before a head's last layer (default: 0)", 0.0, FRACTION, only=WITH_HEAD)
-    pos_weight: float = option("weight of label 1 in binary ones (default: 1)", 1.0, POSITIVE, only=BINARY)
 
     symmetric: bool = option("mnr in both directions", False, only=("mnr",))
     projection: bool = option("SimCSE's dense layer and tanh, in training only", False, only=("triplet", *RANKING))

@@ -102,14 +102,6 @@ def make_objective(
     return objective
 
 
-def freeze(bert: Bert, layers: int, embeddings: bool = False) -> None:
-    """Freeze the lowest ``layers``, and optionally the embeddings; their dropout stays on."""
-    for layer in bert.layers[:layers]:
-        layer.requires_grad_(False)
-    if embeddings:
-        bert.embeddings.requires_grad_(False)
-
-
 def set_dropout(bert: Bert, rate: float) -> None:
     """Set the rate of all dropout in the encoder, for hidden states and attention, and in its ``config``.
 
@@ -182,16 +174,13 @@ def prepare_objective(
 ) -> tuple[Objective, tuple[int, int]]:
     """Return the objective, ready to train, and its model's numbers of parameters."""
     encoder = load_trainable(options, device)
-    if options.freeze_layers > len(encoder.bert.layers):
-        raise InputError(f"--freeze-layers {options.freeze_layers}: the encoder has {len(encoder.bert.layers)} layers")
-    freeze(encoder.bert, options.freeze_layers, options.freeze_embeddings)
+    if options.freeze_embeddings:
+        encoder.bert.embeddings.requires_grad_(False)
     objective = make_objective(options, encoder, dtype, maker)
     # before more is frozen: the options' number of trainable ones
     counts = count_parameters(objective.model)
     for parameter in objective.unused_parameters():
         parameter.requires_grad_(False)
-    if not any(parameter.requires_grad for parameter in objective.network.parameters()):
-        raise InputError("nothing is left to train: freeze fewer layers")
     for parameter in objective.network.parameters():
         # subtle: loaded weights have any offset in their file, and an address can change the last bit of a product
         parameter.data = parameter.data.clone()

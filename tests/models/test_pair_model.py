@@ -438,7 +438,7 @@ def test_the_pooler_moves_into_the_head(tiny):
     """As in transformers, whose classifier reads BERT's pooler. Without one the head starts from random weights."""
     encoder = SentenceEncoder.load(tiny)
     pooler = encoder.bert.pooler
-    options = RunSettings(pooler_head=True, head_dropout=0.1)
+    options = RunSettings(pooler_head=True)
     head = joint_head(options, encoder)
     assert head.mlp[0] is pooler
     assert encoder.bert.pooler is None

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from benchmarks.notebooks import RECIPES, AnyRows, main
 from minisbert.core import InputError
@@ -16,25 +17,25 @@ from minisbert.training.objectives import Objective
 from minisbert.training.objectives.pairs import PairObjective
 from minisbert.training.settings import parse
 from tests import toys
+from tests.parity import REFERENCE
 
 # The settings of the sources, read from them by hand, with the defaults of their libraries.
 # torch.optim.AdamW, get_scheduler("linear"), DataLoader(shuffle=True), the top four layers trained
 STS = {"model": "all-MiniLM-L6-v2", "data": None, "scale": 5, "batch_size": 8, "max_length": 128, "epochs": 20}
 STS |= {"lr": 1e-5, "head_lr": None, "schedule": "linear", "warmup": 0, "weight_decay": 0.01, "clip": 0}
-STS |= {"freeze_layers": 2, "head_dropout": 0, "seed": 42}
+STS |= {"seed": 42}
 # torch.optim.Adam without a scheduler, rows in the order of the split in every epoch
 QUORA = {"objective": "binary", "data": "quora", "limit": 10000, "batch_size": 32, "warmup": 0, "max_length": 32}
-QUORA |= {"epochs": 3, "head_lr": None, "schedule": "constant", "weight_decay": 0, "clip": 0, "freeze_layers": 0}
-QUORA |= {"seed": 42, "head_dropout": 0, "pos_weight": 2}
+QUORA |= {"epochs": 3, "head_lr": None, "schedule": "constant", "weight_decay": 0, "clip": 0, "seed": 42}
 SNLI = {"objective": "softmax", "pooling": "mean", "batch_size": 16, "epochs": 1, "lr": 2e-5, "warmup": 0.1}
 SNLI |= {"max_length": 128, "clip": 0, "seed": 10, "schedule": "linear", "weight_decay": 0}
 SETTINGS = {
     "sts-cross-encoder-published": STS | {"objective": "cross-encoder"},
     "sts-siamese-published": STS | {"objective": "siamese", "pooling": "cls"},
     "sts-siamese-weighted": STS | {"objective": "siamese", "pooling": "cls"},
-    "quora-1": QUORA | {"lr": 2e-5, "pooling": "mean", "pos_weight": 1},
+    "quora-1": QUORA | {"lr": 2e-5, "pooling": "mean"},
     "quora-2": QUORA | {"lr": 1e-5, "pooling": "cls"},
-    "quora-3": QUORA | {"lr": 5e-6, "pooling": "attention", "head_dropout": 0.1},
+    "quora-3": QUORA | {"lr": 5e-6, "pooling": "attention"},
     "snli-notebook": SNLI,
 }
 
@@ -80,11 +81,24 @@ def test_the_losses_and_heads_that_no_option_sets(tiny, files):
     task.model.eval()
     u, v = task.network(rows).unbind(dim=1)
     torch.testing.assert_close(task.loss(task.network, rows), nt_xent_loss(u, v, 0.05), rtol=0, atol=1e-6)
+    task = made("quora-2", tiny, files)
+    outputs, targets = torch.tensor([0.5, -1.0, 2.0]), torch.tensor([1.0, 0.0, 1.0])
+    expected = functional.binary_cross_entropy_with_logits(outputs, targets, pos_weight=torch.tensor(2.0))
+    torch.testing.assert_close(task.formula(outputs, targets), expected, rtol=0, atol=1e-6)
     head = made("sts-cross-attention-published", tiny, files).model.head
     assert isinstance(head, CrossHead)
     assert head.variant == "published"
-    score = made("quora-3", tiny, files).encoder.pooling.score.weight
+    task = made("quora-3", tiny, files)
+    assert [module.p for module in task.model.head.modules() if isinstance(module, nn.Dropout)] == [0.1]
+    score = task.encoder.pooling.score.weight
     assert 0.5 * 24**-0.5 < score.abs().max() <= 24**-0.5, "uniform between -1 / sqrt(D) and 1 / sqrt(D)"
+
+
+def test_the_lowest_two_layers_are_frozen(files):
+    bert = made("sts-cross-encoder-published", REFERENCE / "tiny-distiluse", files).encoder.bert
+    trained = [any(parameter.requires_grad for parameter in layer.parameters()) for layer in bert.layers]
+    assert trained == [False, False, True]
+    assert all(parameter.requires_grad for parameter in bert.embeddings.parameters())
 
 
 @pytest.mark.parametrize(

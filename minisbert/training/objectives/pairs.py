@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import cast
 
 import numpy as np
 import torch
@@ -57,7 +58,7 @@ class PairObjective(Objective):
         outputs = len(self.labels) or 1
         if self.reads_pairs:
             return joint_head(options, encoder, outputs)
-        return ConcatHead(encoder.width, self.concat, self.hidden, outputs, options.head_dropout)
+        return ConcatHead(encoder.width, self.concat, self.hidden, outputs)
 
     def loss(self, network: Network, rows: Sequence[int]) -> Tensor:
         targets = self.targets[rows]
@@ -102,9 +103,9 @@ class ScoreRegression(PairObjective):
         if options.objective == "cross-encoder":
             return joint_head(options, encoder)
         if options.objective == "siamese":  # the head reads (|u - v|, u * v, u) of two vectors
-            return siamese(encoder.width, dropout=options.head_dropout)
+            return siamese(encoder.width)
         # the tokens of one sentence attend to those of the other
-        return CrossHead(encoder.bert.config.hidden_size, self.variant, dropout=options.head_dropout)
+        return CrossHead(encoder.bert.config.hidden_size, self.variant)
 
 
 def joint_head(options: RunSettings, encoder: SentenceEncoder, outputs: int = 1) -> JointHead:
@@ -114,11 +115,11 @@ def joint_head(options: RunSettings, encoder: SentenceEncoder, outputs: int = 1)
     """
     bert, width = encoder.bert, encoder.bert.config.hidden_size
     if not options.pooler_head:
-        return JointHead(width, outputs=outputs, dropout=options.head_dropout)
+        return JointHead(width, outputs=outputs)
     family = bert.config.model_type
     if family not in CLASSIFIERS:
         raise InputError(f"--pooler-head is for {', '.join(CLASSIFIERS)}, not for {family}")
-    head = ClassifierHead(width, options.head_dropout, outputs, between=CLASSIFIERS[family][-1])
+    head = ClassifierHead(width, outputs=outputs, between=CLASSIFIERS[family][-1])
     if bert.pooler is not None:
         head.mlp[0], bert.pooler = bert.pooler, None
     return head
@@ -138,10 +139,10 @@ def continued(options: RunSettings, head: Head, task: str, labels: Sequence[str]
     if not same_outputs or not same_kind:
         say(f"{options.model} has another head, for {saved.task}: a new one is trained")
         return head
-    # the head goes on, but with this run's dropout
+    # the head goes on, but with the new one's dropout
     for module in saved.head.modules():
         if isinstance(module, nn.Dropout):
-            module.p = saved.head.settings["dropout"] = options.head_dropout
+            module.p = saved.head.settings["dropout"] = cast(float, head.settings["dropout"])
     return saved.head.train()
 
 
@@ -155,7 +156,7 @@ class Duplicates(PairObjective):
         super().__init__(options, encoder, rows, notes, torch.from_numpy(base.labels_of(rows["train"])).float())
 
     def formula(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return more_losses.binary_cross_entropy_loss(outputs, targets, self.options.pos_weight)
+        return more_losses.binary_cross_entropy_loss(outputs, targets)
 
 
 class Softmax(PairObjective):

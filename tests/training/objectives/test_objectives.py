@@ -219,14 +219,12 @@ def test_the_nested_loss_is_what_trains_and_prefixes_are_scored(run, tiny, files
     assert toys.results(folder)["before"]["dev"]["spearman@8"] == pytest.approx(expected, abs=1e-12)
 
 
-BINARY = more_losses.binary_cross_entropy_loss
 HEADED = [
     ("cross-encoder", "", losses.mse_loss),
     ("siamese", "", losses.mse_loss),
     ("siamese", "--pooling cls", losses.mse_loss),
     ("cross-attention", "", losses.mse_loss),
-    ("binary", "", BINARY),
-    ("binary", "--pos-weight 3", partial(BINARY, pos_weight=3)),
+    ("binary", "", more_losses.binary_cross_entropy_loss),
     ("softmax", "", losses.softmax_cross_entropy_loss),
 ]
 
@@ -288,8 +286,7 @@ def test_other_objectives_fill_their_batches(make, objective):
 @pytest.mark.parametrize("objective", ["cosine", "cross-encoder", "siamese", "cross-attention", "softmax", "binary"])
 def test_the_loss_on_dev_is_the_objectives_own(make, files, objective):
     """The training rows as dev rows, in float32: the loss of the batch of all of them."""
-    flags = ["--pos-weight", "3"] if objective == "binary" else []
-    task = make(objective, *flags, "--dev", files[FORM[objective]])
+    task = make(objective, "--dev", files[FORM[objective]])
     task.model.float()
     with torch.no_grad():
         expected = task.loss(task.network, list(range(len(task.lengths))))
@@ -398,7 +395,6 @@ def test_the_projection_is_trained_and_never_saved(run, tiny, monkeypatch):
         *((name, "--batch-size 1", f"objective {name}") for name in (*IN_BATCH, "cosent")),
         ("mnr", "--matryoshka 25,8", "--matryoshka 25"),
         ("mnr", "--matryoshka 8 --projection", "--matryoshka and --projection"),
-        ("binary", "--head-dropout 0.1", "dropout"),
         ("binary", "--limit 2", "too few to hold some out"),
         ("binary", "--limit 10", "no pair has label 1, so F1 is not defined"),
         ("simcse", "--limit 1", "any two rows share a text, so no batch has a negative"),
@@ -407,8 +403,6 @@ def test_the_projection_is_trained_and_never_saved(run, tiny, monkeypatch):
         ("cosine", "--model no-model", "no-model"),
         ("cosine", "--device tpu", "tpu"),
         ("cosine", "--pooling sum", "pooling"),
-        ("cosine", "--freeze-layers 3", "--freeze-layers 3"),
-        ("cosine", "--freeze-layers 2 --freeze-embeddings", "nothing is left to train"),
         ("cosine", "--data {off}", "--scale"),
         ("cosine", "--dev {constant}", "constant.tsv"),
         ("cosine", "--test {constant}", "constant.tsv"),
