@@ -367,15 +367,6 @@ def export_onnx(encoder: SentenceEncoder, path: Path) -> None:
         )
 
 
-def quantize_onnx(path: Path, quantized: Path) -> None:
-    """Write a copy with int8 weights; activations are quantized at run time (dynamic quantization)."""
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
-    # per channel: one scale for a whole matrix costs accuracy
-    logging.getLogger().setLevel(logging.ERROR)
-    quantize_dynamic(path, quantized, weight_type=QuantType.QInt8, per_channel=True)
-
-
 def onnx_vectors(encoder: SentenceEncoder, path: Path, texts: tuple[str, ...] = SAMPLE_TEXTS) -> np.ndarray:
     """Compute vectors (N, W) by ONNX Runtime with a file, from texts that our tokenizer encodes."""
     from onnxruntime import InferenceSession

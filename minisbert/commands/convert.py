@@ -60,12 +60,10 @@ def to_onnx(arguments: list[str] | None = None) -> None:
 
     Examples:
       minisbert export-onnx all-MiniLM-L6-v2 --out minilm-onnx
-      minisbert export-onnx runs/cosine-all-MiniLM-L6-v2/model --out mine-onnx --int8
     """
     parser = command_parser("export-onnx", to_onnx.__doc__)
     shared.add_model_option(parser, "model")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="for the model with onnx/model.onnx")
-    parser.add_argument("--int8", action="store_true", help="write onnx/model_int8.onnx too: a quarter of the size")
     options = parser.parse_args(arguments)
     check_output(options.out, local_path(options.model))
     for package in ("onnx", "onnxscript", "onnxruntime"):
@@ -93,16 +91,8 @@ def to_onnx(arguments: list[str] | None = None) -> None:
         difference = float(np.abs(graphs.onnx_vectors(encoder, path) - expected).max())
         if not difference <= LARGEST * max(1.0, float(np.abs(expected).max())):
             raise InputError(f"the exported graph gives other vectors, by {difference:.1e}: please report this model")
-        lines = [f"onnx/model.onnx: {path.stat().st_size / 1e6:.1f} MB, largest difference {difference:.1e}"]
-        if options.int8:
-            smaller = path.with_name("model_int8.onnx")
-            graphs.quantize_onnx(path, smaller)
-            u, v = graphs.onnx_vectors(encoder, smaller), expected
-            cosines = (u * v).sum(axis=1) / np.linalg.norm(u, axis=1) / np.linalg.norm(v, axis=1)  # (N,)
-            size = f"{smaller.stat().st_size / 1e6:.1f} MB"
-            lines.append(f"onnx/model_int8.onnx: {size}, lowest cosine {cosines.min():.4f}")
-    for line in lines:  # now that the folder is in its place
-        print(line)
+        size = f"{path.stat().st_size / 1e6:.1f} MB"
+    print(f"onnx/model.onnx: {size}, largest difference {difference:.1e}")  # now that the folder is in its place
 
 
 def distill_static(arguments: list[str] | None = None) -> None:

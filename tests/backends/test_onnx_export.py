@@ -61,10 +61,9 @@ def test_the_command_writes_a_folder_that_opens_and_can_be_replaced(runtime, tin
     out, model = tmp_path / "out", shutil.copytree(tiny, tmp_path / "model")
     (model / "sentence_bert_config.json").write_text('{"max_seq_length": 9}')
     for _ in range(2):
-        main([str(model), "--out", str(out), "--int8"])
+        main([str(model), "--out", str(out)])
         shown = capsys.readouterr().out.splitlines()
-        assert [line.partition(":")[0] for line in shown] == ["onnx/model.onnx", "onnx/model_int8.onnx"]
-    assert float(shown[1].rpartition(" ")[2]) > 0.9
+        assert [line.partition(":")[0] for line in shown] == ["onnx/model.onnx"]
     assert json.loads((out / "tokenizer_config.json").read_text())["model_max_length"] == 9  # other programs read it
     texts = list(LONG)
     np.testing.assert_array_equal(SentenceEncoder.load(out).encode(texts), SentenceEncoder.load(model).encode(texts))
