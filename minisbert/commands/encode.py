@@ -4,7 +4,7 @@ Examples:
   minisbert encode "A cat sits." "A kitten is sitting." "The stock market fell."
   minisbert encode --file sentences.txt --out vectors.npy
   minisbert encode --file millions.txt --out vectors.npy --dtype bfloat16
-  sort -u sentences.txt | minisbert encode - --out vectors.safetensors
+  sort -u sentences.txt | minisbert encode --file /dev/stdin --out vectors.safetensors
   minisbert encode --file corpus.txt --quantize int8 --out codes.safetensors
   minisbert encode --file nine.txt --heatmap nine.png
   minisbert encode --file sentences.txt --json | jq .vector[0]
@@ -12,7 +12,6 @@ Examples:
 
 import argparse
 import json
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +28,7 @@ MAX_MATRIX = 12  # texts; a larger matrix is unreadable
 MAX_HEATMAP = 60  # texts
 
 parser = command_parser("encode", __doc__)
-parser.add_argument("texts", nargs="*", metavar="TEXT", help="a text; a single - reads lines from standard input")
+parser.add_argument("texts", nargs="*", metavar="TEXT", help="a text")
 parser.add_argument("--file", metavar="F", help=f"{shared.CORPUS_FILES}, of any size")
 parser.add_argument("--out", metavar="F", type=Path, help="write the vectors to F.npy or F.safetensors")
 about = 'print a JSON object per text, {"text": ..., "vector": [...]}'
@@ -54,10 +53,11 @@ def main(arguments: list[str] | None = None) -> None:
     out, heatmap = options.out, options.heatmap
     both = bool(options.texts) == bool(options.file)
     other_file = out is None or out.suffix != ".safetensors"
-    empty = options.texts != ["-"] and not all(map(str.strip, options.texts))
+    empty = not all(map(str.strip, options.texts))
     check_usage(
         (both, 'give either texts or --file, such as: minisbert encode "A cat." "A dog."'),
         (empty, "an empty text has nothing to encode"),
+        (options.texts == ["-"], "- is no file: --file /dev/stdin reads standard input"),
         (heatmap and out, "--out writes vectors, --heatmap draws similarities: give one of them"),
         (options.json and (out or heatmap), "--json prints vectors: leave out --out and --heatmap"),
         (options.quantize and other_file, "--quantize needs --out F.safetensors"),
@@ -80,8 +80,6 @@ def main(arguments: list[str] | None = None) -> None:
     else:
         if options.file:
             texts = every_text(opened())
-        elif options.texts == ["-"]:
-            texts = every_text(Rows("standard input", stream=sys.stdin.buffer))
         texts = list(texts)
         total = len(texts)
     if heatmap:

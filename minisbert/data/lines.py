@@ -80,7 +80,6 @@ class Rows:
     scale: float | None = MAX_SCORE  # of scores: from 0 to this; None: any
     strict: bool = True  # no text follows a closing quotation mark
     name: str = ""  # of the data set, if it has one
-    stream: Any = None  # is read instead of the file
 
     def __post_init__(self) -> None:
         self.where, self.is_array = str(self.path), False  # with the file in a .zip; both are known once it is open
@@ -187,7 +186,7 @@ class Rows:
 
     def _open(self, stack: ExitStack) -> Any:
         """Open the file, decompressed; what is in it must then be text."""
-        stream: Any = self.stream or stack.enter_context(open_bytes(self.path))
+        stream: Any = stack.enter_context(open_bytes(self.path))
         ending = Path(self.path).suffix.lower()
         if ending == ".gz":
             stream = stack.enter_context(gzip.GzipFile(fileobj=stream))

@@ -76,7 +76,7 @@ def check_output(out: str | Path | None, *inputs: str | Path | None) -> None:
         return
     target = Path(os.path.realpath(out))
     for path in inputs:
-        if not path or not os.path.exists(path):  # a model by its name, "-" for stdin
+        if not path or not os.path.exists(path):  # a model by its name
             continue
         source = Path(os.path.realpath(path))
         # samefile finds hard links and names that differ in case on a disk that ignores it; of a pipe, /dev/fd/63, only

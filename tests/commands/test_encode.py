@@ -1,10 +1,8 @@
 """The encode command: a matrix for a few texts, a file of vectors for many."""
 
-import io
 import json
 import os
 import shutil
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -55,12 +53,6 @@ def test_a_few_texts_give_a_matrix(tiny, capsys):
     assert names == [*TEXTS, "a cat and a dog", ("moon " * 15)[:57] + "..."]
     np.testing.assert_allclose(matrix, cosine_matrix(tiny, texts), atol=0.00051, rtol=0)  # three digits are shown
     assert "1 of 6 texts were longer than 16 tokens and were cut\n" in captured.err
-
-
-def test_texts_of_standard_input(tiny, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO("\r\n".join(TEXTS).encode()))))
-    main(["--model", str(tiny), "-"])
-    assert printed_matrix(capsys.readouterr().out)[1] == TEXTS
 
 
 def test_a_line_of_json_for_each_text(tiny, lines, capsys):
@@ -190,6 +182,7 @@ class Figure:
         ([], "--file"),
         (["a cat", "--file", "texts.txt"], "--file"),
         (["a cat", ""], "empty text"),
+        (["-"], "--file /dev/stdin"),
         (["--file", "no.txt"], "no.txt does not exist"),
         (["a cat", "--out", "vectors.csv"], r"\.safetensors"),
         (["a cat", "--heatmap", "map.png", "--out", "v.npy"], "--heatmap"),

@@ -63,19 +63,19 @@ def test_nothing_after_the_limit_is_read(write):
         ("a\nb", ["a", "b"]),
         (" a \t\r\nb\r\n", ["a", "b"]),
         ("\ufeffa\u0085b\u2028c\n\x0cd", ["a\u0085b\u2028c", "d"]),
-        ("", "stdin is empty"),
-        ("a\n \t\n", "stdin, line 2: an empty line"),
-        ("a\r\n\r\n", "stdin, line 2: an empty line"),
-        ("a\rb\r", "stdin, line 1: lines end in CR alone"),
+        ("", r"a\.txt is empty"),
+        ("a\n \t\n", r"a\.txt, line 2: an empty line"),
+        ("a\r\n\r\n", r"a\.txt, line 2: an empty line"),
+        ("a\rb\r", r"a\.txt, line 1: lines end in CR alone"),
     ],
 )
-def test_lines_of_plain_text(text, expected):
-    stream = io.BufferedReader(io.BytesIO(text.encode()))
+def test_lines_of_plain_text(write, text, expected):
+    path = write("a.txt", text.encode())
     if isinstance(expected, list):
-        assert list(every_text(Rows("stdin", stream=stream))) == expected
+        assert list(every_text(path)) == expected
         return
     with pytest.raises(InputError, match=expected):
-        list(every_text(Rows("stdin", stream=stream)))
+        list(every_text(path))
 
 
 # -------------------------------------------------------------------------------------------- arrays
