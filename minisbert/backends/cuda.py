@@ -192,7 +192,6 @@ class RaggedBatch:
     ids: np.ndarray
     lengths: np.ndarray
     texts: list[int]
-    tokens: int
     prompt: int  # so many tokens at the start of each text are not pooled
     vectors: Tensor | None = None  # on the CPU, or on their way there until ``done``
     done: torch.cuda.Event | None = None
@@ -240,7 +239,7 @@ class CudaEncoder(TextEncoder):
             joined = b"".join([tokens.ids[text] for text in texts])  # type: ignore[misc]  # arrays
             ids = np.frombuffer(joined, dtype=np.intc)
             check_ids(self.config, ids, int(lengths[texts[0]]))
-            batch = RaggedBatch(ids, lengths[texts], texts, len(ids), tokens.prompt)
+            batch = RaggedBatch(ids, lengths[texts], texts, tokens.prompt)
             # not the last of many batches: graphs are for calls with few texts
             if len(texts) < len(tokens.ids) or not self.replay(batch):
                 self.start(batch)

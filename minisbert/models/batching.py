@@ -24,7 +24,7 @@ from minisbert.core import InputError, one_line
 from minisbert.core.bert import BertConfig
 from minisbert.core.checks import check_shape, check_texts
 from minisbert.core.tokenizer import Encoded, Tokenizer
-from minisbert.system.progress import Progress
+from minisbert.system.progress import Bar
 
 CHARACTERS = 2**18  # to encode at once, in a stream
 TOKENIZED = 2**16  # characters to tokenize at once: two such chunks keep all cores busy
@@ -71,7 +71,7 @@ class Tokens(Encoded):
 
     prompt: int = 0  # so many tokens at the start of each text are its prompt's, and are not pooled
     dtype: torch.dtype = torch.float32  # of the matrix products
-    progress: Progress | None = None  # is told of each batch that is done
+    progress: Bar | None = None  # counts the texts of each batch that is done
 
 
 def with_limit(tokenizer: Tokenizer, limit: int) -> Tokenizer:
@@ -143,12 +143,12 @@ def unpack(hidden: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
     return hidden.flatten(0, 1)[places.clamp_min(0)], places >= 0
 
 
-def reporting(batches: Iterator[Any], progress: Progress | None) -> Iterator[Any]:
+def reporting(batches: Iterator[Any], progress: Bar | None) -> Iterator[Any]:
     """Yield batches, and tell ``progress``, if there is one, of each that is done."""
     for batch in batches:
         yield batch
         if progress is not None:
-            progress.update(batch.tokens)
+            progress.update(len(batch.texts))
 
 
 def packed_batches(tokens: Tokens, batch_tokens: int, long_tokens: float = math.inf) -> Iterator[PackedBatch]:

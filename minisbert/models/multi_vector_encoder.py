@@ -42,7 +42,7 @@ from minisbert.models.properties import check_choice, check_count, role_prompt, 
 from minisbert.models.sentence_encoder import BATCH_SIZE, TEXT_TOKENS, SentenceEncoder
 from minisbert.search.by_tokens import Matrices, late_top_k
 from minisbert.system.files import write_json
-from minisbert.system.progress import Progress, as_progress
+from minisbert.system.progress import Bar, bar_of
 
 # PyLate's keys in config_sentence_transformers.json begin with these; sentence-transformers converts such folders
 PYLATE = ("query_", "document_", "skiplist_", "attend_to_", "do_query_")
@@ -134,7 +134,6 @@ class TokenBatch(Batch):
     """A padded batch: ``mask`` (B, T) marks the tokens to attend to, ``compared`` (B, T) those that have a vector."""
 
     compared: Tensor
-    tokens: int  # all but the pads
     dtype: torch.dtype  # of the matrix products
 
 
@@ -225,7 +224,7 @@ class MultiVectorEncoder(SentenceEncoder):
         compared = real  # in documents usually all tokens but punctuation
         if ("query" if tokens.query else "document") in self.settings.skiplist_tasks:
             compared = real & ~torch.isin(ids, self.skipped_ids.to(ids.device))
-        return TokenBatch([*texts], ids, attended, compared, sum(map(len, rows)), tokens.dtype)
+        return TokenBatch([*texts], ids, attended, compared, tokens.dtype)
 
     def states(self, batch: TokenBatch) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """The hidden states (B, T, D) of a batch, and which of its tokens are compared, (B, T)."""
@@ -250,7 +249,7 @@ class MultiVectorEncoder(SentenceEncoder):
         *,
         query: bool | None = None,
         batch_size: int = BATCH_SIZE,
-        show_progress_bar: bool | Progress | None = False,
+        show_progress_bar: bool | Bar | None = False,
         dtype: str | None = None,
         prompt: str | None = None,
         prompt_name: str | None = None,
@@ -277,8 +276,7 @@ class MultiVectorEncoder(SentenceEncoder):
         texts, _ = with_prompt(check_texts(texts), self.settings, self.tokenizer, prompt, prompt_name)
         tokens = self.rows(texts, query)
         self.truncated = sum(tokens.truncated)
-        with as_progress(show_progress_bar, len(texts)) as tokens.progress:
-            tokens.progress.expect(len(texts), sum(map(len, tokens.ids)))
+        with bar_of(show_progress_bar, len(texts)) as tokens.progress:
             matrices = self._states_of(tokens, batch_size, dtype)
         return Matrices.of([matrix.numpy() for matrix in matrices], self.width)
 

@@ -29,7 +29,7 @@ from minisbert.models.properties import as_array, check_count
 from minisbert.models.sentence_encoder import BATCH_SIZE, TEXT_TOKENS, NotFinite, SentenceEncoder, evaluating
 from minisbert.system.devices import move_to
 from minisbert.system.files import atomic_folder, write_json
-from minisbert.system.progress import Progress
+from minisbert.system.progress import bar_of
 from minisbert.system.torch_internals import fastest_linear
 
 SEVERAL = ("classes", "labels")  # tasks with an output for each label
@@ -173,11 +173,11 @@ class PairScorer:
         lengths = self.lengths(encoded)
         shape = (len(lengths), len(self.labels)) if self.task in SEVERAL else (len(lengths),)
         outputs = torch.empty(shape, dtype=self.dtype)
-        with Progress(len(lengths), progress) as line:
-            line.expect(len(lengths), sum(lengths))
+        with bar_of(progress, len(lengths), " pairs") as bar:
             for rows in budgeted_batches(lengths, TEXT_TOKENS * batch_size):
                 outputs[rows] = self(*self.batch(encoded, rows)).cpu()
-                line.update(sum(lengths[row] for row in rows))
+                if bar is not None:
+                    bar.update(len(rows))
         return outputs
 
     def tokenize(self, firsts: Sequence[str], seconds: Sequence[str]) -> Encoded:

@@ -22,7 +22,7 @@ from minisbert.core.tokenizer import Tokenizer
 from minisbert.models.batching import with_limit
 from minisbert.search.dense import DISTANCES
 from minisbert.system.console import say
-from minisbert.system.progress import Progress
+from minisbert.system.progress import Bar
 
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 
@@ -300,7 +300,7 @@ class Options(TypedDict, total=False):
     prompt_name: str | None
     prompt: str | None
     batch_size: int | None
-    show_progress_bar: bool | Progress | None
+    show_progress_bar: bool | Bar | None
     precision: str | None
     normalize_embeddings: bool | None
     truncate_dim: int | None

@@ -14,7 +14,7 @@ import math
 import threading
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, cast
@@ -73,7 +73,7 @@ from minisbert.search.quantized import CALIBRATED, PRECISIONS, quantize
 from minisbert.system.console import say
 from minisbert.system.devices import choose_device, choose_dtype, move_to, too_little_memory
 from minisbert.system.files import atomic_folder
-from minisbert.system.progress import Progress, as_progress
+from minisbert.system.progress import Bar, bar_of
 from minisbert.system.torch_internals import fastest_linear
 
 # texts of a batch, and the tokens that one of them stands for; on two cores no other size is faster
@@ -204,7 +204,7 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
         prompt_name: str | None = None,
         prompt: str | None = None,
         batch_size: int | None = None,
-        show_progress_bar: bool | Progress | None = False,
+        show_progress_bar: bool | Bar | None = False,
         output_value: str = "sentence_embedding",
         precision: str | None = "float32",
         convert_to_numpy: bool = True,
@@ -253,9 +253,7 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
         if not self.reads_empty_texts and not all(map(len, tokens.ids)):
             check_tokens(tokens, texts)
         self.truncated = sum(tokens.truncated)
-        with ExitStack() as stack:
-            if show_progress_bar:
-                tokens.progress = stack.enter_context(as_progress(show_progress_bar, len(texts)))
+        with bar_of(show_progress_bar, len(texts)) as tokens.progress:
             if output_value == "token_embeddings":
                 if normalize_embeddings or truncate_dim is not None or not is_float:
                     raise InputError("normalize_embeddings, truncate_dim, precision: for vectors of texts only")
@@ -294,7 +292,7 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
             raise InputError("a text has no token of its own after its prompt, and include_prompt is false")
         computed = replace(tokens, ids=list(distinct.values()))
         if tokens.progress is not None:
-            tokens.progress.expect(len(keys), sum(map(len, computed.ids)))
+            tokens.progress.update(len(keys) - len(distinct))
         try:
             with self.computing(dtype) as computed.dtype:
                 # None, for which the book has no case, is the default of ``batches`` below
@@ -334,9 +332,9 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
         ``encode``. ``self.truncated`` keeps counting. Raises ``InputError`` as ``encode`` does, at the first bad text.
         """
         truncated = self.truncated = 0
-        with Progress(total, show_progress_bar) as line:
+        with bar_of(show_progress_bar, total) as bar:
             for chunk in chunks(valid_texts(texts)):
-                result = self.encode(chunk, show_progress_bar=line, **options)
+                result = self.encode(chunk, show_progress_bar=bar, **options)
                 truncated = self.truncated = truncated + self.truncated
                 yield result
 

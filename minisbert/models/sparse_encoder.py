@@ -38,7 +38,7 @@ from minisbert.models.properties import as_rows, check_count
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search.by_tokens import InvertedIndex, from_sparse_tensors, no_beta_warning, sparse_rows, sparse_tensors
 from minisbert.system.files import write_json
-from minisbert.system.progress import Progress, as_progress
+from minisbert.system.progress import Bar, bar_of
 
 DENSE_ROWS = 256  # vectors whose zeros are in memory at the same time: 30 MB for BERT's vocabulary
 
@@ -145,7 +145,7 @@ class SparseEncoder(SentenceEncoder):
         *,
         convert_to_sparse_tensor: bool = False,
         max_active_dims: int | None = None,
-        show_progress_bar: bool | Progress | None = False,
+        show_progress_bar: bool | Bar | None = False,
         **options: Any,
     ) -> Any:
         """As ``SentenceEncoder.encode``; with ``convert_to_sparse_tensor`` a CSR tensor (N, V), in little memory.
@@ -174,7 +174,7 @@ class SparseEncoder(SentenceEncoder):
         return self.sparse(texts, max_active_dims, show_progress_bar, options)
 
     def sparse(
-        self, texts: str | Sequence[str], most: int | None, progress: bool | Progress | None, options: dict[str, Any]
+        self, texts: str | Sequence[str], most: int | None, progress: bool | Bar | None, options: dict[str, Any]
     ) -> Tensor:
         """Encode to a CSR tensor (N, V), a few texts at a time: their vectors are dense until zeros are left out."""
         if isinstance(texts, str):
@@ -182,8 +182,7 @@ class SparseEncoder(SentenceEncoder):
         texts = check_texts(texts)
         rows = [torch.empty(0, self.width, dtype=self.dtype).to_sparse()]
         truncated = 0
-        with as_progress(progress, len(texts)) as line:
-            options["show_progress_bar"] = line
+        with bar_of(progress, len(texts)) as options["show_progress_bar"]:
             for start in range(0, len(texts), DENSE_ROWS):
                 some = texts[start : start + DENSE_ROWS]
                 dense = super().encode(some, convert_to_tensor=True, **options)  # (DENSE_ROWS, V)

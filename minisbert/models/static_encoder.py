@@ -39,7 +39,7 @@ from minisbert.models.batching import Tokens
 from minisbert.models.properties import check_count
 from minisbert.models.sentence_encoder import SentenceEncoder, TextEncoder
 from minisbert.system.files import atomic_folder
-from minisbert.system.progress import Progress
+from minisbert.system.progress import Bar
 
 TABLE, MODEL2VEC_TABLE = "embedding.weight", "embeddings"  # the tensor's name, by who wrote the file
 UNLIMITED = 2**31 - 1
@@ -142,7 +142,7 @@ class StaticEncoder(TextEncoder):
             lengths = torch.from_numpy(np.fromiter(map(len, some), np.int64, len(some)))
             yield Bags(torch.from_numpy(ids), lengths, range(start, start + len(some)))
             if tokens.progress is not None:
-                tokens.progress.update(len(ids))
+                tokens.progress.update(len(some))
 
     def states(self, batch: Bags) -> tuple[Tensor]:  # type: ignore[override]  # the same
         return (self(batch.ids, batch.lengths.cumsum(0) - batch.lengths),)  # (N, D): the means, already
@@ -234,7 +234,7 @@ def token_vectors(encoder: SentenceEncoder, progress: bool = False) -> Tensor:
     # A token's length is part of what it says, so its vector is not scaled.
     unscaled = copy.copy(encoder)
     unscaled.normalize = False
-    with unscaled.computing(None), Progress(total, progress) as tokens.progress:
+    with unscaled.computing(None), Bar(total=total, unit=" tokens", shown=progress) as tokens.progress:
         return torch.from_numpy(unscaled.encode_tokens(tokens)).float()
 
 

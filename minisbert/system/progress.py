@@ -3,7 +3,7 @@
 import shutil
 import sys
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Self
+from typing import Any
 
 from tqdm import tqdm
 
@@ -38,41 +38,8 @@ class Bar(tqdm):
         super().__init__(items, total=total, disable=not shown, **options)
 
 
-class Progress:
-    """Progress of computing vectors, in tokens: texts come longest first, so counting texts would mislead.
-
-    Texts not yet tokenized are assumed to be as long as the average so far. ``texts`` is their number, None if unknown.
-
-    >>> with Progress(texts=2) as line:
-    ...     line.expect(texts=2, tokens=30)
-    ...     line.update(18)
-    """
-
-    def __init__(self, texts: int | None, shown: bool = True):
-        self.bar = Bar(unit=" tokens") if shown else None  # a hidden bar would cost a tenth of a short text's time
-        self.all_texts, self.texts, self.tokens = texts, 0, 0
-
-    def expect(self, texts: int, tokens: int) -> None:
-        """Add newly tokenized texts and the number of tokens to compute for them."""
-        self.texts += texts
-        self.tokens += tokens
-        if self.bar is not None and self.all_texts is not None:
-            self.bar.total = round(self.tokens * self.all_texts / max(self.texts, 1))
-
-    def update(self, tokens: int) -> None:
-        if self.bar is not None:
-            self.bar.update(tokens)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.bar is not None:
-            self.bar.close()
-
-
-def as_progress(progress: bool | Progress | None, total: int) -> AbstractContextManager[Progress]:
-    """Return the progress line of an ``encode``: a new one, or the caller's, which stays open."""
-    if isinstance(progress, Progress):
-        return nullcontext(progress)
-    return Progress(total, bool(progress))
+def bar_of(shown: bool | Bar | None, total: int | None, unit: str = " texts") -> AbstractContextManager[Bar | None]:
+    """Return the bar of an ``encode``: a new one, the caller's, which stays open, or None if none is shown."""
+    if isinstance(shown, Bar):
+        return nullcontext(shown)
+    return Bar(total=total, unit=unit) if shown else nullcontext()  # a hidden bar would cost a short text time

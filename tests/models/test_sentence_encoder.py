@@ -12,12 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import SafetensorError
 
+from minisbert import CrossEncoder, MultiVectorEncoder, SparseEncoder
 from minisbert.checkpoints import weights as checkpoint
 from minisbert.core import InputError
 from minisbert.models import batching, sentence_encoder
+from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.static_encoder import distill
 from minisbert.system import devices
+from minisbert.system.progress import Bar
 from tests.conftest import ROOT
+from tests.models.test_multi_vector_encoder import write as write_colbert
 from tests.parity import MINILM_VECTOR, PIECE, assert_parity, golden
 
 # 0 to 16 words, in no order of length; the third is twice as long as the tiny model takes
@@ -299,18 +304,43 @@ def test_the_text_of_a_vector_that_is_not_finite_is_named(tiny, monkeypatch):
         model.encode(["the cat", "a dog", "the moon", "the sun"], batch_size=1)
 
 
-def test_progress_is_shown_in_tokens(model, monkeypatch):
-    shown = []
-    monkeypatch.setattr(
-        sentence_encoder.Progress,
-        "update",
-        lambda line, tokens: line.bar is None or shown.append((tokens, line.bar.total)),
-    )
-    monkeypatch.setattr(sentence_encoder, "TEXT_TOKENS", 4)
-    # 4 + 3 tokens, [CLS] and [SEP] among them
+@pytest.fixture
+def counted(monkeypatch) -> list[tuple[int, int | None]]:
+    """The texts that each bar has counted, and its total, when it is closed."""
+    found: list[tuple[int, int | None]] = []
+    close = Bar.close
+    monkeypatch.setattr(Bar, "close", lambda bar: bar.disable or found.append((bar.n, bar.total)) or close(bar))
+    return found
+
+
+def test_a_bar_counts_the_texts_of_each_batch(model, monkeypatch, counted):
+    updates = []
+    update = Bar.update
+    monkeypatch.setattr(Bar, "update", lambda bar, n: updates.append(n) or update(bar, n))
+    monkeypatch.setattr(sentence_encoder, "TEXT_TOKENS", 4)  # a batch of 4 tokens: a text
     model.encode(["a dog", "moon", "moon"], batch_size=1, show_progress_bar=True)
+    assert updates == [1, 1, 1]  # a repeated text first, which is not computed again
+    model.encode(["a dog", "moon"], batch_size=1, output_value="token_embeddings", show_progress_bar=True)
     model.encode(TEXTS)
-    assert shown == [(4, 7), (3, 7)]
+    assert counted == [(3, 3), (2, 2)]
+
+
+@pytest.mark.parametrize("total", [6, None])
+def test_a_stream_has_one_bar_for_all_chunks(model, monkeypatch, counted, total):
+    monkeypatch.setattr(sentence_encoder, "chunks", lambda texts: batching.chunks(texts, 12))
+    texts = ["a dog", "moon", "moon", "the cat", "a dog", "the sun"]
+    assert len([*model.encode_stream(texts, total=total, show_progress_bar=True)]) > 1
+    assert counted == [(6, total)]
+
+
+def test_the_other_models_count_too(tiny, tmp_path, counted):
+    scorer = CrossEncoder(SentenceEncoder.load(tiny), ClassifierHead(24), "binary")
+    scorer.predict([("a dog", text) for text in TEXTS], show_progress_bar=True)
+    MultiVectorEncoder.load(write_colbert(tmp_path / "colbert")).encode(TEXTS, query=False, show_progress_bar=True)
+    sparse = SparseEncoder.load(ROOT / "tests" / "reference" / "architectures" / "tiny-splade")
+    sparse.encode(TEXTS, convert_to_sparse_tensor=True, show_progress_bar=True)
+    distill(SentenceEncoder.load(tiny), 8).encode(TEXTS, show_progress_bar=True)
+    assert counted == [(7, 7)] * 4
 
 
 # --------------------------------------------------------------------------------- encode_stream
