@@ -500,7 +500,7 @@ class Run:
         print_table(state.before, after)
 
 
-# what the rows of the table say; the second are not multiplied by 100
+# what rows of the table say
 MEANINGS = {
     "accuracy@1": "queries whose first text is a right one",
     "recall@10": "right texts among the first ten",
@@ -508,17 +508,11 @@ MEANINGS = {
     "ndcg@10": "right texts near the top of ten",
     "map@100": "precision at each right text of a hundred",
 }
-UNSCALED = {
-    "alignment": "squared distance of similar pairs: lower is better",
-    "uniformity": "log of the mean of exp(-2 distance^2) between texts: lower is better",
-    "mean_cosine": "between different texts: near 0 they point everywhere",
-}
 
 
 def print_table(before: dict[str, Scores], after: dict[str, Scores]) -> None:
     """Print every metric on dev and test, before training and of the best model; the loss is in ``results.json``."""
     metrics = [metric for metric in dict.fromkeys([*before["dev"], *before["test"]]) if metric != "loss"]
-    metrics.sort(key=lambda metric: metric in UNSCALED)  # stable
     widths = {split: width for split, width in (("dev", 17), ("test", 19)) if before[split]}
     if widths:
         print(f"{'x 100':<16}" + "".join(f"{split:>{width}}" for split, width in widths.items()))
@@ -526,13 +520,8 @@ def print_table(before: dict[str, Scores], after: dict[str, Scores]) -> None:
         cells = ""
         for split, width in widths.items():
             shown = ""
-            if metric in before[split]:  # test may have no alike pairs for alignment, and no qrels for a search
+            if metric in before[split]:  # test may have no qrels for a search
                 first, then = before[split][metric], after[split][metric]
                 shown = f"{100 * first:.2f} -> {100 * then:.2f}"
-                if metric in UNSCALED:
-                    shown = f"{first:.3f} -> {then:.3f}"
             cells += f"{shown:>{width}}"
-        words = UNSCALED.get(metric) or MEANINGS.get(metric, "")
-        if metric in UNSCALED:
-            words = f"not x 100; {words}"
-        print(f"{metric:<16}{cells}   {words}".rstrip())
+        print(f"{metric:<16}{cells}   {MEANINGS.get(metric, '')}".rstrip())

@@ -388,13 +388,13 @@ def test_rows_of_dev_and_test_that_are_training_rows_are_counted(flags, files, t
 
 
 def test_the_table_shows_under_dev_what_only_dev_has(capsys):
-    before = {"dev": {"alignment": 1.0, "f1": 0.5, "loss": 2.0}, "test": {"f1": 0.25, "loss": 2.0}}
-    after = {"dev": {"alignment": 0.5, "f1": 0.75, "loss": 1.0}, "test": {"f1": 1.0, "loss": 1.0}}
+    before = {"dev": {"f1": 0.5, "ndcg@10": 0.25, "loss": 2.0}, "test": {"f1": 0.25, "loss": 2.0}}
+    after = {"dev": {"f1": 0.75, "ndcg@10": 0.5, "loss": 1.0}, "test": {"f1": 1.0, "loss": 1.0}}
     print_table(before, after)
     header, *rows = capsys.readouterr().out.splitlines()
     assert header.split() == ["x", "100", "dev", "test"]
     assert rows[0].split() == ["f1", "50.00", "->", "75.00", "25.00", "->", "100.00"]
-    assert rows[1].split()[:4] == ["alignment", "1.000", "->", "0.500"]
-    assert "lower is better" in rows[1]
+    assert rows[1].split()[:4] == ["ndcg@10", "25.00", "->", "50.00"]
+    assert rows[1].endswith("right texts near the top of ten")
     print_table(before | {"test": {}}, after | {"test": {}})
     assert capsys.readouterr().out.splitlines()[0].split() == ["x", "100", "dev"]

@@ -19,7 +19,6 @@ from minisbert.core.tokenizer import Encoded
 from minisbert.data.batches import unique_batches
 from minisbert.data.datasets import Sources
 from minisbert.data.formats import MAX_SCORE, Row
-from minisbert.evaluation import metrics
 from minisbert.evaluation.evaluators import correlate, encode_pairs, row_scores
 from minisbert.evaluation.retrieval import REPORTED, Retrieval, retrieval_scores
 from minisbert.models.pair_model import PairModel
@@ -31,17 +30,11 @@ Scores = dict[str, float]
 Loss = Callable[..., Tensor]  # the objective's formula; only of losses that are means over rows
 Network = Callable[[Sequence[int]], Tensor]  # a ``RowNetwork``, or a wrapper of it
 
-ALIKE = 4.0  # alignment is measured on the pairs with a higher score than this, of 5 (SimCSE, section 3, footnote 3)
-
 
 def vector_scores(
-    encoder: SentenceEncoder,
-    pairs: list[Row],
-    contrastive: bool = False,
-    loss: Loss | None = None,
-    prefixes: Sequence[int] = (),
+    encoder: SentenceEncoder, pairs: list[Row], loss: Loss | None = None, prefixes: Sequence[int] = ()
 ) -> Scores:
-    """Correlate the cosine with the human scores; for a contrastive objective also geometry (Wang & Isola 2020).
+    """Correlate the cosine with the human scores.
 
     ``spearman@64`` is that of the first 64 columns, for each width in ``prefixes`` below the encoder's. ``loss`` is
     that of the cosines and the scores on the scale of 0 to 1, both (N,).
@@ -56,19 +49,6 @@ def vector_scores(
             scores[f"spearman@{width}"] = correlate(what, values, human)["spearman"]
     if loss:
         scores["loss"] = float(loss(torch.from_numpy(cosines), score_targets(pairs)))
-    if not contrastive:
-        return scores
-    # uniformity is over pairs of different texts: one that stands in several pairs would be near itself
-    vector_of = {}
-    for i, pair in enumerate(pairs):
-        vector_of[pair.sentence1], vector_of[pair.sentence2] = u[i], v[i]
-    everything = np.stack([*vector_of.values()])  # (M, D)
-    scores["uniformity"] = metrics.uniformity(everything)
-    scores["mean_cosine"] = metrics.mean_off_diagonal_cosine(everything)
-    # of scores on another scale, such as 0 to 100, the same share
-    alike = [pair.score > ALIKE * max(1, max(human) / MAX_SCORE) for pair in pairs]
-    if any(alike):
-        scores["alignment"] = metrics.alignment(u[alike], v[alike])
     return scores
 
 

@@ -65,7 +65,6 @@ class UnscoredRows(Objective):
 
     separable = False
     paired = True  # the texts of a row are of different meaning or words: a search can be made of them
-    geometry = True  # evaluate alignment and uniformity too
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder, train: TextRows, note: str):
         can_judge, searched = self.paired and len(train[0]) > 1, bool(options.retrieval)
@@ -94,7 +93,7 @@ class UnscoredRows(Objective):
         pairs = self.rows[split]
         if split in self.retrieval and isinstance(pairs[0], tuple):  # only a search is made of them
             return {}
-        return base.vector_scores(self.encoder, pairs, contrastive=self.geometry, prefixes=self.prefixes)
+        return base.vector_scores(self.encoder, pairs, prefixes=self.prefixes)
 
 
 class TripletRows(UnscoredRows):
@@ -184,7 +183,7 @@ def distillation(options: RunSettings, encoder: SentenceEncoder) -> "Distillatio
 class Distillation(UnscoredRows):
     """Learn targets that the teacher computes once for each row, before the training."""
 
-    separable, geometry = True, False
+    separable = True
 
     def __init__(
         self, options: RunSettings, encoder: SentenceEncoder, rows: list[tuple], note: str, teacher: nn.Module
