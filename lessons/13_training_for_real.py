@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 13: training for real
 #
-# Steps through `minisbert/core/loop.py`, `minisbert/core/losses.py`, `minisbert/evaluation/metrics.py`. About 60
+# Steps through `minisbert/core/loop.py`, `minisbert/core/losses.py`, `lessons/by_hand/geometry.py`. About 60
 # minutes. You will train MiniLM to a better score and prove it, ruin it in four ways, collapse it, and find out whether
 # a negation can be taught.
 

@@ -2,7 +2,7 @@
 # # Lesson 29: more losses
 #
 # Steps through `contrastive_loss` of `minisbert/core/losses.py`, `minisbert/training/losses.py` and the geometry in
-# `minisbert/evaluation/metrics.py`. About 40 minutes; optional, after lesson 10. You will compute three relatives of
+# `lessons/by_hand/geometry.py`. About 40 minutes; optional, after lesson 10. You will compute three relatives of
 # its losses, and measure alignment and uniformity of MiniLM.
 
 # %%
@@ -82,7 +82,7 @@ assert abs(value - math.log(1 + math.e)) < 1e-6, "in the wrong order by a cosine
 
 # %%
 from minisbert.data.datasets import load_scored_pairs
-from minisbert.evaluation.metrics import alignment, mean_off_diagonal_cosine, uniformity
+from lessons.by_hand.geometry import alignment, mean_off_diagonal_cosine, uniformity
 
 encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 pairs = [pair for pair in load_scored_pairs("stsb", "dev") if pair.score > 4][:150]

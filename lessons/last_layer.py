@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lessons.by_hand.geometry import mean_off_diagonal_cosine, uniformity
 from minisbert.checkpoints.layout import find_model
 from minisbert.core import loop, metrics
 from minisbert.core.data import length_grouped_batches
@@ -18,7 +19,6 @@ from minisbert.core.encoder import SentenceEncoder, normalize
 from minisbert.core.pooling import mean_pool
 from minisbert.core.tokenizer import pad_batch
 from minisbert.data.formats import Row
-from minisbert.evaluation.metrics import mean_off_diagonal_cosine, uniformity
 
 encoder = SentenceEncoder.load(find_model("all-MiniLM-L6-v2"))
 lower = copy.deepcopy(encoder.bert)

@@ -9,6 +9,7 @@ from math import log2
 
 import torch
 
+from lessons.by_hand import geometry as sphere
 from minisbert.evaluation import metrics as more_metrics
 from tests.checks import check
 from tests.parity import PIECE, Comparison, compare, golden
@@ -41,10 +42,10 @@ def thresholds() -> Iterator[Comparison]:
 @check
 def geometry() -> Iterator[Comparison]:
     """Alignment, uniformity and mean cosine of vectors with many different norms."""
-    yield with_golden("alignment", more_metrics.alignment, "anchor positive")
+    yield with_golden("alignment", sphere.alignment, "anchor positive")
     for name in ("anchor", "narrow"):
-        yield with_golden(f"uniformity.{name}", more_metrics.uniformity, name)
-        yield with_golden(f"mean_cosine.{name}", more_metrics.mean_off_diagonal_cosine, name)
+        yield with_golden(f"uniformity.{name}", sphere.uniformity, name)
+        yield with_golden(f"mean_cosine.{name}", sphere.mean_off_diagonal_cosine, name)
 
 
 # four queries: with 3, 1, 1 and 4 relevant documents; nothing is among the first three for the third one

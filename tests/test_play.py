@@ -14,12 +14,12 @@ import pytest
 import torch
 from numpy.typing import ArrayLike
 
+from lessons.by_hand.geometry import uniformity
 from minisbert.core import bert, losses
 from minisbert.core.encoder import normalize
 from minisbert.core.loop import fit
 from minisbert.core.tokenizer import split_words, word_pieces
 from minisbert.data.datasets import load_scored_pairs
-from minisbert.evaluation import metrics
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.static_encoder import distill
 from tests.conftest import ROOT
@@ -119,7 +119,7 @@ def test_points_on_the_circle_move_as_the_package_and_torch_move_them(temperatur
     after = table.weight.detach()
     walk = "((s) => { for (let i = 0; i < 50; i++) circleStep(s, data.noise, data.tau); return s.points; })"
     agree(f"{walk}(circleStart(data.points))", data, after, atol=1e-7)
-    agree("uniformity(data)", after.tolist(), metrics.uniformity(after.numpy()))
+    agree("uniformity(data)", after.tolist(), uniformity(after.numpy()))
 
 
 @pytest.mark.weights

@@ -122,7 +122,7 @@ function circleStep(state, noise, temperature, rate = 0.02) {
   }));
 }
 
-// log of the mean over pairs of exp(-2 d^2), d the distance of unit vectors: evaluation/metrics.py.
+// log of the mean over pairs of exp(-2 d^2), d the distance of unit vectors: lessons/by_hand/geometry.py.
 function uniformity(points) {
   const u = points.map(unit);
   let sum = 0;

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from lessons.by_hand import geometry
 from lessons.grader.cases import cases, d, example, t, trap
 from minisbert.core import loop, losses
-from minisbert.evaluation import metrics
 from minisbert.training import gradient_cache
 from minisbert.training import losses as more_losses
 from minisbert.training.objectives import masked
@@ -108,17 +108,17 @@ def _():
 # ----------------------------------------------------------------------------------------- geometry
 
 
-@cases("metrics.alignment")
+@cases("geometry.alignment")
 def _():
     rows = [[1, 0], [0, 2]], [[1, 0], [1, 1]]
-    yield example("equal, and 45 degrees apart", 0.29289, metrics.alignment, *rows)
-    yield trap("one way, other lengths: 0", 0.0, metrics.alignment, [[3.0, 4.0]], [[6.0, 8.0]])
+    yield example("equal, and 45 degrees apart", 0.29289, geometry.alignment, *rows)
+    yield trap("one way, other lengths: 0", 0.0, geometry.alignment, [[3.0, 4.0]], [[6.0, 8.0]])
 
 
-@cases("metrics.uniformity")
+@cases("geometry.uniformity")
 def _():
-    yield example("right, up, left", -4.39635, metrics.uniformity, [[1, 0], [0, 1], [-1, 0]])
-    yield trap("two opposite rows", -8.0, metrics.uniformity, [[1.0, 0.0], [-5.0, 0.0]])
+    yield example("right, up, left", -4.39635, geometry.uniformity, [[1, 0], [0, 1], [-1, 0]])
+    yield trap("two opposite rows", -8.0, geometry.uniformity, [[1.0, 0.0], [-5.0, 0.0]])
 
 
 # ----------------------------------------------------------------------------------------- training

@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
+from lessons.by_hand import geometry
 from minisbert.core import metrics
 from minisbert.diagnosis.mistakes import mistake
-from minisbert.evaluation import metrics as more_metrics
 
 # the right versions, kept from before anything is planted: a stand-in may call what it replaces
 _pearson = metrics.pearson
@@ -53,12 +53,12 @@ def _(x: Any, y: Any) -> float:
         return float(x @ y / np.sqrt((x @ x) * (y @ y)))
 
 
-@mistake(more_metrics, "alignment", "alignment not squared", "the distances are averaged, not their squares")
+@mistake(geometry, "alignment", "alignment not squared", "the distances are averaged, not their squares")
 def _(u: Any, v: Any) -> float:
     return float(np.linalg.norm(_unit(u) - _unit(v), axis=1).mean())
 
 
-@mistake(more_metrics, "alignment", "alignment off the sphere", "the vectors are not scaled to length 1")
+@mistake(geometry, "alignment", "alignment off the sphere", "the vectors are not scaled to length 1")
 def _(u: Any, v: Any) -> float:
     return float(((np.asarray(u, dtype=np.float64) - np.asarray(v)) ** 2).sum(1).mean())
 
@@ -68,22 +68,22 @@ def _closeness(x: np.ndarray, t: float = 2.0) -> np.ndarray:
     return np.exp(-t * ((x[:, None] - x) ** 2).sum(-1))
 
 
-@mistake(more_metrics, "uniformity", "uniformity with the diagonal", "each vector is paired with itself, at distance 0")
+@mistake(geometry, "uniformity", "uniformity with the diagonal", "each vector is paired with itself, at distance 0")
 def _(x: Any) -> float:
     return float(np.log(_closeness(_unit(x)).mean()))
 
 
-@mistake(more_metrics, "uniformity", "uniformity with t = 1", "the squared distance is not doubled in the exponent")
+@mistake(geometry, "uniformity", "uniformity with t = 1", "the squared distance is not doubled in the exponent")
 def _(x: Any) -> float:
     return float(np.log(_closeness(_unit(x), t=1.0)[~np.eye(len(x), dtype=bool)].mean()))
 
 
-@mistake(more_metrics, "uniformity", "mean of logs", "the log is taken of each pair, not of the mean")
+@mistake(geometry, "uniformity", "mean of logs", "the log is taken of each pair, not of the mean")
 def _(x: Any) -> float:
     return float(np.log(_closeness(_unit(x)))[~np.eye(len(x), dtype=bool)].mean())
 
 
-@mistake(more_metrics, "mean_off_diagonal_cosine", "cosine with the diagonal", "each row's cosine with itself counts")
+@mistake(geometry, "mean_off_diagonal_cosine", "cosine with the diagonal", "each row's cosine with itself counts")
 def _(x: Any) -> float:
     return float((_unit(x) @ _unit(x).T).mean())
 

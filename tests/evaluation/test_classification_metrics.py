@@ -1,21 +1,11 @@
-"""Thresholds, memory and bad input of decisions and geometry; ``metric_checks.py`` has their values."""
+"""Thresholds and bad input of decisions; ``metric_checks.py`` has their values."""
 
 import math
-import tracemalloc
 
 import numpy as np
 import pytest
-import torch
 
-from minisbert.evaluation import metrics as more_metrics
-from minisbert.evaluation.metrics import (
-    alignment,
-    average_precision,
-    best_threshold,
-    mean_off_diagonal_cosine,
-    precision_recall_f1,
-    uniformity,
-)
+from minisbert.evaluation.metrics import average_precision, best_threshold, precision_recall_f1
 
 
 def test_nothing_predicted_has_precision_0():
@@ -49,9 +39,6 @@ def test_a_threshold_between_adjacent_floats(dtype, upper_label):
     assert value == (1.0 if upper_label else 0.5)
 
 
-ONES = np.ones((3, 2))
-
-
 @pytest.mark.parametrize(
     ("metric", "values", "message"),
     [
@@ -60,26 +47,8 @@ ONES = np.ones((3, 2))
         (average_precision, ([0.5, math.nan], [0, 1]), "scores"),
         (best_threshold, ([0.1, 0.2], [0, 0]), "label"),
         (best_threshold, ([0.1, 0.2], [0, 1], "recall"), "recall"),
-        (alignment, ([[1, 0]], [[0, 0]]), "row 0"),
-        (alignment, (ONES[:1], np.ones((1, 3))), "v"),
-        (uniformity, (ONES[:1],), "pairs"),
-        (mean_off_diagonal_cosine, (ONES[:1],), "pairs"),
     ],
 )
 def test_input_without_a_defined_score_is_refused(metric, values, message):
     with pytest.raises(ValueError, match=message):
         metric(*values)
-
-
-def test_uniformity_needs_little_memory(monkeypatch):
-    """4,000 rows: the matrix of all pairs would take 128 MB, and their differences 64 times that."""
-    x = torch.nn.functional.normalize(torch.randn(4000, 64, generator=torch.Generator().manual_seed(0)), dim=1)
-    tracemalloc.start()
-    found = uniformity(x)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 60e6
-    assert found == pytest.approx(-4 + 8 / 64, abs=0.02)  # log E exp(4 cos - 4), cos of variance 1 / 64
-    whole = uniformity(x[:20])
-    monkeypatch.setattr(more_metrics, "CHUNK", 7)
-    assert uniformity(x[:20]) == pytest.approx(whole, abs=1e-13)
