@@ -15,13 +15,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from lessons.by_hand.losses import nt_xent_loss, weighted_mse_loss
 from minisbert.core import InputError
 from minisbert.core.data import length_grouped_batches
 from minisbert.core.heads import ConcatHead
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import run_command
 from minisbert.training import train
-from minisbert.training.losses import binary_cross_entropy_loss, nt_xent_loss, weighted_mse_loss
+from minisbert.training.losses import binary_cross_entropy_loss
 from minisbert.training.objectives import Objective
 from minisbert.training.objectives.encoders import SimCSE
 from minisbert.training.objectives.pairs import Duplicates, ScoreRegression, Softmax

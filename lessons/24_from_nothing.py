@@ -54,7 +54,7 @@ torch.set_num_threads(min(torch.get_num_threads(), 2))
 LONG = "LONG_FORM" in os.environ  # exercise 4
 
 # %%
-from minisbert.training.losses import mlm_loss
+from lessons.by_hand.losses import mlm_loss
 from minisbert.training.objectives.masked import mask_tokens
 
 ids = torch.tensor([[5, 6, 7, 8]])

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Lesson 29: more losses
 #
-# Steps through `contrastive_loss` of `minisbert/core/losses.py`, `minisbert/training/losses.py` and the geometry in
-# `lessons/by_hand/geometry.py`. About 40 minutes; optional, after lesson 10. You will compute three relatives of
-# its losses, and measure alignment and uniformity of MiniLM.
+# Steps through `contrastive_loss` of `minisbert/core/losses.py`, `minisbert/training/losses.py`,
+# `lessons/by_hand/losses.py` and the geometry in `lessons/by_hand/geometry.py`. About 40 minutes; optional, after
+# lesson 10. You will compute three relatives of its losses, and measure alignment and uniformity of MiniLM.
 
 # %%
 import math
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from course import TINY, chapter, figure, largest_difference, predict
 
+from lessons.by_hand import losses as by_hand
 from minisbert.core import losses
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training import losses as more_losses
@@ -58,7 +59,7 @@ for label, expected in ((1, 0.29289**2 / 2), (0, (0.5 - 0.29289) ** 2 / 2)):
     assert abs(value - expected) < 1e-5, "margin 0.5"
 
 two = torch.eye(2)
-value = more_losses.nt_xent_loss(two, two, temperature=1).item()
+value = by_hand.nt_xent_loss(two, two, temperature=1).item()
 print(f"NT-Xent: {value:.5f}")
 assert abs(value - (math.log(math.e + 2) - 1)) < 1e-6, "three answers for each row"
 same = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
@@ -192,7 +193,7 @@ generator = torch.Generator().manual_seed(1)
 base, other = torch.randn(2, 8, 16, generator=generator, dtype=torch.float64)
 scores = torch.tensor([0.0, 1, 1, 2, 3, 3, 4, 5])
 calls = {
-    "losses.nt_xent_loss": lambda x: more_losses.nt_xent_loss(x, other, 0.5),
+    "losses.nt_xent_loss": lambda x: by_hand.nt_xent_loss(x, other, 0.5),
     "losses.cosent_loss": lambda x: more_losses.cosent_loss(x, other, scores),
 }
 angles = {}

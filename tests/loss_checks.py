@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lessons.by_hand import losses as by_hand
 from minisbert.core import losses
 from minisbert.training import gradient_cache
 from minisbert.training import losses as more_losses
@@ -32,7 +33,7 @@ def with_golden(name: str, loss: Callable[..., Tensor], inputs: str) -> Iterator
 def mse_losses() -> Iterator[Comparison]:
     reference = golden("losses")
     targets, quarters = reference["targets"], reference["quarters"]
-    weighted = more_losses.weighted_mse_loss
+    weighted = by_hand.weighted_mse_loss
     yield from with_golden("mse", lambda x: losses.mse_loss(x, targets), "scores")
     yield from with_golden("weighted_mse", lambda x: weighted(x, targets), "scores")
     weights = torch.where(targets < 0.625, 0.25, 1.0).double()
@@ -65,7 +66,7 @@ def cross_entropy_losses() -> Iterator[Comparison]:
 @check
 def mlm_loss() -> Iterator[Comparison]:
     words = golden("losses")["classes"]
-    yield from with_golden("softmax_cross_entropy", lambda z: more_losses.mlm_loss(z, words), "class_logits")
+    yield from with_golden("softmax_cross_entropy", lambda z: by_hand.mlm_loss(z, words), "class_logits")
 
 
 @check
@@ -169,7 +170,7 @@ def nt_xent_loss() -> Iterator[Comparison]:
         return functional.cross_entropy(logits, torch.arange(len(z)).roll(len(u)))
 
     for name, temperature in (("nt_xent, temperature 1/16", 0.0625), ("nt_xent, temperature 1/2", 0.5)):
-        sides = (partial(side, temperature=temperature) for side in (more_losses.nt_xent_loss, expected))
+        sides = (partial(side, temperature=temperature) for side in (by_hand.nt_xent_loss, expected))
         yield from with_gradients(name, *sides, u, v)
 
 
@@ -177,7 +178,7 @@ def nt_xent_loss() -> Iterator[Comparison]:
 def default_temperatures() -> Iterator[Comparison]:
     """1/20, which float32 does not hold: of the package alone, not asked of a learner."""
     yield from with_golden("simcse", losses.simcse_loss, "u v")
-    yield from with_golden("nt_xent", more_losses.nt_xent_loss, "u v")
+    yield from with_golden("nt_xent", by_hand.nt_xent_loss, "u v")
 
 
 class Texts(nn.Module):

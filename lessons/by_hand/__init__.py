@@ -1,1 +1,1 @@
-"""What a library does in one call, written out: a vocabulary, the way back through a layer, bills, gains, geometry."""
+"""What a library does in one call, written out: merges, the way back in a layer, losses, bills, gains, geometry."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lessons.by_hand import geometry
+from lessons.by_hand import losses as by_hand
 from lessons.grader.cases import cases, d, example, t, trap
 from minisbert.core import loop, losses
 from minisbert.training import gradient_cache
@@ -99,10 +100,10 @@ def _():
 
 @cases("losses.nt_xent_loss")
 def _():
-    yield example("u = v", f(0.55144), more_losses.nt_xent_loss, torch.tensor(EYE), torch.tensor(EYE), temperature=1.0)
+    yield example("u = v", f(0.55144), by_hand.nt_xent_loss, torch.tensor(EYE), torch.tensor(EYE), temperature=1.0)
     u = torch.tensor(EYE).double()
     # the right one has cosine 0, one of the wrong ones 1
-    yield trap("temperature 2^-13, all wrong", s(8192.0), more_losses.nt_xent_loss, u, u.flip(0), temperature=2.0**-13)
+    yield trap("temperature 2^-13, all wrong", s(8192.0), by_hand.nt_xent_loss, u, u.flip(0), temperature=2.0**-13)
 
 
 # ----------------------------------------------------------------------------------------- geometry
@@ -256,7 +257,7 @@ def _():
 
 @cases("losses.mlm_loss")
 def _():
-    loss = more_losses.mlm_loss
+    loss = by_hand.mlm_loss
     logits = t([0.0, 0.0, math.log(2.0)])
     yield example("logits 0, 0, log 2, word 2", f(0.69315), loss, logits, torch.tensor([2]))
     yield trap("logits of 1000 do not overflow", s(1000.0), loss, d([1000.0, 0.0]), torch.tensor([1]))

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from lessons.by_hand import losses as by_hand
 from lessons.mistakes.calls import calls
 from minisbert.core import encoder, losses
 from minisbert.diagnosis.mistakes import mistake
@@ -17,7 +18,7 @@ Maybe = Tensor | None
 # the right versions, kept from before anything is planted: a stand-in may call what it replaces
 _cosine, _matrix, _entropy = encoder.cosine, encoder.cosine_matrix, losses.softmax_cross_entropy_loss
 _simcse, _cosent = losses.simcse_loss, more_losses.cosent_loss
-_mask_tokens, _mlm_loss = masked.mask_tokens, more_losses.mlm_loss
+_mask_tokens, _mlm_loss = masked.mask_tokens, by_hand.mlm_loss
 
 # ------------------------------------------------------------------------------------- shared pieces
 
@@ -75,7 +76,7 @@ def weighted_with(
     return (weights * (scores - target).pow(2)).sum() / (weights.sum() if total else len(scores))
 
 
-weighted = calls(more_losses, "weighted_mse_loss", weighted_with)
+weighted = calls(by_hand, "weighted_mse_loss", weighted_with)
 weighted("weights on the wrong side", "targets above the threshold weigh more", heavy="from")
 weighted("threshold included", "a target at the threshold weighs more too", heavy="to")
 weighted("weights averaged out", "the sum is divided by the weights' sum, not by B", total="weights")
@@ -194,18 +195,18 @@ def _(
     return _entropy(logits, torch.arange(len(u), device=u.device))
 
 
-@mistake(more_losses, "nt_xent_loss", "itself among the candidates", "each row is its own best match: cosine 1")
+@mistake(by_hand, "nt_xent_loss", "itself among the candidates", "each row is its own best match: cosine 1")
 def _(u: Tensor, v: Tensor, temperature: float = 0.05) -> Tensor:
     z = torch.cat([u, v])
     return _entropy(_matrix(z, z) / temperature, torch.arange(len(z), device=z.device).roll(len(u)))
 
 
-@mistake(more_losses, "nt_xent_loss", "other view only", "rows of the same view are not wrong answers, as in SimCSE")
+@mistake(by_hand, "nt_xent_loss", "other view only", "rows of the same view are not wrong answers, as in SimCSE")
 def _(u: Tensor, v: Tensor, temperature: float = 0.05) -> Tensor:
     return (_simcse(u, v, temperature=temperature) + _simcse(v, u, temperature=temperature)) / 2
 
 
-nt_xent = calls(more_losses, "nt_xent_loss")
+nt_xent = calls(by_hand, "nt_xent_loss")
 flat = "a temperature below 1 flattens the softmax"
 nt_xent("NT-Xent temperature multiplied", flat, temperature=lambda tau: 1 / tau)
 
@@ -233,16 +234,16 @@ hidden("only changed words are to be guessed", "the words that stay are not aske
 hidden("80 % of all words are hidden", "0.8 and 0.9 are not multiplied by 0.15", chance=lambda x: x * 0.15)
 
 
-@mistake(more_losses, "mlm_loss", "mean over the vocabulary", "each word's loss is divided by V")
+@mistake(by_hand, "mlm_loss", "mean over the vocabulary", "each word's loss is divided by V")
 def _(logits: Tensor, targets: Tensor) -> Tensor:
     return _mlm_loss(logits, targets) / logits.shape[1]
 
 
-@mistake(more_losses, "mlm_loss", "softmax over the words of the batch", "each column sums to 1, not each row")
+@mistake(by_hand, "mlm_loss", "softmax over the words of the batch", "each column sums to 1, not each row")
 def _(logits: Tensor, targets: Tensor) -> Tensor:
     return -logits.log_softmax(dim=0).gather(1, targets.unsqueeze(1)).mean()
 
 
-@mistake(more_losses, "mlm_loss", "sum over the hidden words", "a batch with more words weighs more")
+@mistake(by_hand, "mlm_loss", "sum over the hidden words", "a batch with more words weighs more")
 def _(logits: Tensor, targets: Tensor) -> Tensor:
     return _mlm_loss(logits, targets) * len(targets)

@@ -96,11 +96,11 @@ def replaced(original: Callable, stand_in: Callable, owner: Any, attribute: str)
 
 
 def references(original: Callable) -> list[tuple[dict, Any]]:
-    """List where the package holds a function: a module's variables or a dictionary among them, and the key there."""
+    """List where the package or lessons/by_hand holds a function: a module's variables or a dictionary, and the key."""
     holders: list[dict] = []
     for name, module in sys.modules.items():
         # stand-ins keep the original, because they may call what they replace
-        if name.startswith("minisbert.") and not name.startswith("minisbert.diagnosis"):
+        if name.startswith(("minisbert.", "lessons.by_hand.")) and not name.startswith("minisbert.diagnosis"):
             holders.append(vars(module))
             holders += filter(lambda value: isinstance(value, dict), vars(module).values())
     return [(holder, key) for holder in holders for key, value in holder.items() if value is original]

@@ -1,4 +1,4 @@
-"""Compute losses beyond the book's: weighted squares, cross-entropies, CoSENT, masked words, FLOPS of sparse vectors.
+"""Compute losses beyond the book's: cross-entropies, CoSENT, masked words.
 
 Pure functions like those of ``core/losses.py``: tensors in, a scalar out, the mean over the batch unless stated
 otherwise; ``ValueError`` for shapes that do not fit, an empty batch, or an argument outside its range. The second
@@ -17,8 +17,8 @@ from torch.nn.functional import logsigmoid, pad
 from minisbert.core import one_line
 from minisbert.core.bert import Bert
 from minisbert.core.checks import check_number, check_shape
-from minisbert.core.encoder import cosine, cosine_matrix, normalize
-from minisbert.core.losses import check_candidates, check_vectors, softmax_cross_entropy_loss
+from minisbert.core.encoder import cosine, normalize
+from minisbert.core.losses import check_vectors
 
 
 def check_probabilities(name: str, x: Tensor, count: int) -> None:
@@ -26,22 +26,6 @@ def check_probabilities(name: str, x: Tensor, count: int) -> None:
     check_shape(name, x, count)
     if not ((x >= 0) & (x <= 1)).all():
         raise ValueError(f"{name} must be in 0..1, not {one_line(x)}")
-
-
-def weighted_mse_loss(scores: Tensor, target: Tensor, threshold: float = 0.2, weight: float = 2.0) -> Tensor:
-    """Mean of w * (score - target)^2, w = ``weight`` if target < threshold, else 1; divided by B, not by sum w.
-
-    Unrelated pairs are rare in STS-B, so those below 1 of 5 count twice. Both (B,) on the 0 to 1 scale. The STS-B
-    notebook writes ``target < 1`` on that scale, which is ``threshold=1.0``, and never calls it.
-    ``scores = [0.5, 0.5], target = [0.1, 0.9]`` gives (2 * 0.16 + 0.16) / 2 = 0.24.
-    """
-    check_shape("scores", scores, None)
-    check_probabilities("target", target, len(scores))
-    if not 0 <= threshold <= 1:
-        raise ValueError(f"threshold must be in 0..1, not {threshold}")
-    check_number("weight", weight, 0, math.inf, above=True)
-    weights = torch.ones_like(scores).masked_fill(target < threshold, weight)  # (B,)
-    return (weights * (scores - target).pow(2)).mean()
 
 
 def binary_cross_entropy_loss(logits: Tensor, target: Tensor, pos_weight: float = 1.0) -> Tensor:
@@ -73,11 +57,6 @@ def mlm_losses(logits: Tensor, targets: Tensor) -> Tensor:
     return logits.logsumexp(dim=1) - logits.gather(1, targets.unsqueeze(1)).squeeze(1)
 
 
-def mlm_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Average ``mlm_losses``: BERT's loss, besides the next sentence's."""
-    return mlm_losses(logits, targets).mean()
-
-
 def cosent_loss(u: Tensor, v: Tensor, target: Tensor, scale: float = 20.0) -> Tensor:
     """log(1 + sum of exp(scale * (cos_j - cos_i)) over all i, j with target_i > target_j) (CoSENT, Huang et al. 2024).
 
@@ -95,32 +74,6 @@ def cosent_loss(u: Tensor, v: Tensor, target: Tensor, scale: float = 20.0) -> Te
     higher = target[:, None] > target[None, :]  # (B, B)
     gaps = scale * (cosines[None, :] - cosines[:, None])  # (B, B), positive for a wrong order
     return torch.cat([gaps.new_zeros(1), gaps[higher]]).logsumexp(dim=0)  # exp(0) is the 1
-
-
-def nt_xent_loss(u: Tensor, v: Tensor, temperature: float = 0.05) -> Tensor:
-    """SimCLR, eq. 1: each of the 2B rows of u and v picks its other view among the other 2B - 1 rows.
-
-    u and v (B, D). Unlike in ``simcse_loss``, the rows of u are negatives for each other too. Published notes on SimCSE
-    give this as its loss; the paper's eq. 4 is ``simcse_loss``.
-    ``u = v = [[1, 0], [0, 1]]`` at temperature 1 gives log(e + 2) - 1 = 0.55144.
-    """
-    check_candidates(u, v)
-    check_number("temperature", temperature, 0, math.inf, above=True)
-    z = torch.cat([u, v])  # (2 B, D)
-    itself = torch.eye(len(z), dtype=torch.bool, device=z.device)
-    logits = (cosine_matrix(z, z) / temperature).masked_fill(itself, -torch.inf)  # (2 B, 2 B)
-    # the other view of row i is row i + B of the first half, and i - B of the second
-    other_view = torch.arange(len(z), device=z.device).roll(len(u))
-    return softmax_cross_entropy_loss(logits, other_view)
-
-
-def flops_loss(vectors: Tensor) -> Tensor:
-    """Sum over words the squared mean weight in a batch (Paria et al. 2020, arXiv 2004.05665): (B, V) -> scalar.
-
-    A word's mean is about how often it is in a text, and its square how often two texts must be compared for it.
-    [[1, 0], [3, 0]] costs 4, [[2, 0], [0, 2]] costs 2: the same weights, but two words share the work.
-    """
-    return vectors.mean(dim=0).square().sum()
 
 
 def spread_layers(total: int, keep: int) -> list[int]:

@@ -8,7 +8,8 @@ import math
 import pytest
 import torch
 
-from minisbert.training.losses import binary_cross_entropy_loss, cosent_loss, nt_xent_loss, weighted_mse_loss
+from lessons.by_hand.losses import nt_xent_loss, weighted_mse_loss
+from minisbert.training.losses import binary_cross_entropy_loss, cosent_loss
 
 TARGETS = torch.tensor([0.0, 1.0, 0.5, 0.5], dtype=torch.float64)
 ROWS, FLAT = torch.ones(4, 3), torch.tensor([0.5, 0.5, 0.5, 0.5])

@@ -8,11 +8,11 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks.notebooks import RECIPES, AnyRows, main
+from lessons.by_hand.losses import nt_xent_loss
 from minisbert.core import InputError
 from minisbert.core.heads import CrossHead
 from minisbert.models.pair_model import PairModel
 from minisbert.training import train as training
-from minisbert.training.losses import nt_xent_loss
 from minisbert.training.objectives import Objective
 from minisbert.training.objectives.pairs import PairObjective
 from minisbert.training.settings import parse
