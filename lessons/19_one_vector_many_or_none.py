@@ -104,7 +104,7 @@ assert largest_difference(weights, [[2.0, 0.0, 0.0]]) < 1e-6, "ln(e^2), and two 
 spread = torch.tensor([[2.0, 0.0], [0.0, 2.0]])
 crowded = torch.tensor([[2.0, 0.0], [2.0, 0.0]])
 assert flops_loss(spread) == 1**2 + 1**2
-assert flops_loss(crowded) == 2**2, "the same weights, but a word of all texts is dear to search"
+assert flops_loss(crowded) == 2**2, "the same weights, but in one word of all texts"
 
 # %% [markdown]
 # We have no trained SPLADE here, so lesson 18's BM25 represents the sparse engines. It too gives weights to words and
