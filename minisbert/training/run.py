@@ -512,7 +512,7 @@ MEANINGS = {
 
 def print_table(before: dict[str, Scores], after: dict[str, Scores]) -> None:
     """Print every metric on dev and test, before training and of the best model; the loss is in ``results.json``."""
-    metrics = [metric for metric in dict.fromkeys([*before["dev"], *before["test"]]) if metric != "loss"]
+    metrics = [metric for metric in dict.fromkeys([*after["dev"], *after["test"]]) if metric != "loss"]
     widths = {split: width for split, width in (("dev", 17), ("test", 19)) if before[split]}
     if widths:
         print(f"{'x 100':<16}" + "".join(f"{split:>{width}}" for split, width in widths.items()))
@@ -520,7 +520,7 @@ def print_table(before: dict[str, Scores], after: dict[str, Scores]) -> None:
         cells = ""
         for split, width in widths.items():
             shown = ""
-            if metric in before[split]:  # test may have no qrels for a search
+            if metric in after[split]:  # test may have no qrels for a search
                 first, then = before[split][metric], after[split][metric]
                 shown = f"{100 * first:.2f} -> {100 * then:.2f}"
             cells += f"{shown:>{width}}"
