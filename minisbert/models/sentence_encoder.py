@@ -14,7 +14,7 @@ import math
 import threading
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, cast
@@ -253,7 +253,7 @@ class TextEncoder(EncoderProperties, encoder.SentenceEncoder):
         if not self.reads_empty_texts and not all(map(len, tokens.ids)):
             check_tokens(tokens, texts)
         self.truncated = sum(tokens.truncated)
-        with bar_of(show_progress_bar, len(texts)) if show_progress_bar else nullcontext() as tokens.progress:
+        with bar_of(show_progress_bar, len(texts)) as tokens.progress:
             if output_value == "token_embeddings":
                 if normalize_embeddings or truncate_dim is not None or not is_float:
                     raise InputError("normalize_embeddings, truncate_dim, precision: for vectors of texts only")
